@@ -1,0 +1,150 @@
+"""forewarn event: see, approve and cancel events."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from forewarn.cli.client import Client
+from forewarn.cli.show import names, print_facts, print_json, print_table, service_command, when
+from forewarn.core.durations import format_duration
+
+
+@click.group()
+def command() -> None:
+    """Events: see, approve and cancel them. An id may be cut short where it is clear.
+
+    \b
+    Example:
+      forewarn event list
+    """
+
+
+@command.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also those that are over.")
+@service_command
+def list_events(everything: bool, data: str | None, as_json: bool) -> None:
+    """What is coming, and what is under way.
+
+    \b
+    Example:
+      forewarn event list --all
+    """
+    client = Client(data)
+    answer = client.get("events", all="true") if everything else client.get("events")
+    if as_json:
+        print_json(answer)
+        return
+    now = client.get("clock")["now"]
+    rows = (
+        (
+            event["id"],
+            event["type"],
+            event["status"],
+            names(event["vms"]),
+            event["source"],
+            when(event["not_before"], now) if event["status"] == "scheduled" else "",
+            _approval(event),
+        )
+        for event in answer["events"]
+    )
+    empty = "There has been no event." if everything else "No event is coming or under way."
+    print_table(("event", "type", "status", "VMs", "source", "not before", "approved"), rows, empty)
+
+
+def _approval(event: dict[str, Any]) -> str:
+    return f"by {event['approved_by']}" if event["approved_at"] else ""
+
+
+@command.command()
+@click.argument("event_id", metavar="ID")
+@service_command
+def show(event_id: str, data: str | None, as_json: bool) -> None:
+    """One event, live or over.
+
+    \b
+    Example:
+      forewarn event show 4caea225
+    """
+    client = Client(data)
+    _print_event(client, client.get("events", event_id), as_json)
+
+
+def _print_event(client: Client, event: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(event)
+        return
+    now = client.get("clock")["now"]
+    seconds = event["duration_seconds"]
+    approved = when(event["approved_at"], now)
+    print_facts(
+        {
+            "event": event["id"],
+            "type": event["type"],
+            "status": event["status"],
+            "VMs": ", ".join(event["vms"]),
+            "group": event["group"],
+            "source": event["source"],
+            "description": event["description"],
+            "interruption": format_duration(timedelta(seconds=seconds)) if seconds is not None else "unknown",
+            "announced": when(event["created_at"], now),
+            "not before": when(event["not_before"], now),
+            "approved": f"{approved} by {event['approved_by']}" if approved else None,
+            "started": when(event["started_at"], now),
+            "ended": when(event["ended_at"], now),
+            "operation": event["operation"],
+        }
+    )
+
+
+@command.command()
+@click.argument("event_id", metavar="ID")
+@service_command
+def approve(event_id: str, data: str | None, as_json: bool) -> None:
+    """Let an event start before its time, as one of its VMs could.
+
+    \b
+    Example:
+      forewarn event approve 4caea225
+    """
+    client = Client(data)
+    _print_event(client, client.post("events", event_id, "approve"), as_json)
+
+
+@command.command()
+@click.argument("event_id", metavar="ID")
+@service_command
+def cancel(event_id: str, data: str | None, as_json: bool) -> None:
+    """Withdraw an event that has not started: it disappears from the document.
+
+    \b
+    Example:
+      forewarn event cancel 4caea225
+    """
+    client = Client(data)
+    _print_event(client, client.post("events", event_id, "cancel"), as_json)
+
+
+@command.command()
+@click.argument("event_id", metavar="ID")
+@service_command
+def history(event_id: str, data: str | None, as_json: bool) -> None:
+    """All that happened to an event: who, what, when, why.
+
+    \b
+    Example:
+      forewarn event history 4caea225
+    """
+    client = Client(data)
+    answer = client.get("events", event_id, "history")
+    if as_json:
+        print_json(answer)
+        return
+    now = client.get("clock")["now"]
+    rows = (
+        (when(entry["at"], now), entry["what"], entry["by"], names(entry["vms"]), entry["why"] or "")
+        for entry in answer["history"]
+    )
+    print_table(("when", "what", "by", "VMs", "why"), rows, "Nothing has happened to it.")

@@ -1,0 +1,76 @@
+"""What a person sees: tables, and times relative to the service's clock. `--json` gives the API's own answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from forewarn.core.durations import format_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_PIPED_WIDTH = 240
+"""Where nobody looks at a screen, nothing is cut to fit one."""
+
+
+def service_command(function: Callable[..., None]) -> Callable[..., None]:
+    """The options of every command that asks a running service."""
+    function = click.option("--json", "as_json", is_flag=True, help="Print the service's answer as JSON.")(function)
+    return click.option("--data", metavar="DIR", help="The data folder of the service to ask.  [env: FOREWARN_DATA]")(
+        function
+    )
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+
+
+def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty: str) -> None:
+    """A table, or a sentence when there is nothing to show."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    if table.row_count:
+        _console().print(table)
+    else:
+        click.echo(empty)
+
+
+def print_facts(facts: dict[str, str | None]) -> None:
+    """Names and values, one a line; what is not known is left out."""
+    width = max(len(name) for name in facts)
+    for name, value in facts.items():
+        if value:
+            click.echo(f"{name:<{width}}  {value}")
+
+
+def when(text: str | None, now: str) -> str:
+    """A moment as a person reads it: how far off, and what the clock says then."""
+    if text is None:
+        return ""
+    moment, present = datetime.fromisoformat(text), datetime.fromisoformat(now)
+    distance = format_duration(abs(moment - present))
+    clock = f"{moment:%H:%M:%S}" if moment.date() == present.date() else f"{moment:%Y-%m-%d %H:%M:%S}"
+    if distance == "0s":
+        return f"now ({clock} UTC)"
+    return f"in {distance} ({clock} UTC)" if moment > present else f"{distance} ago ({clock} UTC)"
+
+
+def names(found: list[str], most: int = 5) -> str:
+    """Names, and how many more."""
+    shown = ", ".join(found[:most])
+    return shown if len(found) <= most else f"{shown} and {len(found) - most} more"

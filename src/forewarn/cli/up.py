@@ -1,0 +1,187 @@
+"""forewarn up: builds clock, store, fabric, engine and servers, and runs them until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import resource
+import secrets
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+from forewarn import __version__
+from forewarn.cli import service_file
+from forewarn.cli.fleet import read_fleet_file
+from forewarn.cli.settings import resolve_settings, setting_options
+from forewarn.clock import SystemClock, VirtualClock
+from forewarn.core.fleet import VM, Fleet, own_host
+from forewarn.core.orders import Pace
+from forewarn.engine import Engine
+from forewarn.fabrics.simulated import SimulatedFabric
+from forewarn.server.callers import Callers
+from forewarn.server.control import OPERATOR, Control, control_app
+from forewarn.server.fastlane import Lane
+from forewarn.server.fleet_control import FILE_FACT, apply_fleet, fingerprint
+from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
+from forewarn.server.metadata import Metadata, Rules
+from forewarn.server.pages import Pages
+from forewarn.server.stamp import Stamp
+from forewarn.settings import MEMORY
+from forewarn.stores.sqlite import SqliteStore
+from forewarn.wire.versions import available_versions
+
+
+@click.command()
+@setting_options
+def command(config: str | None, **flags: str | None) -> None:
+    """Start the service: the metadata endpoint for VMs, and the control API for everyone else.
+
+    With no fleet there is one VM, named after this machine and reached from 127.0.0.1.
+
+    \b
+    Examples:
+      forewarn up
+      forewarn up --fleet fleet.toml --speed 60
+      forewarn up --data :memory: --clock virtual
+    """
+    values = {name: value.value for name, value in resolve_settings(config, flags).items()}
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    # Every request that is not HTTP would be a line otherwise: the log is not a client's to fill.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    _raise_file_limit()
+    uvloop.run(serve(values))
+
+
+def _raise_file_limit() -> None:
+    """Each poll that is held open is a file: take as many as the system gives."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+async def serve(values: dict[str, Any]) -> None:
+    """Run until SIGINT or SIGTERM."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    service = Service(values)
+    await service.start()
+    try:
+        click.echo(service.greeting())
+        sys.stdout.flush()
+        await stopped.wait()
+    finally:
+        await service.stop()
+
+
+class Service:
+    """Everything that runs, put together."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self._values = values
+        self._data: str = values["data"]
+        store = SqliteStore(None if self._data == MEMORY else Path(self._data))
+        clock = VirtualClock() if values["clock"] == "virtual" else SystemClock()
+        self.engine = Engine(clock, store, SimulatedFabric(clock), Pace(values["speed"], values["silence"]))
+        rules = Rules(
+            rate_limit=values["rate_limit"],
+            preview_versions=values["preview_versions"],
+            newer_versions=values["newer_versions"],
+            post_without_header=values["post_without_header"],
+            first_get_delay=values["first_get_delay"],
+        )
+        pages, stamp = Pages(self.engine), Stamp(clock)
+        if isinstance(clock, VirtualClock):
+            clock.on_move = stamp.turn
+        self._app = Metadata(self.engine, pages, stamp, rules)
+        versions = available_versions(preview=rules.preview_versions)
+        callers = Callers(self.engine, rules.rate_limit)
+        limited = rules.rate_limit > 0
+        lane = Lane(self.engine, callers, pages, stamp, versions, limited=limited, fast=values["fast_lane"])
+        self.metadata = MetadataServer(self._app, open_socket(values["metadata"]), lane)
+        self._token = secrets.token_urlsafe(32)
+        control = Control(self.engine, self.metadata, preview_versions=rules.preview_versions)
+        self.control = Server(control_app(control, self._token), open_socket(values["control"]))
+
+    async def start(self) -> None:
+        await self.engine.start()
+        await self.metadata.start()
+        await self._prepare_fleet()
+        await self.control.start()
+        service_file.write(
+            self._data,
+            service_file.Found(
+                control=f"http://{address_of(self.control.listener)}",
+                metadata=f"http://{address_of(self.metadata.listener)}",
+                token=self._token,
+                pid=os.getpid(),
+            ),
+        )
+        # What is there now stays: it need not be looked through for garbage again and again.
+        gc.collect()
+        gc.freeze()
+
+    async def stop(self) -> None:
+        """Answer what is under way, then stop; what is held back is answered first."""
+        service_file.remove(self._data)
+        self._app.stop()
+        await asyncio.gather(self.metadata.stop(), self.control.stop())
+        await self.engine.stop()
+
+    async def _prepare_fleet(self) -> None:
+        path: str = self._values["fleet"]
+        if path:
+            text = read_fleet_file(path)
+            if self.engine.facts.get(FILE_FACT) != fingerprint(text):
+                await apply_fleet(self.engine, self.metadata, text, path, OPERATOR, force=False)
+                return
+        elif not self.engine.fleet.vms:
+            await self.engine.apply_fleet(_this_machine(), OPERATOR, why="no fleet file: this machine alone")
+        fleet = self.engine.fleet
+        await self.metadata.listen(fleet, self.metadata.reserve(fleet))
+
+    def greeting(self) -> str:
+        """What is running, and what to try next."""
+        fleet = self.engine.fleet
+        metadata = f"http://{address_of(self.metadata.listener)}/metadata/scheduledevents"
+        name = _example_vm(fleet)
+        cli = _command_line(self._data)
+        lines = [
+            f"Forewarn {__version__} is up with {len(fleet.vms)} VM{'s' if len(fleet.vms) != 1 else ''}.",
+            f"  metadata  {metadata}",
+            f"  control   http://{address_of(self.control.listener)}",
+            f"  data      {self._data}",
+            "",
+            "Try in another terminal:",
+            f"  curl -H Metadata:true '{metadata}?api-version=2020-07-01'",
+            f"  {cli} vm restart {name}",
+            f"  {cli} event list",
+        ]
+        if self._values["clock"] == "virtual":
+            lines.append(f"  {cli} clock advance 15m")
+        return "\n".join(lines)
+
+
+def _this_machine() -> Fleet:
+    name = socket.gethostname()
+    return Fleet([VM(name, name, own_host(name), address="127.0.0.1", hostname=name)])
+
+
+def _example_vm(fleet: Fleet) -> str:
+    local = fleet.at_address("127.0.0.1")
+    return local.name if local is not None else next(iter(fleet.vms))
+
+
+def _command_line(data: str) -> str:
+    """How this program is called from a shell here."""
+    program = "forewarn" if shutil.which("forewarn") else str(Path(sys.argv[0]))
+    default = resolve_settings(None, {})["data"].value
+    return program if data in (MEMORY, default) else f"FOREWARN_DATA={data} {program}"

@@ -1,0 +1,1 @@
+"""What is true whatever the store, the wire or the fabric: values and pure functions."""

@@ -1,0 +1,58 @@
+"""Lengths of time as people write them: `90s`, `14m50s`, `2h`, `7d`."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from forewarn.errors import BadDuration
+
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_FORM = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+_LONGEST = timedelta(days=3660)
+
+
+def parse_duration(text: str) -> timedelta:
+    """Read `14m50s`, `1d2h`, or a bare number of seconds."""
+    cleaned = text.strip().lower().replace(" ", "")
+    if re.fullmatch(r"\d{1,12}(\.\d+)?", cleaned):
+        cleaned += "s"
+    match = _FORM.fullmatch(cleaned)
+    if not cleaned or match is None:
+        raise BadDuration(text=text)
+    seconds = sum(
+        float(part) * factor for part, factor in zip(match.groups(), _UNITS.values(), strict=True) if part is not None
+    )
+    if seconds > _LONGEST.total_seconds():
+        raise BadDuration(text=text)
+    return timedelta(seconds=seconds)
+
+
+def format_duration(length: timedelta) -> str:
+    """Write a length the way `parse_duration` reads it, to the second."""
+    seconds = round(length.total_seconds())
+    if seconds < 0:
+        return "-" + format_duration(-length)
+    parts = []
+    for unit, factor in _UNITS.items():
+        count, seconds = divmod(seconds, factor)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def whole_second_up(moment: datetime) -> datetime:
+    """The moment itself, or the next whole second: what is promised on the wire has no fractions."""
+    if moment.microsecond == 0:
+        return moment
+    return moment.replace(microsecond=0) + timedelta(seconds=1)
+
+
+def to_text(moment: datetime) -> str:
+    """ISO 8601 in UTC with microseconds: sorts as text in the order of time."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def from_text(text: str) -> datetime:
+    """The inverse of `to_text`."""
+    return datetime.fromisoformat(text)

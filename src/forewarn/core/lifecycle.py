@@ -1,0 +1,79 @@
+"""The life of an event as a table (contract, section 4).
+
+    (none) → Scheduled → Started → removed          Scheduled → removed: cancelled
+
+`step` is the only way an event changes. What the table refuses is an error that says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from forewarn.core.durations import to_text
+from forewarn.core.event import Event, Status
+from forewarn.errors import AlreadyOver, AlreadyStarted, ForewarnError, NotStarted, TooEarly
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+class Trigger(StrEnum):
+    """What can be asked of an event."""
+
+    APPROVE = "approve"
+    START = "start"
+    FINISH = "finish"
+    CANCEL = "cancel"
+
+
+_S, _T = Status, Trigger
+
+TRANSITIONS: dict[tuple[Status, Trigger], Status | type[ForewarnError]] = {
+    (_S.SCHEDULED, _T.APPROVE): _S.SCHEDULED,
+    (_S.SCHEDULED, _T.START): _S.STARTED,
+    (_S.SCHEDULED, _T.FINISH): NotStarted,
+    (_S.SCHEDULED, _T.CANCEL): _S.CANCELLED,
+    # A client repeats its approval on every poll: once started it is simply heard again.
+    (_S.STARTED, _T.APPROVE): _S.STARTED,
+    (_S.STARTED, _T.START): _S.STARTED,
+    (_S.STARTED, _T.FINISH): _S.COMPLETED,
+    (_S.STARTED, _T.CANCEL): AlreadyStarted,
+    (_S.COMPLETED, _T.APPROVE): AlreadyOver,
+    (_S.COMPLETED, _T.START): AlreadyOver,
+    (_S.COMPLETED, _T.FINISH): _S.COMPLETED,
+    (_S.COMPLETED, _T.CANCEL): AlreadyOver,
+    (_S.CANCELLED, _T.APPROVE): AlreadyOver,
+    (_S.CANCELLED, _T.START): AlreadyOver,
+    (_S.CANCELLED, _T.FINISH): AlreadyOver,
+    (_S.CANCELLED, _T.CANCEL): _S.CANCELLED,
+}
+
+
+def step(event: Event, trigger: Trigger, now: datetime, by: str = "") -> Event:
+    """The event after the trigger; the same object when nothing changes."""
+    after = TRANSITIONS[event.status, trigger]
+    if not isinstance(after, Status):
+        raise after(event_id=event.id, status=event.status.lower())
+    if trigger is Trigger.APPROVE and event.status is Status.SCHEDULED and event.approved_at is None:
+        return replace(event, approved_at=now, approved_by=by)
+    if after is event.status:
+        return event
+    if trigger is Trigger.START:
+        if not may_start(event, now):
+            raise TooEarly(event_id=event.id, not_before=to_text(event.not_before))
+        return replace(event, status=after, started_at=now)
+    return replace(event, status=after, ended_at=now)
+
+
+def may_start(event: Event, now: datetime) -> bool:
+    """Approved, or its time has come."""
+    return event.approved_at is not None or now >= event.not_before
+
+
+def due(event: Event) -> datetime | None:
+    """When time alone lets this event start; None when nothing is left to wait for."""
+    if event.status is Status.SCHEDULED and event.approved_at is None:
+        return event.not_before
+    return None

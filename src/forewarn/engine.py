@@ -1,0 +1,328 @@
+"""The engine: takes orders, does what is due, and is the only writer.
+
+Every order goes through the one writer (writer.py). The engine is stepped: `tick` does what is due;
+reading never changes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import uuid
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.agenda import Agenda
+from forewarn.carrier import Carrier
+from forewarn.clock import VirtualClock
+from forewarn.core import orders
+from forewarn.core.durations import from_text
+from forewarn.core.fleet import difference
+from forewarn.core.ledger import Changes, Ledger
+from forewarn.core.operations import Progress
+from forewarn.errors import ClockNotVirtual, StoreFailed
+from forewarn.hearing import Hearing
+from forewarn.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from forewarn.core.event import Document, Event
+    from forewarn.core.fleet import Fleet, FleetChange
+    from forewarn.core.ledger import Draft, Entry
+    from forewarn.core.operations import Operation
+    from forewarn.ports import Clock, Fabric, HistoryFilter, Store
+
+logger = logging.getLogger(__name__)
+
+
+class Published(NamedTuple):
+    """What has just become true."""
+
+    groups: frozenset[str]
+    fleet: bool
+
+
+class Engine:
+    """One fleet's events, from request to removal."""
+
+    def __init__(self, clock: Clock, store: Store, fabric: Fabric, pace: orders.Pace) -> None:
+        self.clock = clock
+        self.pace = pace
+        self._store = store
+        self._fabric = fabric
+        self._writer = Writer(clock, store, self._committed)
+        self._hearing = Hearing(clock, self._writer)
+        self._carrier = Carrier(clock, fabric, self._carried_out)
+        self._agenda = Agenda()
+        self._subscribers: list[Callable[[Published], None]] = []
+        self._timer: asyncio.Task[None] | None = None
+
+    # --- Life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take up where the store left off: what fell due meanwhile is done now, each once."""
+        saved = await self._writer.in_store(self._store.load)
+        ledger = self._writer.ledger = Ledger(saved.fleet)
+        # Rows of history are only counted here, so absorbing them afresh must not add to the sequence.
+        ledger.absorb(
+            Changes(
+                operations={operation.id: operation for operation in saved.operations},
+                events={event.id: event for event in saved.events},
+                deliveries={delivery.group: delivery for delivery in saved.deliveries},
+                heard=saved.heard,
+                facts=saved.facts,
+            )
+        )
+        ledger.sequence = saved.sequence
+        self._resume_time()
+        self._hearing.forgive_downtime()
+        for operation in ledger.operations.values():
+            self._schedule(operation)
+        for delivery in ledger.deliveries.values():
+            if delivery.enabled:
+                self._watch_silence(delivery.group)
+        unfinished = [o for o in ledger.operations.values() if o.progress is Progress.STARTED and not o.carried_out_at]
+        await self._fabric.recover([operation.id for operation in unfinished])
+        self._writer.start()
+        if isinstance(self.clock, VirtualClock):
+            self.clock.on_sleep = self._carrier.changed.set
+        else:
+            self._timer = asyncio.create_task(self._keep_time())
+        for operation in unfinished:
+            self._carrier.take(operation)
+        await self.tick()
+
+    async def stop(self) -> None:
+        """Finish what was ordered, write what is known, and let go."""
+        try:
+            await self._hearing.write()
+        except StoreFailed as error:
+            logger.warning("Stopping without writing when groups were last heard: %s", error)
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+        await self._carrier.stop()
+        await self._writer.stop()
+
+    def subscribe(self, subscriber: Callable[[Published], None]) -> None:
+        """Be told of every change, after it is on disk."""
+        self._subscribers.append(subscriber)
+
+    # --- Orders -----------------------------------------------------------------------------------
+
+    async def request(self, cause: str, vms: Sequence[str], by: str) -> Operation:
+        """Begin an operation on these VMs."""
+        return await self._writer.order(
+            lambda draft, now: orders.request(draft, now, self.pace, cause, vms, by, lambda: str(uuid.uuid4()))
+        )
+
+    async def approve(self, ids: Sequence[str], by: str, group: str | None = None) -> None:
+        """Let events start early; with a group, only events of that group are known."""
+        await self._writer.order(lambda draft, now: orders.approve(draft, now, self.pace, ids, by, group))
+
+    async def cancel(self, event_id: str, by: str) -> Event:
+        """Withdraw an event that has not started."""
+        return await self._writer.order(lambda draft, now: orders.cancel(draft, now, event_id, by))
+
+    async def enable(self, group: str, by: str) -> None:
+        """Begin to tell a group. On disk when this returns."""
+        enabling = secrets.token_hex(4)
+        await self._writer.order(lambda draft, now: orders.enable(draft, now, group, by, enabling))
+
+    async def apply_fleet(
+        self,
+        fleet: Fleet,
+        by: str,
+        *,
+        force: bool = False,
+        why: str = "",
+        facts: dict[str, str] | None = None,
+    ) -> FleetChange:
+        """Replace the fleet by this one. Says what is added, changed and removed."""
+        while True:
+            before = self.fleet
+            change = await asyncio.to_thread(difference, before, fleet)
+
+            def order(draft: Draft, now: datetime) -> bool:
+                if draft.fleet is not before:  # noqa: B023 - runs before the loop goes on
+                    return False
+                draft.changes.facts.update(facts or {})
+                if change:  # noqa: B023
+                    orders.apply_fleet(draft, now, fleet, change, by, force=force, why=why)  # noqa: B023
+                return True
+
+            if await self._writer.order(order):
+                return change
+
+    async def tick(self) -> None:
+        """Do what is due now."""
+        self._hearing.take()
+        now = self.clock.now()
+        due = self._agenda.take(now)
+        operations = [key for kind, key in due if kind == "operation"]
+        groups = [key for kind, key in due if kind == "silence"]
+        silent = [group for group in groups if not self._watch_silence(group, after=now)]
+        if not operations and not silent:
+            return
+
+        def order(draft: Draft, now: datetime) -> None:
+            for operation_id in operations:
+                orders.move(draft, now, self.pace, operation_id)
+            for group in silent:
+                orders.disable_if_silent(draft, now, self.pace, group)
+
+        try:
+            await self._writer.order(order)
+        except StoreFailed:
+            for kind, key in due:
+                self._agenda.add(now, kind, key)
+            raise
+
+    async def advance(self, length: timedelta) -> datetime:
+        """Move a virtual clock, from deadline to deadline; returns when all that is due by then is done."""
+        clock = self.clock
+        if not isinstance(clock, VirtualClock):
+            raise ClockNotVirtual
+        target = clock.now() + length
+        await self._until_quiet(clock)
+        while True:
+            self._hearing.take()
+            moments = [moment for moment in (self._agenda.next(), clock.next_waking()) if moment]
+            if not moments or min(moments) > target:
+                break
+            clock.set(min(moments))
+            await self.tick()
+            await self._until_quiet(clock)
+        clock.set(target)
+        await self._hearing.write()
+        return clock.now()
+
+    async def _carried_out(self, operation_id: str) -> None:
+        await self._writer.order(lambda draft, now: orders.carried_out(draft, now, self.pace, operation_id))
+
+    # --- Reading: memory only ---------------------------------------------------------------------
+
+    @property
+    def fleet(self) -> Fleet:
+        return self._writer.ledger.fleet
+
+    @property
+    def asked(self) -> set[str]:
+        """Where the server notes each group that asks."""
+        return self._hearing.asked
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return self._writer.ledger.facts
+
+    def document(self, group: str) -> Document:
+        """What the group would be told now."""
+        return self._writer.ledger.document(group)
+
+    def live_events(self) -> list[Event]:
+        return self._writer.ledger.live_events()
+
+    def live_operation(self, operation_id: str) -> Operation | None:
+        return self._writer.ledger.operation(operation_id)
+
+    def last_heard(self, group: str) -> datetime | None:
+        """When the group last asked."""
+        self._hearing.take()
+        return self._writer.ledger.heard_at(group)
+
+    # --- Reading: the store -----------------------------------------------------------------------
+
+    async def event(self, event_id: str) -> Event | None:
+        """An event, live or long over."""
+        return self._writer.ledger.event(event_id) or await self._writer.in_store(self._store.event, event_id)
+
+    async def operation(self, operation_id: str) -> Operation | None:
+        """An operation, live or long over."""
+        return self._writer.ledger.operation(operation_id) or await self._writer.in_store(
+            self._store.operation, operation_id
+        )
+
+    async def past_events(self, limit: int) -> list[Event]:
+        """The newest events, live or over."""
+        return await self._writer.in_store(self._store.events, limit)
+
+    async def history(self, wanted: HistoryFilter) -> list[Entry]:
+        return await self._writer.in_store(self._store.history, wanted)
+
+    # --- After a commit ---------------------------------------------------------------------------
+
+    def _committed(self, changes: Changes, ledger: Ledger) -> None:
+        """Take over what is on disk, note when it is due, publish it, and set the fabric to work."""
+        started = [
+            operation
+            for operation in changes.operations.values()
+            if operation.progress is Progress.STARTED
+            and ((before := ledger.operation(operation.id)) is None or before.progress is Progress.PENDING)
+        ]
+        ledger.absorb(changes)
+        for operation in changes.operations.values():
+            self._schedule(operation)
+        for group, delivery in changes.deliveries.items():
+            if delivery is not None and delivery.enabled and group in changes.heard:
+                self._watch_silence(group)
+        groups = frozenset(changes.deliveries) | {event.group for event in changes.events.values()}
+        if groups or changes.fleet is not None:
+            published = Published(groups, changes.fleet is not None)
+            for subscriber in self._subscribers:
+                subscriber(published)
+        for operation in started:
+            self._carrier.take(operation)
+
+    # --- Time -------------------------------------------------------------------------------------
+
+    def _schedule(self, operation: Operation) -> None:
+        moment = orders.when_due(self._writer.ledger, operation)
+        if moment is not None:
+            self._agenda.add(moment, "operation", operation.id)
+
+    def _resume_time(self) -> None:
+        """Virtual time goes on where it stood; no time goes back behind what has happened."""
+        known = [from_text(text) for name in ("virtual_now", "alive_at") if (text := self.facts.get(name))]
+        latest = max(known, default=None)
+        if latest is None:
+            return
+        if isinstance(self.clock, VirtualClock):
+            self.clock.resume(latest)
+        elif latest > self.clock.now() + timedelta(minutes=1):
+            logger.warning("The data was last used at %s, which is still to come by the system clock.", latest)
+
+    def _watch_silence(self, group: str, after: datetime | None = None) -> bool:
+        """Note when the group will have been silent for too long; False when that has come already."""
+        heard_at = self._writer.ledger.heard_at(group)
+        if heard_at is None:
+            return False
+        moment = heard_at + self.pace.quicken(self.pace.silence)
+        if after is not None and moment <= after:
+            return False
+        self._agenda.add(moment, "silence", group)
+        return True
+
+    async def _keep_time(self) -> None:
+        """Under a clock that runs by itself: tick when something is due, and note each minute who was heard."""
+        while True:
+            try:
+                if self._hearing.due:
+                    await self._hearing.write()
+                await self.tick()
+            except StoreFailed as error:
+                logger.warning("%s", error)
+                await asyncio.sleep(1)
+            soon = self.clock.now() + timedelta(seconds=1)
+            await self.clock.sleep_until(min(self._agenda.next() or soon, soon))
+
+    async def _until_quiet(self, clock: VirtualClock) -> None:
+        """Until no order is under way and the fabric only waits for time to move."""
+        while True:
+            await self._writer.idle.wait()
+            self._carrier.changed.clear()
+            if len(self._carrier) <= clock.sleeping:
+                return
+            await self._carrier.changed.wait()

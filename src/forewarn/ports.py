@@ -1,0 +1,117 @@
+"""Clock, Store, Fabric: every contract that has more than one implementation, in one file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from datetime import datetime, timedelta
+
+    from forewarn.core.event import Event
+    from forewarn.core.fleet import Fleet
+    from forewarn.core.ledger import Changes, Delivery, Entry
+    from forewarn.core.operations import Operation
+
+
+class Clock(Protocol):
+    """The time, and waiting for it."""
+
+    @property
+    def virtual(self) -> bool:
+        """Whether time stands still until it is moved."""
+
+    def now(self) -> datetime:
+        """This moment, aware, in UTC."""
+
+    async def sleep_until(self, moment: datetime) -> None:
+        """Return when the moment has come, or a little earlier: ask `now` again."""
+
+
+@dataclass(slots=True)
+class Saved:
+    """Everything that is needed to go on after a stop."""
+
+    fleet: Fleet
+    operations: list[Operation] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    heard: dict[str, datetime] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+    sequence: int = 0
+
+
+class HistoryFilter(NamedTuple):
+    """Which rows of history are asked for."""
+
+    event: str = ""
+    operation: str = ""
+    group: str = ""
+    limit: int = 1000
+
+
+class Store(Protocol):
+    """Keeps what is committed. Decides nothing; never reads the time. Blocks: called from one thread."""
+
+    def load(self) -> Saved:
+        """All that is live."""
+
+    def commit(self, changes: Changes) -> None:
+        """Write all of it or nothing; when this returns it survives a crash. Else: StoreFailed."""
+
+    def event(self, event_id: str) -> Event | None:
+        """An event, live or long over."""
+
+    def events(self, limit: int) -> list[Event]:
+        """The newest events, live or over, newest first."""
+
+    def operation(self, operation_id: str) -> Operation | None:
+        """An operation, live or long over."""
+
+    def history(self, wanted: HistoryFilter) -> list[Entry]:
+        """Rows of history in their order."""
+
+    def close(self) -> None:
+        """Let go of the files."""
+
+
+class Order(NamedTuple):
+    """What the fabric is to do. The same id means the same order: to get it twice is to get it once."""
+
+    operation: str
+    vms: tuple[str, ...]
+    duration: timedelta | None = None
+
+
+class Machine(NamedTuple):
+    """What the fabric sees of a VM."""
+
+    vm: str
+    running: bool
+    boots: int
+
+
+class Fabric(Protocol):
+    """Carries operations out. "Already so" is success."""
+
+    async def inspect(self, vm: str) -> Machine:
+        """The machine as it is now."""
+
+    async def freeze(self, order: Order) -> None:
+        """Pause for a moment; nothing is lost."""
+
+    async def reboot(self, order: Order) -> None:
+        """Stop and start; memory is lost."""
+
+    async def redeploy(self, order: Order) -> None:
+        """Move to another node; memory and ephemeral disks are lost."""
+
+    async def delete(self, order: Order) -> None:
+        """Remove for good."""
+
+    async def recover(self, unfinished: Sequence[str]) -> None:
+        """Put right what a service that died left half done; runs first at start."""
+
+    def events(self) -> AsyncIterator[str]:
+        """Names of VMs that something happened to. They wake the engine; state decides."""

@@ -1,0 +1,159 @@
+"""Sockets: where the two services listen, and the addresses that always mean one VM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from forewarn.errors import CannotListen
+from forewarn.server.fastlane import IDLE_SECONDS, FastLane, Lane, protocol_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forewarn.core.fleet import Fleet
+
+STOP_SECONDS = 10
+"""How long requests under way may take to finish when the service stops."""
+
+
+def open_socket(address: str) -> socket.socket:
+    """Listen on HOST:PORT, or say why that cannot be."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, int(port)))
+    except OSError as error:
+        listener.close()
+        raise CannotListen(address=address, problem=_why(error, host, port)) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _why(error: OSError, host: str, port: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another program listens there. Stop it, or choose another port."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"this machine has no such address. Add it first, for example: ip address add {host}/32 dev lo"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"port {port} needs the right to bind low ports (root, or CAP_NET_BIND_SERVICE)."
+    if isinstance(error, socket.gaierror):
+        return f"{host!r} is not an address of this machine or a name for one."
+    return str(error)
+
+
+def address_of(listener: socket.socket) -> str:
+    """HOST:PORT as it came out, with the port that was given for 0."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """uvicorn, started and stopped by the composition root, which owns the signals of both services."""
+
+    def __init__(self, app: Any, listener: socket.socket, protocol: Any = "httptools") -> None:
+        config = uvicorn.Config(
+            app,
+            http=protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,  # else a forged X-Forwarded-For would be the caller's address
+            server_header=False,
+            date_header=protocol == "httptools",  # the metadata service stamps its own, by its own clock
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        super().__init__(config)
+        self.listener = listener
+        self._loop_task: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def start(self) -> None:
+        self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        await self.startup(sockets=[self.listener])
+        self._loop_task = asyncio.create_task(self.main_loop())
+
+    async def stop(self) -> None:
+        """Take no new requests, answer those under way."""
+        self.should_exit = True
+        if self._loop_task is not None:
+            await self._loop_task
+        await self.shutdown(sockets=[self.listener])
+
+
+class MetadataServer(Server):
+    """The metadata service on its own address and on those of single VMs."""
+
+    def __init__(self, app: Any, listener: socket.socket, lane: Lane) -> None:
+        super().__init__(app, listener, protocol_for(lane))
+        self._lane = lane
+        self._of_vms: dict[str, asyncio.AbstractServer] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await super().start()
+        self._tasks = [asyncio.create_task(self._sweep_forever()), asyncio.create_task(self._lane.stamp.keep())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for server in self._of_vms.values():
+            server.close()
+        await super().stop()
+
+    def reserve(self, fleet: Fleet) -> dict[str, socket.socket]:
+        """Sockets for the VMs' own addresses that are not listened on yet; all of them, or an error."""
+        reserved: dict[str, socket.socket] = {}
+        try:
+            for address in fleet.listeners():
+                if address not in self._of_vms:
+                    reserved[address] = open_socket(address)
+        except CannotListen:
+            release(reserved)
+            raise
+        return reserved
+
+    async def listen(self, fleet: Fleet, reserved: dict[str, socket.socket]) -> None:
+        """Listen for exactly the VMs of this fleet that have an address of their own."""
+        wanted = set(fleet.listeners())
+        for address in [address for address in self._of_vms if address not in wanted]:
+            self._of_vms.pop(address).close()
+        for address, listener in reserved.items():
+            make = partial(
+                protocol_for(self._lane, listener=address),
+                config=self.config,
+                server_state=self.server_state,
+                app_state={},
+            )
+            loop = asyncio.get_running_loop()
+            self._of_vms[address] = await loop.create_server(make, sock=listener, backlog=self.config.backlog)
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, FastLane):
+                    connection.sweep()
+
+
+def release(reserved: dict[str, socket.socket]) -> None:
+    """Let go of sockets that were reserved for nothing."""
+    for listener in reserved.values():
+        with contextlib.suppress(OSError):
+            listener.close()

@@ -1,0 +1,194 @@
+"""SETTINGS: one row each. A flag beats the environment, which beats the file, which beats the default."""
+
+from __future__ import annotations
+
+import tomllib
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import platformdirs
+
+from forewarn.core.durations import format_duration, parse_duration
+from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MEMORY = ":memory:"
+
+
+def user_data_folder() -> Path:
+    """Where data lives when nothing else is said, and how a service without a folder is found."""
+    return Path(platformdirs.user_data_dir("forewarn"))
+
+
+def user_config_file() -> Path:
+    return Path(platformdirs.user_config_dir("forewarn")) / "forewarn.toml"
+
+
+# --- How each kind of value is read. A ValueError's text says what would be right. --------------------
+
+
+def _address(text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError("write it as HOST:PORT, for example 127.0.0.1:8169")
+    return text
+
+
+def _clock(text: str) -> str:
+    if text not in ("system", "virtual"):
+        raise ValueError("choose system or virtual")
+    return text
+
+
+def _newer(text: str) -> str:
+    if text not in ("refuse", "newest"):
+        raise ValueError("choose refuse or newest")
+    return text
+
+
+def _number(least: float, most: float, unit: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        wrong = f"write a number {unit} from {least:g} to {most:g}"
+        try:
+            number = float(text)
+        except ValueError:
+            raise ValueError(wrong) from None
+        if not least <= number <= most:
+            raise ValueError(wrong)
+        return number
+
+    return read
+
+
+def _switch(text: str) -> bool:
+    words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+    if text.lower() not in words:
+        raise ValueError("choose true or false")
+    return words[text.lower()]
+
+
+def _data(text: str) -> str:
+    return text if text in ("", MEMORY) else str(Path(text).expanduser())
+
+
+def _file(text: str) -> str:
+    return str(Path(text).expanduser()) if text else ""
+
+
+class Setting(NamedTuple):
+    """One thing a user can choose."""
+
+    name: str
+    default: str
+    form: str
+    help: str
+    read: Callable[[str], Any] = str
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "FOREWARN_" + self.name.upper()
+
+
+SETTINGS = {
+    row.name: row
+    for row in (
+        Setting("fleet", "", "FILE", "The fleet file. It is applied when it has changed since it was last.", _file),
+        Setting("data", "", "DIR", "Where everything is kept; :memory: keeps nothing after the stop.", _data),
+        Setting("metadata", "127.0.0.1:8169", "HOST:PORT", "Where VMs ask for their events.", _address),
+        Setting("control", "127.0.0.1:8170", "HOST:PORT", "Where the command line and other programs ask.", _address),
+        Setting("clock", "system", "system|virtual", "Virtual time stands still until it is moved.", _clock),
+        Setting(
+            "speed",
+            "1",
+            "N",
+            "Every notice, settle time and silence N times shorter; the clock itself stays true.",
+            _number(0.001, 1_000_000, "of times"),
+        ),
+        Setting(
+            "rate_limit", "5", "N", "Requests per second and VM; 0: no limit.", _number(0, 1_000_000, "of requests")
+        ),
+        Setting("first_get_delay", "0s", "LENGTH", "How long a group's first GET is held.", parse_duration),
+        Setting("silence", "24h", "LENGTH", "After how long without a GET a group is told no more.", parse_duration),
+        Setting("preview_versions", "false", "true|false", "Also serve api-versions in preview.", _switch),
+        Setting(
+            "newer_versions",
+            "refuse",
+            "refuse|newest",
+            "What an api-version newer than all that are known gets: 404 as on Azure, or the newest known.",
+            _newer,
+        ),
+        Setting(
+            "post_without_header", "false", "true|false", "Take approvals without the header Metadata: true.", _switch
+        ),
+        Setting(
+            "fast_lane", "true", "true|false", "Answer polls in the protocol; false: all go the long way.", _switch
+        ),
+    )
+}
+
+
+class Value(NamedTuple):
+    """A setting's value and where it came from."""
+
+    value: Any
+    origin: str
+
+    def __str__(self) -> str:
+        if isinstance(self.value, timedelta):
+            return format_duration(self.value)
+        if isinstance(self.value, bool):
+            return str(self.value).lower()
+        return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
+
+
+def resolve(
+    flags: Mapping[str, str | None], environment: Mapping[str, str], config: str | None = None
+) -> dict[str, Value]:
+    """Every setting with its value and origin."""
+    path = config or environment.get("FOREWARN_CONFIG")
+    in_file = _read_file(Path(path)) if path else _read_file(user_config_file(), must_exist=False)
+    origin_file = path or str(user_config_file())
+    values = {}
+    for name, setting in SETTINGS.items():
+        flag = flags.get(name)
+        if flag is not None:
+            text, origin = flag, setting.flag
+        elif setting.variable in environment:
+            text, origin = environment[setting.variable], setting.variable
+        elif name in in_file:
+            text, origin = in_file[name], origin_file
+        else:
+            text, origin = setting.default, "default"
+        values[name] = Value(_read(setting, text, origin), origin)
+    if not values["data"].value:
+        values["data"] = Value(str(user_data_folder()), values["data"].origin)
+    return values
+
+
+def _read(setting: Setting, text: str, origin: str) -> Any:
+    try:
+        return setting.read(text)
+    except (ValueError, Invalid) as error:
+        raise BadSetting(name=setting.name, value=text, origin=origin, problem=str(error)) from error
+
+
+def _read_file(path: Path, *, must_exist: bool = True) -> dict[str, str]:
+    try:
+        parsed = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        if not must_exist:
+            return {}
+        raise BadConfigFile(path=path, problem="there is no such file") from error
+    except (OSError, ValueError) as error:
+        raise BadConfigFile(path=path, problem=str(error)) from error
+    for name in parsed:
+        if name not in SETTINGS:
+            raise UnknownSetting(name=name, origin=path, hint=nearest(name, SETTINGS))
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in parsed.items()}

@@ -1,0 +1,130 @@
+"""The default store: one SQLite file, in WAL mode, every commit synced to disk before it returns."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from forewarn.core.durations import from_text
+from forewarn.core.fleet import Fleet
+from forewarn.core.ledger import Delivery
+from forewarn.errors import StoreFailed
+from forewarn.ports import HistoryFilter, Saved
+from forewarn.stores import rows
+from forewarn.stores.sqlite_file import MEMORY, open_database, read_statements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from forewarn.core.event import Event
+    from forewarn.core.fleet import FleetChange
+    from forewarn.core.ledger import Changes, Entry
+    from forewarn.core.operations import Operation
+
+T = TypeVar("T")
+_SQL = read_statements()
+
+
+class SqliteStore:
+    """Keeps what is committed in `forewarn.db` of a folder, or in memory."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._db, self._lock = open_database(folder)
+        self.name = str(folder) if folder is not None else MEMORY
+
+    def load(self) -> Saved:
+        return self._guarded(self._load)
+
+    def _load(self) -> Saved:
+        fleet = Fleet(
+            map(rows.vm_from_row, self._db.execute(_SQL["load_vms"])),
+            map(rows.group_from_row, self._db.execute(_SQL["load_groups"])),
+            map(rows.host_from_row, self._db.execute(_SQL["load_hosts"])),
+        )
+        deliveries, heard = [], {}
+        for group, enabled, enabling, incarnation, heard_at in self._db.execute(_SQL["load_deliveries"]):
+            deliveries.append(Delivery(group, bool(enabled), enabling, incarnation))
+            heard[group] = from_text(heard_at)
+        return Saved(
+            fleet,
+            list(map(rows.operation_from_row, self._db.execute(_SQL["load_operations"]))),
+            list(map(rows.event_from_row, self._db.execute(_SQL["load_events"]))),
+            deliveries,
+            heard,
+            dict(self._db.execute(_SQL["load_facts"])),
+            self._db.execute(_SQL["last_sequence"]).fetchone()[0],
+        )
+
+    def commit(self, changes: Changes) -> None:
+        self._guarded(lambda: self._commit(changes))
+
+    def _commit(self, changes: Changes) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        if changes.fleet_change is not None:
+            self._save_fleet(changes.fleet_change)
+        self._many("save_operation", map(rows.operation_to_row, changes.operations.values()))
+        self._many("save_event", map(rows.event_to_row, changes.events.values()))
+        self._save_deliveries(changes)
+        self._many("save_fact", changes.facts.items())
+        self._many("save_history", map(rows.entry_to_row, changes.history))
+        self._db.execute("COMMIT")
+
+    def _save_fleet(self, change: FleetChange) -> None:
+        # Removals first: what takes a name or an address over comes after.
+        self._many("remove_vm", ((vm.name,) for vm in change.removed))
+        self._many("remove_group", ((name,) for name in change.groups_removed))
+        self._many("remove_host", ((name,) for name in change.hosts_removed))
+        self._many("save_group", map(rows.group_to_row, change.groups))
+        self._many("save_host", change.hosts)
+        self._many("save_vm", map(rows.vm_to_row, change.changed))
+        self._many("save_vm", map(rows.vm_to_row, change.added))
+
+    def _save_deliveries(self, changes: Changes) -> None:
+        for group, delivery in changes.deliveries.items():
+            if delivery is None:
+                self._db.execute(_SQL["remove_delivery"], (group,))
+            else:
+                values = rows.delivery_to_row(delivery, changes.heard.get(group))
+                self._db.execute(_SQL["save_delivery"], values)
+        only_heard = [group for group in changes.heard if group not in changes.deliveries]
+        self._many("save_heard", ((rows.moment_to_text(changes.heard[group]), group) for group in only_heard))
+
+    def _many(self, statement: str, parameters: Iterable[Any]) -> None:
+        self._db.executemany(_SQL[statement], parameters)
+
+    def event(self, event_id: str) -> Event | None:
+        row = self._guarded(lambda: self._db.execute(_SQL["event"], (event_id,)).fetchone())
+        return rows.event_from_row(row) if row else None
+
+    def events(self, limit: int) -> list[Event]:
+        return self._guarded(lambda: list(map(rows.event_from_row, self._db.execute(_SQL["events"], (limit,)))))
+
+    def operation(self, operation_id: str) -> Operation | None:
+        row = self._guarded(lambda: self._db.execute(_SQL["operation"], (operation_id,)).fetchone())
+        return rows.operation_from_row(row) if row else None
+
+    def history(self, wanted: HistoryFilter) -> list[Entry]:
+        return self._guarded(
+            lambda: list(map(rows.entry_from_row, self._db.execute(_SQL["history"], wanted._asdict())))
+        )
+
+    def close(self) -> None:
+        self._db.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _guarded(self, call: Callable[[], T]) -> T:
+        """SQLite's errors are translated once, here. A transaction that failed leaves nothing behind."""
+        try:
+            return call()
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._roll_back()
+            raise StoreFailed(problem=str(error)) from error
+
+    def _roll_back(self) -> None:
+        try:
+            self._db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise StoreFailed(problem=f"and could not be undone: {error}") from error

@@ -1,0 +1,94 @@
+-- name: load_facts
+SELECT name, value FROM fact;
+
+-- name: load_groups
+SELECT name, kind, update_domains, fault_domains, auto_approve FROM fleet_group ORDER BY rowid;
+
+-- name: load_hosts
+SELECT name FROM host ORDER BY rowid;
+
+-- name: load_vms
+SELECT name, group_name, host, update_domain, fault_domain, address, listen, hostname, priority, size, zone,
+    tags, auto_approve
+FROM vm ORDER BY rowid;
+
+-- name: load_operations
+SELECT * FROM operation WHERE ended_at IS NULL ORDER BY rowid;
+
+-- name: load_events
+SELECT * FROM event WHERE ended_at IS NULL ORDER BY rowid;
+
+-- name: load_deliveries
+SELECT group_name, enabled, enabling, incarnation, heard_at FROM delivery;
+
+-- name: last_sequence
+SELECT coalesce(max(sequence), 0) FROM history;
+
+-- name: event
+SELECT * FROM event WHERE id = ?;
+
+-- name: events
+SELECT * FROM event ORDER BY rowid DESC LIMIT ?;
+
+-- name: operation
+SELECT * FROM operation WHERE id = ?;
+
+-- name: history
+SELECT at, what, by, sequence, group_name, event, operation, vms, why FROM history
+WHERE (:event = '' OR event = :event OR (event = '' AND operation = :operation))
+    AND (:operation = '' OR operation = :operation)
+    AND (:group = '' OR group_name = :group)
+ORDER BY sequence LIMIT :limit;
+
+-- name: save_fact
+INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: save_group
+INSERT INTO fleet_group VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, update_domains = excluded.update_domains,
+    fault_domains = excluded.fault_domains, auto_approve = excluded.auto_approve;
+
+-- name: remove_group
+DELETE FROM fleet_group WHERE name = ?;
+
+-- name: save_host
+INSERT INTO host VALUES (?) ON CONFLICT (name) DO NOTHING;
+
+-- name: remove_host
+DELETE FROM host WHERE name = ?;
+
+-- name: save_vm
+INSERT INTO vm VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET group_name = excluded.group_name, host = excluded.host,
+    update_domain = excluded.update_domain, fault_domain = excluded.fault_domain, address = excluded.address,
+    listen = excluded.listen, hostname = excluded.hostname, priority = excluded.priority, size = excluded.size,
+    zone = excluded.zone, tags = excluded.tags, auto_approve = excluded.auto_approve;
+
+-- name: remove_vm
+DELETE FROM vm WHERE name = ?;
+
+-- name: save_operation
+INSERT INTO operation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET progress = excluded.progress, started_at = excluded.started_at,
+    carried_out_at = excluded.carried_out_at, settles_at = excluded.settles_at, ended_at = excluded.ended_at;
+
+-- name: save_event
+INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET status = excluded.status, resources = excluded.resources,
+    not_before = excluded.not_before, approved_at = excluded.approved_at, approved_by = excluded.approved_by,
+    started_at = excluded.started_at, ended_at = excluded.ended_at;
+
+-- name: save_delivery
+INSERT INTO delivery VALUES (:group, :enabled, :enabling, :incarnation, coalesce(:heard_at, ''))
+ON CONFLICT (group_name) DO UPDATE SET enabled = excluded.enabled, enabling = excluded.enabling,
+    incarnation = excluded.incarnation,
+    heard_at = CASE WHEN :heard_at IS NULL THEN heard_at ELSE excluded.heard_at END;
+
+-- name: save_heard
+UPDATE delivery SET heard_at = ? WHERE group_name = ?;
+
+-- name: remove_delivery
+DELETE FROM delivery WHERE group_name = ?;
+
+-- name: save_history
+INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -1,0 +1,132 @@
+"""Opening the database file: the lock, the checks, and the migrations.
+
+A database that is damaged, foreign or newer is refused and left as it is. A new one is made under
+another name and moved into place when it is whole, so a file of the right name that cannot be read
+is always damage, never a start that was cut short.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from importlib import resources
+from typing import IO, TYPE_CHECKING
+
+from forewarn.errors import DataInUse, NotPermitted, StoreDamaged, StoreFailed, StoreForeign, StoreNewer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MEMORY = ":memory:"
+DATABASE_NAME = "forewarn.db"
+APPLICATION_ID = 0x46574E31  # "FWN1"
+"""Stands in the file's header, so that another program's database is not taken for ours."""
+
+
+def read_statements() -> dict[str, str]:
+    """The named statements of sqlite.sql."""
+    text = resources.files(__package__).joinpath("sqlite.sql").read_text("utf-8")
+    parts = (part.split("\n", 1) for part in text.split("-- name: ")[1:])
+    return {name.strip(): statement.strip() for name, statement in parts}
+
+
+def migrations() -> list[str]:
+    """The scripts that make a database of schema n+1 from one of schema n."""
+    folder = resources.files(__package__).joinpath("migrations")
+    return [script.read_text("utf-8") for script in sorted(folder.iterdir(), key=lambda script: script.name)]
+
+
+def open_database(folder: Path | None) -> tuple[sqlite3.Connection, IO[str] | None]:
+    """The database of a folder, ready for use, with the lock that keeps others out; None: in memory."""
+    if folder is None:
+        database = _connect(MEMORY)
+        _migrate(database, MEMORY)
+        return database, None
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = _lock(folder)
+    except OSError as error:
+        raise NotPermitted(action="write to", path=folder, flag="--data") from error
+    path = folder / DATABASE_NAME
+    try:
+        if not path.exists():
+            _create(path)
+        return _open(path), lock
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _lock(folder: Path) -> IO[str]:
+    lock = (folder / "lock").open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        pid = lock.read().strip() or "unknown"
+        lock.close()
+        raise DataInUse(path=folder, pid=pid) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _connect(path: Path | str) -> sqlite3.Connection:
+    # One thread at a time uses it (the store's), but not the one that opens it.
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+
+
+def _create(path: Path) -> None:
+    unfinished = path.with_suffix(".new")
+    unfinished.unlink(missing_ok=True)
+    try:
+        database = _connect(unfinished)
+        _migrate(database, unfinished)
+        database.close()
+        os.replace(unfinished, path)  # noqa: PTH105 - the pair of the fsync below
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreFailed(problem=str(error)) from error
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    if path.stat().st_size == 0:
+        raise StoreDamaged(path=path, problem="the file is empty")
+    database = _connect(path)
+    try:
+        application = database.execute("PRAGMA application_id").fetchone()[0]
+        if application != APPLICATION_ID:
+            raise StoreForeign(path=path)
+        verdict = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise StoreDamaged(path=path, problem=verdict)
+        _migrate(database, path)
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+    except sqlite3.OperationalError as error:
+        database.close()
+        raise StoreFailed(problem=str(error)) from error
+    except sqlite3.DatabaseError as error:
+        database.close()
+        raise StoreDamaged(path=path, problem=str(error)) from error
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _migrate(database: sqlite3.Connection, path: Path | str) -> None:
+    scripts = migrations()
+    found = database.execute("PRAGMA user_version").fetchone()[0]
+    if found > len(scripts):
+        raise StoreNewer(path=path, found=found, known=len(scripts))
+    for version, script in enumerate(scripts[found:], start=found + 1):
+        # One transaction each: a migration that is cut short has not happened.
+        database.executescript(
+            f"BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; "
+            f"PRAGMA user_version = {version}; COMMIT;"
+        )

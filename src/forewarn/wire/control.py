@@ -1,0 +1,123 @@
+"""The control API's shapes: values of the core as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from forewarn.core.durations import to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from forewarn.core.event import Document, Event
+    from forewarn.core.fleet import VM, FleetChange, Group
+    from forewarn.core.ledger import Entry
+    from forewarn.core.operations import Operation
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return to_text(moment) if moment is not None else None
+
+
+def vm_shape(vm: VM, group: Group, document: Document, heard_at: datetime | None) -> dict[str, Any]:
+    """A VM with what it is being told."""
+    return {
+        "name": vm.name,
+        "group": group.name,
+        "kind": group.kind,
+        "host": vm.host,
+        "update_domain": vm.update_domain,
+        "fault_domain": vm.fault_domain,
+        "address": vm.address or None,
+        "listen": vm.listen or None,
+        "hostname": vm.hostname or vm.name,
+        "priority": vm.priority,
+        "size": vm.size or None,
+        "zone": vm.zone or None,
+        "tags": dict(vm.tags),
+        "auto_approve": list(group.auto_approve),
+        "listening": document.enabled,
+        "last_heard_at": _moment(heard_at),
+        "incarnation": document.incarnation,
+        "events": [event.id for event in document.events if vm.name in event.resources],
+    }
+
+
+def event_shape(event: Event) -> dict[str, Any]:
+    """An event with all that is known of it."""
+    return {
+        "id": event.id,
+        "operation": event.operation,
+        "group": event.group,
+        "type": event.type,
+        "status": event.status.lower(),
+        "vms": list(event.resources),
+        "not_before": _moment(event.not_before),
+        "description": event.description,
+        "source": event.source.lower(),
+        "duration_seconds": None if event.duration is None else event.duration.total_seconds(),
+        "created_at": _moment(event.created_at),
+        "approved_at": _moment(event.approved_at),
+        "approved_by": event.approved_by,
+        "started_at": _moment(event.started_at),
+        "ended_at": _moment(event.ended_at),
+    }
+
+
+def operation_shape(operation: Operation, events: Sequence[Event]) -> dict[str, Any]:
+    """An operation with its events."""
+    return {
+        "id": operation.id,
+        "cause": operation.cause,
+        "vms": list(operation.vms),
+        "requested_by": operation.requested_by,
+        "requested_at": _moment(operation.requested_at),
+        "progress": operation.progress.value,
+        "events": [event_shape(event) for event in events],
+        "not_told": operation.unnoticed,
+        "started_at": _moment(operation.started_at),
+        "carried_out_at": _moment(operation.carried_out_at),
+        "settles_at": _moment(operation.settles_at),
+        "ended_at": _moment(operation.ended_at),
+    }
+
+
+def entry_shape(entry: Entry) -> dict[str, Any]:
+    """A row of history."""
+    return {
+        "sequence": entry.sequence,
+        "at": _moment(entry.at),
+        "what": entry.what,
+        "by": entry.by,
+        "group": entry.group or None,
+        "event": entry.event or None,
+        "operation": entry.operation or None,
+        "vms": list(entry.vms),
+        "why": entry.why or None,
+    }
+
+
+def group_shape(group: Group, members: int) -> dict[str, Any]:
+    """A declared group."""
+    return {
+        "name": group.name,
+        "kind": group.kind,
+        "update_domains": group.update_domains,
+        "fault_domains": group.fault_domains,
+        "auto_approve": list(group.auto_approve),
+        "vms": members,
+    }
+
+
+def fleet_change_shape(change: FleetChange) -> dict[str, Any]:
+    """What an applied fleet file has done."""
+    return {
+        "added": [vm.name for vm in change.added],
+        "changed": [vm.name for vm in change.changed],
+        "removed": [vm.name for vm in change.removed],
+        "groups": [group.name for group in change.groups],
+        "groups_removed": list(change.groups_removed),
+        "hosts": [host.name for host in change.hosts],
+        "hosts_removed": list(change.hosts_removed),
+    }

@@ -1,0 +1,78 @@
+"""The document of scheduled events, and the approvals that come back (contract, sections 2 and 3)."""
+
+from __future__ import annotations
+
+import json
+from email.utils import format_datetime
+from typing import TYPE_CHECKING, Any
+
+from forewarn.core.event import Status
+from forewarn.core.fleet import GroupKind
+from forewarn.errors import BadStartRequests
+
+if TYPE_CHECKING:
+    from forewarn.core.event import Document, Event
+    from forewarn.wire.versions import ApiVersion
+
+
+def render(document: Document, version: ApiVersion, kind: str) -> bytes:
+    """The document as this version shows it: one line of compact JSON, fields in the order of the real wire."""
+    events = [_render_event(event, version, kind) for event in document.events if event.type in version.event_types]
+    whole = {"DocumentIncarnation": document.incarnation, "Events": events}
+    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _render_event(event: Event, version: ApiVersion, kind: str) -> dict[str, Any]:
+    # Cloud services are not IaaS: only the others got the underscore of the first preview.
+    prefix = "_" if version.underscore and kind != GroupKind.CLOUD_SERVICE else ""
+    fields = {
+        "EventId": event.id.upper(),
+        "EventStatus": event.status.value,
+        "EventType": event.type,
+        "ResourceType": "VirtualMachine",
+        "Resources": [prefix + name for name in event.resources],
+        "NotBefore": format_datetime(event.not_before, usegmt=True) if event.status is Status.SCHEDULED else "",
+        "Description": event.description,
+        "EventSource": event.source.value,
+        "DurationInSeconds": -1 if event.duration is None else round(event.duration.total_seconds()),
+    }
+    return {name: value for name, value in fields.items() if name in version.fields}
+
+
+def entity_tag(document: Document) -> str:
+    """Names the enabling as well as the incarnation: incarnations restart, and a client's first `0` must not match."""
+    return f'"{document.enabling}.{document.incarnation}"'
+
+
+def tag_matches(if_none_match: str, tag: str) -> bool:
+    """Whether an If-None-Match names this tag: quoted, bare, weak, in a list, or `*`."""
+    bare = tag.strip('"')
+    for candidate in if_none_match.split(","):
+        text = candidate.strip()
+        if text == "*" or text.removeprefix("W/").strip('"') == bare:
+            return True
+    return False
+
+
+def parse_start_requests(body: bytes) -> list[str]:
+    """The event ids of an approval, in lower case as the core has them.
+
+    DocumentIncarnation may be there as a number or as text, stale or not: it is ignored, and so is
+    every member that is not known.
+    """
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadStartRequests(problem="The body is not JSON.") from error
+    if not isinstance(parsed, dict):
+        raise BadStartRequests(problem="The body is not a JSON object.")
+    requests = parsed.get("StartRequests")
+    if not isinstance(requests, list) or not requests:
+        raise BadStartRequests(problem="StartRequests is missing, empty or not an array.")
+    ids = []
+    for request in requests:
+        event_id = request.get("EventId") if isinstance(request, dict) else None
+        if not isinstance(event_id, str):
+            raise BadStartRequests(problem="A start request has no EventId that is a string.")
+        ids.append(event_id.lower())
+    return ids

@@ -1,0 +1,37 @@
+"""Every answer of the metadata service that is not what was asked for, one each.
+
+Texts with the mark `observed` are the real service's to the space; the others are assumed, since
+nobody has published them. (Contract, section 3.)
+"""
+
+from __future__ import annotations
+
+import json
+
+from forewarn.wire.answer import TEXT, Answer, error_answer
+from forewarn.wire.instance import NEWEST_INSTANCE_VERSIONS
+from forewarn.wire.versions import NEWEST_THREE
+
+
+def _bad_version(newest: tuple[str, ...]) -> bytes:
+    text = (
+        "Bad request. api-version is invalid or was not specified in the request. "
+        "For more information refer to aka.ms/azureimds"
+    )
+    return json.dumps({"error": text, "newest-versions": newest}, separators=(",", ":")).encode()
+
+
+NOT_A_VM = error_answer(404, "Not found.")
+TOO_MANY = Answer(429, b"Throttle Result: Too Many Requests", TEXT)
+FORWARDED = error_answer(400, "Bad request. Requests with an X-Forwarded-For header are not served.")
+NO_SUCH_PATH = error_answer(404, "Not found. There is no such path.")
+NO_SUCH_VERB = error_answer(405, "Method not allowed. Use GET or POST.", headers=(("allow", "GET, POST"),))
+ONLY_GET = error_answer(405, "Method not allowed. Use GET.", headers=(("allow", "GET"),))
+DUPLICATE_QUERY = error_answer(400, "Bad request. A query parameter is given more than once.")
+NO_METADATA_HEADER = Answer(400, b'{ "error": "Bad request: . Required metadata header not specified" }')
+BAD_VERSION = Answer(400, _bad_version(NEWEST_THREE))
+BAD_INSTANCE_VERSION = Answer(400, _bad_version(NEWEST_INSTANCE_VERSIONS))
+UNKNOWN_VERSION = Answer(404, b'{ "error": "Not found. Invalid version requested" }')
+BODY_TOO_LARGE = error_answer(413, "Request entity too large. The body may have at most 65536 bytes.")
+HEAD_TOO_LARGE = error_answer(431, "Request header fields too large. At most 16384 bytes are read.")
+MALFORMED = error_answer(400, "Bad request. This is not an HTTP request.")

@@ -1,0 +1,84 @@
+"""API_VERSIONS: one row per api-version of /metadata/scheduledevents, as what it adds (contract, section 1)."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import NamedTuple
+
+
+class Addition(NamedTuple):
+    """What a version brings that the ones before it had not."""
+
+    version: str
+    fields: tuple[str, ...] = ()
+    event_types: tuple[str, ...] = ()
+    header_enforced: bool = True
+    underscore: bool = False
+    """IaaS names carry a leading underscore."""
+    preview: bool = False
+    """Served only when a setting asks for it."""
+
+
+API_VERSIONS = (
+    Addition(
+        "2017-03-01",
+        fields=("EventId", "EventStatus", "EventType", "ResourceType", "Resources", "NotBefore"),
+        event_types=("Freeze", "Reboot", "Redeploy"),
+        header_enforced=False,
+        underscore=True,
+    ),
+    Addition("2017-08-01"),
+    Addition("2017-11-01", event_types=("Preempt",)),
+    Addition("2019-01-01", event_types=("Terminate",)),
+    Addition("2019-04-01", fields=("Description",)),
+    Addition("2019-08-01", fields=("EventSource",)),
+    Addition("2020-07-01", fields=("DurationInSeconds",)),
+    Addition("2024-07-09", event_types=("SpotRebalanceRecommendation",), preview=True),
+)
+
+NEWEST_THREE = ("2020-07-01", "2019-08-01", "2019-04-01")
+"""What a refused caller is told to try, as the sister endpoint says it."""
+
+
+class ApiVersion(NamedTuple):
+    """A version with everything that it and its predecessors added."""
+
+    name: str
+    fields: frozenset[str]
+    event_types: frozenset[str]
+    header_enforced: bool
+    underscore: bool
+    preview: bool
+
+
+def _accumulate() -> dict[str, ApiVersion]:
+    fields: frozenset[str] = frozenset()
+    event_types: frozenset[str] = frozenset()
+    rows = {}
+    for row in API_VERSIONS:
+        fields |= set(row.fields)
+        event_types |= set(row.event_types)
+        rows[row.version] = ApiVersion(
+            row.version, fields, event_types, row.header_enforced, row.underscore, row.preview
+        )
+    return rows
+
+
+KNOWN_VERSIONS = _accumulate()
+
+
+def is_date(text: str) -> bool:
+    """Whether the text is a well-formed date, the only form a version takes."""
+    if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        return False
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def available_versions(*, preview: bool) -> dict[str, ApiVersion]:
+    """The versions that are served, oldest first."""
+    return {name: row for name, row in KNOWN_VERSIONS.items() if preview or not row.preview}

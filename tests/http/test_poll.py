@@ -1,0 +1,24 @@
+"""The first thing any client does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from running import Service
+
+
+def test_a_fresh_service_answers_a_poll_and_tells_of_a_restart(make_service: Callable[..., Service]) -> None:
+    service = make_service("--clock", "virtual")
+    assert service.request().body == b'{"DocumentIncarnation":0,"Events":[]}'
+    name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
+    service.restart_vm(name)
+    document = service.document()
+    assert document["DocumentIncarnation"] == 1
+    assert document["Events"][0]["Resources"] == [name]
+    service.advance("15m")
+    assert service.document()["Events"][0]["EventStatus"] == "Started"
+    service.advance("10m")
+    assert service.document() == {"DocumentIncarnation": 3, "Events": []}
