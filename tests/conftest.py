@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
 @pytest.fixture
 def make_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
     """Starts a service over a folder of its own; `fleet` is the text of a fleet file."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def nearest(word: str, known: Iterable[str]) -> str:
     """The hint that follows an unknown name: the nearest known one, or nothing."""
     lowered = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), lowered, n=1, cutoff=0.6)
+    close = get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
     return f" Did you mean {lowered[close[0]]!r}?" if close else ""
 
 

@@ -101,12 +101,12 @@ class Service:
         pages, stamp = Pages(self.engine), Stamp(clock)
         if isinstance(clock, VirtualClock):
             clock.on_move = stamp.turn
-        self._app = Metadata(self.engine, pages, stamp, rules)
+        app = Metadata(self.engine, pages, stamp, rules)
         versions = available_versions(preview=rules.preview_versions)
         callers = Callers(self.engine, rules.rate_limit)
         limited = rules.rate_limit > 0
         lane = Lane(self.engine, callers, pages, stamp, versions, limited=limited, fast=values["fast_lane"])
-        self.metadata = MetadataServer(self._app, open_socket(values["metadata"]), lane)
+        self.metadata = MetadataServer(app, open_socket(values["metadata"]), lane)
         self._token = secrets.token_urlsafe(32)
         control = Control(self.engine, self.metadata, preview_versions=rules.preview_versions)
         self.control = Server(control_app(control, self._token), open_socket(values["control"]))
@@ -130,9 +130,8 @@ class Service:
         gc.freeze()
 
     async def stop(self) -> None:
-        """Answer what is under way, then stop; what is held back is answered first."""
+        """Answer what is under way, also what is held back, then stop."""
         service_file.remove(self._data)
-        self._app.stop()
         await asyncio.gather(self.metadata.stop(), self.control.stop())
         await self.engine.stop()
 

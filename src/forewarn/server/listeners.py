@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forewarn.core.fleet import Fleet
+    from forewarn.server.metadata import Metadata
 
 STOP_SECONDS = 10
 """How long requests under way may take to finish when the service stops."""
@@ -100,8 +101,9 @@ class Server(uvicorn.Server):
 class MetadataServer(Server):
     """The metadata service on its own address and on those of single VMs."""
 
-    def __init__(self, app: Any, listener: socket.socket, lane: Lane) -> None:
+    def __init__(self, app: Metadata, listener: socket.socket, lane: Lane) -> None:
         super().__init__(app, listener, protocol_for(lane))
+        self._app = app
         self._lane = lane
         self._of_vms: dict[str, asyncio.AbstractServer] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -113,8 +115,12 @@ class MetadataServer(Server):
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for server in self._of_vms.values():
+        for server in [*self.servers, *self._of_vms.values()]:
             server.close()
+        # First every connection is told that its answer is the last, so that the answer can say so.
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        self._app.stop()
         await super().stop()
 
     def reserve(self, fleet: Fleet) -> dict[str, socket.socket]:

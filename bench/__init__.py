@@ -1,0 +1,1 @@
+"""Measures Forewarn against nginx and plain SQLite. Run it with script/bench."""

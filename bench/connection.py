@@ -1,0 +1,95 @@
+"""One keep-alive connection, with as little between the caller and the socket as can be."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any, NamedTuple
+
+DOCUMENT = "/metadata/scheduledevents?api-version=2020-07-01"
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def poll_bytes(if_none_match: str = "") -> bytes:
+    """A GET of the document as it goes over the wire."""
+    condition = f"If-None-Match: {if_none_match}\r\n" if if_none_match else ""
+    return f"GET {DOCUMENT} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata: true\r\n{condition}\r\n".encode()
+
+
+def approval_bytes(event_id: str) -> bytes:
+    """The approval of one event as it goes over the wire."""
+    body = json.dumps({"StartRequests": [{"EventId": event_id}]})
+    head = f"POST {DOCUMENT} HTTP/1.1\r\nHost: 169.254.169.254\r\nMetadata: true\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Content-Type: application/json\r\n\r\n{body}".encode()
+
+
+class Connection:
+    """Asks and waits for the whole answer."""
+
+    def __init__(self, address: tuple[str, int], source: str = "127.0.0.1", seconds: float = 60) -> None:
+        self._socket = socket.create_connection(address, timeout=seconds, source_address=(source, 0))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def exchange(self, request: bytes) -> bytes:
+        """The answer to a request, head and body; a status of 400 or more is an error."""
+        self._socket.sendall(request)
+        answer = self._more()
+        while (end := answer.find(b"\r\n\r\n")) < 0:
+            answer += self._more()
+        missing = end + 4 + _content_length(answer[:end]) - len(answer)
+        while missing > 0:
+            part = self._more()
+            answer += part
+            missing -= len(part)
+        if answer[9:10] not in b"23":
+            raise RuntimeError(f"{request.split(b' HTTP')[0]!r} was answered with {answer!r}")
+        return answer
+
+    def _more(self) -> bytes:
+        part = self._socket.recv(65536)
+        if not part:
+            raise ConnectionError("The service closed the connection.")
+        return part
+
+    def ask(self, request: bytes) -> Answer:
+        """The answer to a request, taken apart."""
+        head, _, body = self.exchange(request).partition(b"\r\n\r\n")
+        status_line, *lines = head.decode("latin-1").split("\r\n")
+        pairs = (line.partition(":") for line in lines)
+        headers = {name.lower(): value.strip() for name, _, value in pairs}
+        return Answer(int(status_line.split()[1]), headers, body)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _content_length(head: bytes) -> int:
+    _, found, rest = head.lower().partition(b"content-length:")
+    return int(rest.split(b"\r\n", 1)[0]) if found else 0
+
+
+class Control:
+    """The control API over one connection."""
+
+    def __init__(self, address: tuple[str, int], token: str) -> None:
+        self._connection = Connection(address)
+        self._head = f"HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        content = "" if body is None else json.dumps(body)
+        request = f"{method} {path} {self._head}Content-Length: {len(content)}\r\n\r\n{content}"
+        return json.loads(self._connection.ask(request.encode()).body)
+
+    def restart(self, vm: str) -> str:
+        """The id of the event that a restart makes."""
+        operation = self.call("POST", "/v1/operations", {"cause": "restart", "vms": [vm]})
+        event_id: str = operation["events"][0]["id"]
+        return event_id
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,104 @@
+"""`forewarn up` in a folder of its own, on free ports of the loopback, on the servers' core."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.connection import Connection, Control, poll_bytes
+from bench.processes import SERVER_CORE, Processes
+
+if TYPE_CHECKING:
+    import subprocess
+
+FOREWARN = str(Path(sys.executable).with_name("forewarn"))
+START_SECONDS = 60
+POLLER = "poller"
+"""The VM at 127.0.0.1."""
+
+
+def fleet_text(vms: int, size: str = "") -> str:
+    """A fleet of this many standalone VMs, of which the first is the poller at 127.0.0.1."""
+    text = f'[[vm]]\nname = "{POLLER}"\naddress = "127.0.0.1"\n'
+    if vms > 1:
+        text += f'\n[[vm]]\nname = "vm-{{n}}"\ncount = {vms - 1}\naddresses = "10.0.0.1-10.255.255.255"\n'
+        text += f'size = "{size}"\n' if size else ""
+    return text
+
+
+class Service:
+    """A service that can be stopped and started again over the same data."""
+
+    def __init__(self, processes: Processes, folder: Path, fleet: str) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.data = folder / "data"
+        self.fleet_file = folder / "fleet.toml"
+        self.fleet_file.write_text(fleet)
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")},
+            "HOME": str(folder),
+            "XDG_DATA_HOME": str(folder / "share"),
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "FOREWARN_DATA": str(self.data),
+            "FOREWARN_METADATA": "127.0.0.1:0",
+            "FOREWARN_CONTROL": "127.0.0.1:0",
+        }
+        self._processes = processes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._word: dict[str, Any] = {}
+
+    def start(self, *options: str) -> float:
+        """Start it without a rate limit; seconds until the poller's first poll was answered."""
+        begun = time.perf_counter()
+        command = [FOREWARN, "up", "--fleet", str(self.fleet_file), "--rate-limit", "0", *options]
+        log = self.folder / "log"
+        self._process = self._processes.start(command, SERVER_CORE, environment=self.environment, log=log)
+        self._word = self._wait_for_word(begun + START_SECONDS)
+        self.poll()
+        return time.perf_counter() - begun
+
+    def _wait_for_word(self, deadline: float) -> dict[str, Any]:
+        assert self._process is not None  # noqa: S101 - for the type checker
+        path = self.data / "service.json"
+        while time.perf_counter() < deadline and self._process.poll() is None:
+            if path.exists():
+                word: dict[str, Any] = json.loads(path.read_text())
+                if word["pid"] == self._process.pid:
+                    return word
+            time.sleep(0.002)
+        raise RuntimeError(f"forewarn up did not come up: {(self.folder / 'log').read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._processes.end(self._process)
+            self._process = None
+
+    @property
+    def metadata(self) -> tuple[str, int]:
+        return _address(self._word["metadata"])
+
+    def control(self) -> Control:
+        """A connection to the control API."""
+        return Control(_address(self._word["control"]), self._word["token"])
+
+    def poll(self, source: str = "127.0.0.1") -> None:
+        """One poll; the first of a group enables it."""
+        connection = Connection(self.metadata, source)
+        connection.exchange(poll_bytes())
+        connection.close()
+
+    def resident_bytes(self) -> int:
+        """VmRSS, as the kernel counts it."""
+        status = Path(f"/proc/{self._word['pid']}/status").read_text()
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+        return int(line.split()[1]) * 1024
+
+
+def _address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    return host, int(port)

@@ -1,0 +1,225 @@
+"""The command line as a person types it, and as a program reads it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from running import DOCUMENT, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+
+[[host]]
+name = "host-a"
+
+[[vm]]
+name = "web-0"
+group = "web"
+host = "host-a"
+address = "127.0.0.1"
+
+[[vm]]
+name = "web-1"
+group = "web"
+address = "127.0.0.2"
+
+[[vm]]
+name = "quiet"
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "fleet.toml").write_text(FLEET)
+    started = Service(folder).start("--clock", "virtual", "--fleet", str(folder / "fleet.toml"))
+    started.document()
+    yield started
+    started.stop()
+
+
+def run(service: Service, *arguments: str) -> str:
+    result = service.cli(*arguments)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return result.stdout
+
+
+def parsed(service: Service, *arguments: str) -> Any:
+    return json.loads(run(service, *arguments, "--json"))
+
+
+def test_vms_are_listed_and_shown(service: Service) -> None:
+    table = run(service, "vm", "list")
+    assert "web (availability-set)" in table
+    assert "never asked" in table
+    assert [vm["name"] for vm in parsed(service, "vm", "list")["vms"]] == ["web-0", "web-1", "quiet"]
+    assert "host-a" in run(service, "vm", "show", "web-0")
+    assert parsed(service, "vm", "show", "web-1")["update_domain"] == 1
+
+
+def test_a_restart_from_announcement_to_the_end(service: Service) -> None:
+    said = run(service, "vm", "restart", "web-0")
+    assert "Reboot scheduled: restart of web-0, not before in 15m (" in said
+    event_id = said.split()[-1]
+    assert "scheduled" in run(service, "event", "list")
+    assert "not before" in run(service, "event", "show", event_id[:8])
+    assert "12m (virtual clock" not in run(service, "clock", "advance", "14m50s")
+    assert "in 10s" in run(service, "event", "list")
+    approved = parsed(service, "event", "approve", event_id)
+    assert (approved["status"], approved["approved_by"]) == ("started", "operator")
+    assert "by operator" in run(service, "event", "list")
+    run(service, "clock", "advance", "10m")
+    assert run(service, "event", "list") == "No event is coming or under way.\n"
+    assert event_id in run(service, "event", "list", "--all")
+    history = [entry["what"] for entry in parsed(service, "event", "history", event_id)["history"]]
+    assert history == ["requested", "scheduled", "approved", "started", "carried out", "completed"]
+    assert "carried out" in run(service, "event", "history", event_id)
+
+
+def test_a_redeploy_that_is_cancelled(service: Service) -> None:
+    operation = parsed(service, "vm", "redeploy", "web-1")
+    event = operation["events"][0]
+    assert (event["type"], event["source"]) == ("Redeploy", "user")
+    assert parsed(service, "event", "cancel", event["id"])["status"] == "cancelled"
+    again = service.cli("event", "cancel", event["id"])
+    assert again.returncode == 3
+    assert event["id"] in again.stderr
+
+
+def test_several_vms_at_once_or_none(service: Service) -> None:
+    before = parsed(service, "event", "list", "--all")
+    refused = service.cli("vm", "restart", "web-0", "wbe-1")
+    assert refused.returncode == 3
+    assert "There is no VM 'wbe-1'. Did you mean 'web-1'?" in refused.stderr
+    assert parsed(service, "event", "list", "--all") == before
+    for operation in parsed(service, "vm", "restart", "web-0", "web-1"):
+        run(service, "event", "cancel", operation["events"][0]["id"])
+
+
+def test_who_never_asked_gets_no_notice_and_it_is_said(service: Service) -> None:
+    said = run(service, "vm", "restart", "quiet")
+    assert said == "quiet has never asked: no notice; the restart of quiet starts now.\n"
+
+
+def test_the_document_is_what_the_vm_gets(service: Service) -> None:
+    for version in ("2017-08-01", "2020-07-01"):
+        result = service.cli("vm", "document", "web-1", "--api-version", version)
+        target = DOCUMENT.replace("2020-07-01", version)
+        assert result.stdout.encode() == service.request(target=target, source="127.0.0.2").body
+    unknown = service.cli("vm", "document", "web-1", "--api-version", "2020-01-01")
+    assert unknown.returncode == 3
+    assert "2019-08-01" in unknown.stderr
+
+
+def test_reading_a_document_does_not_enable(service: Service) -> None:
+    assert run(service, "vm", "document", "quiet") == '{"DocumentIncarnation":0,"Events":[]}'
+    assert parsed(service, "vm", "show", "quiet")["listening"] is False
+
+
+def test_the_fleet_is_checked_applied_and_shown(service: Service, tmp_path: Path) -> None:
+    assert "host-a" in run(service, "fleet", "show")
+    assert parsed(service, "fleet", "show")["vms"] == 3
+    more = tmp_path / "more.toml"
+    more.write_text(FLEET + '\n[[vm]]\nname = "new-0"\n')
+    assert "is in order: 4 VMs" in run(service, "fleet", "check", str(more))
+    assert parsed(service, "fleet", "apply", str(more))["added"] == ["new-0"]
+    assert "Nothing to change" in run(service, "fleet", "apply", str(more))
+    more.write_text(FLEET)
+    assert "new-0" in run(service, "fleet", "apply", str(more))
+    operation = parsed(service, "vm", "restart", "web-1")
+    fewer = tmp_path / "fewer.toml"
+    fewer.write_text(FLEET.split('[[vm]]\nname = "web-1"')[0])
+    refused = service.cli("fleet", "apply", str(fewer))
+    assert refused.returncode == 4
+    assert "web-1 would leave" in refused.stderr
+    assert "--force" in refused.stderr
+    assert "web-1" in run(service, "fleet", "apply", "--force", str(fewer))
+    assert parsed(service, "event", "show", operation["events"][0]["id"])["status"] == "cancelled"
+    run(service, "fleet", "apply", str(more))
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('[[vm]]\nname = "a"\nhots = "b"\n', ':3: vm "a".hots: '),
+        ('[[vm]\nname = "a"\n', ":1: TOML: "),
+        ('[[vm]]\nname = "a"\naddress = "10.0.0.256"\n', ':3: vm "a".address: '),
+    ],
+)
+def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
+    service: Service, tmp_path: Path, text: str, where: str
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    checked, applied = service.cli("fleet", "check", str(path)), service.cli("fleet", "apply", str(path))
+    assert checked.returncode == applied.returncode == 2
+    assert f"{path}{where}" in checked.stderr
+    assert f"{path}{where}" in applied.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("vm", "show", "web-00"), 3, "Did you mean 'web-0'?"),
+        (("event", "show", "nonsense"), 3, "There is no event 'nonsense'."),
+        (("clock", "advance", "soon"), 2, "'soon' is not a length of time. Write it like 90s, 14m50s, 2h or 7d."),
+        (("vn", "list"), 2, "Did you mean 'vm'?"),
+        (("vm", "restart"), 2, "Missing argument 'NAME...'"),
+        (("fleet", "check", "nowhere.toml"), 2, "Cannot read nowhere.toml: No such file or directory"),
+        (("vm", "list", "--data", "/nonexistent"), 3, "Start one with: forewarn up"),
+        (("up", "--speed", "fast"), 2, "write a number of times"),
+        (("up", "--clock", "broken"), 2, "choose system or virtual"),
+        (("up", "--metadata", "8169"), 2, "HOST:PORT"),
+        (("settings", "--config", "nowhere.toml"), 2, "there is no such file"),
+    ],
+)
+def test_a_wrong_word_gets_a_clear_error(service: Service, arguments: tuple[str, ...], code: int, words: str) -> None:
+    result = service.cli(*arguments)
+    assert result.returncode == code
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_settings_say_where_each_value_came_from(service: Service, tmp_path: Path) -> None:
+    config = tmp_path / "forewarn.toml"
+    config.write_text("speed = 30\nrate_limit = 7\npreview_versions = true\n")
+    result = service.cli(
+        "settings",
+        "--json",
+        "--config",
+        str(config),
+        "--rate-limit",
+        "9",
+        FOREWARN_SPEED="60",
+        FOREWARN_CLOCK="virtual",
+    )
+    values = json.loads(result.stdout)
+    assert values["rate_limit"] == {"value": "9", "from": "--rate-limit"}
+    assert values["speed"] == {"value": "60", "from": "FOREWARN_SPEED"}
+    assert values["preview_versions"] == {"value": "true", "from": str(config)}
+    assert values["silence"] == {"value": "1d", "from": "default"}
+    assert "FOREWARN_DATA" in service.cli("settings").stdout
+    config.write_text("sped = 30\n")
+    unknown = service.cli("settings", "--config", str(config))
+    assert unknown.returncode == 2
+    assert "Did you mean 'speed'?" in unknown.stderr
+
+
+def test_the_system_clock_cannot_be_moved(tmp_path: Path) -> None:
+    service = Service(tmp_path).start()
+    try:
+        refused = service.cli("clock", "advance", "1m")
+        assert refused.returncode == 4
+        assert "--clock virtual" in refused.stderr
+    finally:
+        service.stop()

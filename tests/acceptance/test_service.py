@@ -1,0 +1,218 @@
+"""`forewarn up` as its operator meets it: starting, stopping, a full disk, a second one, what is left behind."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+import stat
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from running import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FLEET = """
+[[vm]]
+name = "one"
+address = "127.0.0.1"
+
+[[vm]]
+name = "two"
+address = "127.0.0.2"
+"""
+
+
+def held_get(service: Service) -> tuple[threading.Thread, list[Any]]:
+    """A GET that the service holds back, in a thread; the answer arrives in the list."""
+    answers: list[Any] = []
+    connected = threading.Event()
+
+    def get() -> None:
+        with service.connect() as connection:
+            connection.sendall(b"GET /metadata/versions HTTP/1.1\r\nHost: x\r\nMetadata: true\r\n\r\n")
+            versions = b""
+            while not versions.endswith(b"]}"):  # so that the connection is known to be served
+                versions += connection.recv(65536)
+            connection.sendall(
+                b"GET /metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\nHost: x\r\nMetadata: true\r\n\r\n"
+            )
+            connected.set()
+            received = b""
+            while part := connection.recv(65536):
+                received += part
+            answers.append(received)
+
+    thread = threading.Thread(target=get, daemon=True)
+    thread.start()
+    connected.wait(timeout=20)
+    return thread, answers
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_answers_what_is_under_way_and_loses_nothing(
+    make_service: Callable[..., Service], number: signal.Signals
+) -> None:
+    service = make_service("--first-get-delay", "1h")
+    thread, answers = held_get(service)
+    # One round trip on another connection: by then the held request has been read.
+    service.request(target="/metadata/versions")
+    assert service.process is not None
+    service.process.send_signal(number)
+    thread.join(timeout=30)
+    assert service._reap() == 0
+    assert answers[0].startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"connection: close" in answers[0]
+    assert answers[0].endswith(b'{"DocumentIncarnation":0,"Events":[]}')
+    assert not (Path(service.data) / "service.json").exists()
+    service.start()
+    listening = service.control("GET", "/v1/vms").json()["vms"][0]["listening"]
+    assert listening, "enabling was on disk before its first answer"
+
+
+def test_with_no_fleet_there_is_this_machine(make_service: Callable[..., Service]) -> None:
+    service = make_service()
+    name = socket.gethostname()
+    assert [vm["name"] for vm in service.control("GET", "/v1/vms").json()["vms"]] == [name]
+    service.document()
+    service.restart_vm(name)
+    assert service.document()["Events"][0]["Resources"] == [name]
+
+
+def test_a_second_service_over_the_same_data_is_refused(make_service: Callable[..., Service]) -> None:
+    service = make_service()
+    second = service.cli("up")
+    assert second.returncode == 4
+    assert "is in use by another Forewarn service (process" in second.stderr
+    assert "Traceback" not in second.stderr
+    service.document()
+
+
+def test_a_port_that_is_taken_is_said_plainly(make_service: Callable[..., Service]) -> None:
+    service = make_service()
+    taken = "{}:{}".format(*service.metadata_address)
+    second = service.cli("up", "--metadata", taken, "--data", ":memory:")
+    assert second.returncode == 2
+    assert f"Cannot listen on {taken}: another program listens there." in second.stderr
+
+
+def test_an_address_this_machine_lacks_is_said_plainly(make_service: Callable[..., Service]) -> None:
+    service = make_service()
+    second = service.cli("up", "--metadata", "192.0.2.1:8169", "--data", ":memory:")
+    assert second.returncode == 2
+    assert "ip address add 192.0.2.1/32 dev lo" in second.stderr
+
+
+def test_a_damaged_database_is_refused_and_kept(make_service: Callable[..., Service]) -> None:
+    service = make_service()
+    service.stop()
+    database = Path(service.data) / "forewarn.db"
+    database.write_bytes(b"\0" * 5000)
+    refused = service.cli("up")
+    assert refused.returncode == 6
+    assert "is damaged" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert database.read_bytes() == b"\0" * 5000
+
+
+def test_a_full_disk_gets_503_and_reading_goes_on(make_service: Callable[..., Service]) -> None:
+    service = make_service(fleet=FLEET)
+    service.document()
+    event = service.restart_vm("one")["events"][0]["id"]
+    assert service.process is not None
+    pid = service.process.pid
+    # No file may grow: to the service that is a full disk, whoever runs this.
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    refused = service.approve(event)
+    assert refused.status == 503
+    assert "could not be written" in refused.json()["error"]
+    assert service.control("POST", "/v1/operations", {"cause": "restart", "vms": ["one"]}).status == 503
+    assert service.request(source="127.0.0.2").status == 503, "enabling must be on disk before its first answer"
+    document = service.document()
+    assert [told["EventStatus"] for told in document["Events"]] == ["Scheduled"]
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+    assert service.approve(event).status == 200
+    assert service.request(source="127.0.0.2").status == 200
+    assert service.document()["Events"][0]["EventStatus"] == "Started"
+    service.kill()
+    service.start()
+    assert service.document()["Events"][0]["EventStatus"] == "Started"
+
+
+def test_the_clients_file_is_for_the_owner_alone_and_the_token_is_needed(make_service: Callable[..., Service]) -> None:
+    service = make_service()
+    word = Path(service.data) / "service.json"
+    assert stat.S_IMODE(word.stat().st_mode) == 0o600
+    assert service.control("GET", "/v1/vms", token="wrong").status == 401  # noqa: S106
+    assert service.control("POST", "/v1/operations", {"cause": "restart", "vms": ["x"]}, token="").status == 401
+    assert service.control("GET", "/healthz", token="").json()["status"] == "ok"
+
+
+def test_virtual_time_stands_still_and_is_kept(make_service: Callable[..., Service]) -> None:
+    service = make_service("--clock", "virtual")
+    start = service.control("GET", "/v1/clock").json()["now"]
+    service.advance("3h")
+    later = service.control("GET", "/v1/clock").json()["now"]
+    assert later != start
+    service.kill()
+    service.start("--clock", "virtual")
+    assert service.control("GET", "/v1/clock").json()["now"] == later
+
+
+def test_a_fleet_file_is_applied_at_start_only_when_it_has_changed(make_service: Callable[..., Service]) -> None:
+    service = make_service(fleet=FLEET)
+    path = service.folder / "fleet.toml"
+    other = service.folder / "other.toml"
+    other.write_text(FLEET.replace("two", "three"))
+    assert service.cli("fleet", "apply", str(other)).returncode == 0
+    service.stop()
+    service.start("--fleet", str(path))
+    names = [vm["name"] for vm in service.control("GET", "/v1/vms").json()["vms"]]
+    assert names == ["one", "two"], "what was applied last was another file"
+    service.stop()
+    applied = service.start("--fleet", str(path)).control("GET", "/v1/vms").json()["vms"]
+    assert [vm["name"] for vm in applied] == ["one", "two"]
+    assert service.cli("event", "list", "--all").returncode == 0
+
+
+def test_vms_with_addresses_of_their_own(make_service: Callable[..., Service]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    fleet = FLEET + f'[[vm]]\nname = "three"\nlisten = "127.0.0.1:{port}"\n'
+    service = make_service(fleet=fleet)
+    address = ("127.0.0.1", port)
+    leaf = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+    assert service.request(target=leaf, address=address, source="127.0.0.2").body == b"three"
+    assert service.request(target=leaf, source="127.0.0.2").body == b"two"
+    (service.folder / "fleet.toml").write_text(FLEET)
+    assert service.cli("fleet", "apply", str(service.folder / "fleet.toml")).returncode == 0
+    with pytest.raises(OSError, match="refused"):
+        service.connect(address)
+
+
+def test_a_fleet_whose_address_is_taken_is_not_applied(make_service: Callable[..., Service]) -> None:
+    service = make_service(fleet=FLEET)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path = service.folder / "new.toml"
+        path.write_text(f'[[vm]]\nname = "three"\nlisten = "127.0.0.1:{port}"\n')
+        refused = service.cli("fleet", "apply", str(path))
+    assert refused.returncode == 2
+    assert f"Cannot listen on 127.0.0.1:{port}" in refused.stderr
+    assert [vm["name"] for vm in service.control("GET", "/v1/vms").json()["vms"]] == ["one", "two"]
+
+
+def test_a_service_in_memory_is_found_and_keeps_nothing(make_service: Callable[..., Service]) -> None:
+    service = make_service()
+    memory = Service(service.folder)
+    memory.start("--data", ":memory:", "--clock", "virtual")
+    found = memory.cli("clock", "show", FOREWARN_DATA="")
+    assert "virtual clock" in found.stdout, "the one in memory was started last"
+    assert "system clock" in service.cli("clock", "show").stdout
+    memory.kill()
+    assert memory.cli("clock", "show", FOREWARN_DATA=":memory:").returncode == 3

@@ -1,0 +1,91 @@
+"""A database that is damaged, foreign, newer or in use is refused and left as it is."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forewarn.core.ledger import Changes
+from forewarn.errors import DataInUse, StoreDamaged, StoreForeign, StoreNewer
+from forewarn.stores.sqlite import SqliteStore
+from forewarn.stores.sqlite_file import DATABASE_NAME
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    store = SqliteStore(tmp_path)
+    store.commit(Changes(facts={"alive_at": "x" * 20_000}))
+    store.close()
+    return tmp_path / DATABASE_NAME
+
+
+def refused(database: Path, error: type[Exception]) -> None:
+    before = database.read_bytes()
+    with pytest.raises(error, match=DATABASE_NAME):
+        SqliteStore(database.parent)
+    assert database.read_bytes() == before, "a refused database is not touched"
+
+
+def test_it_is_in_wal_mode_and_synced_with_each_commit(database: Path) -> None:
+    store = SqliteStore(database.parent)
+    assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store._db.execute("PRAGMA synchronous").fetchone() == (2,)
+    store.close()
+
+
+def test_garbage(database: Path) -> None:
+    database.write_bytes(b"not a database at all" * 500)
+    refused(database, StoreDamaged)
+
+
+def test_an_empty_file(database: Path) -> None:
+    database.write_bytes(b"")
+    refused(database, StoreDamaged)
+
+
+def test_a_file_cut_short(database: Path) -> None:
+    content = database.read_bytes()
+    database.write_bytes(content[: len(content) // 2])
+    refused(database, StoreDamaged)
+
+
+def test_pages_overwritten_in_the_middle(database: Path) -> None:
+    content = bytearray(database.read_bytes())
+    content[4096 : 4096 * 3] = b"\xa5" * 8192
+    database.write_bytes(content)
+    refused(database, StoreDamaged)
+
+
+def test_another_programs_database(database: Path) -> None:
+    database.unlink()
+    with sqlite3.connect(database) as foreign:
+        foreign.execute("CREATE TABLE t (x)")
+    foreign.close()
+    refused(database, StoreForeign)
+
+
+def test_one_from_the_future(database: Path) -> None:
+    with sqlite3.connect(database, isolation_level=None) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    newer.close()
+    refused(database, StoreNewer)
+
+
+def test_one_that_is_in_use(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    with pytest.raises(DataInUse, match="in use by another Forewarn service"):
+        SqliteStore(tmp_path)
+    store.close()
+    SqliteStore(tmp_path).close()
+
+
+def test_a_start_that_was_cut_short_while_making_it_is_simply_made_again(tmp_path: Path) -> None:
+    (tmp_path / "forewarn.new").write_bytes(b"half a database")
+    store = SqliteStore(tmp_path)
+    assert store.load().sequence == 0
+    store.close()

@@ -1,0 +1,188 @@
+"""One contract for all stores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forewarn.core.event import Event, Source, Status
+from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, difference
+from forewarn.core.ledger import Changes, Delivery, Entry
+from forewarn.core.operations import Operation, Progress
+from forewarn.errors import StoreFailed
+from forewarn.ports import HistoryFilter, Store
+from forewarn.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+NOW = datetime(2041, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
+
+OPERATION = Operation(
+    id="op-1",
+    cause="restart",
+    vms=("web-0",),
+    requested_by="user",
+    requested_at=NOW,
+    events=("ev-1",),
+    unnoticed={"db": "db has never asked: no notice"},
+)
+EVENT = Event(
+    id="ev-1",
+    operation="op-1",
+    group="web",
+    type="Reboot",
+    status=Status.SCHEDULED,
+    resources=("web-0", "wéb-1"),
+    not_before=NOW + timedelta(minutes=15),
+    description="d",
+    source=Source.USER,
+    duration=timedelta(seconds=9),
+    created_at=NOW,
+)
+FLEET = Fleet(
+    [
+        VM("web-0", "web", "a", 1, 1, "10.0.0.4", "", "web0", "spot", "Standard_D2", "2", (("k", "v"),)),
+        VM("own", "own", "own-host", auto_approve=("reboot",)),
+    ],
+    [Group("web", "scale-set", 5, 3, ("reboot", "redeploy"))],
+    [Host("a"), Host("spare")],
+)
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = SqliteStore(tmp_path if request.param == "file" else None)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def reopen(tmp_path: Path) -> Iterator[Callable[[], Store]]:
+    """Opens the same file again each time it is called."""
+    opened: list[SqliteStore] = []
+
+    def again() -> Store:
+        for store in opened:
+            store.close()
+        opened.append(SqliteStore(tmp_path))
+        return opened[-1]
+
+    yield again
+    opened[-1].close()
+
+
+def everything() -> Changes:
+    return Changes(
+        operations={"op-1": OPERATION},
+        events={"ev-1": EVENT},
+        deliveries={"web": Delivery("web", enabled=True, enabling="abc", incarnation=7)},
+        heard={"web": NOW},
+        fleet=FLEET,
+        fleet_change=difference(Fleet(), FLEET),
+        facts={"alive_at": "x"},
+        history=[Entry(sequence=1, at=NOW, what="scheduled", by="user", group="web", event="ev-1", vms=("web-0",))],
+    )
+
+
+def test_a_new_store_is_empty(store: Store) -> None:
+    saved = store.load()
+    assert (saved.fleet.vms, saved.operations, saved.events, saved.deliveries, saved.sequence) == ({}, [], [], [], 0)
+
+
+def test_what_is_committed_is_loaded(store: Store) -> None:
+    store.commit(everything())
+    check_everything(store)
+
+
+def test_what_is_committed_outlives_the_store(reopen: Callable[[], Store]) -> None:
+    reopen().commit(everything())
+    check_everything(reopen())
+
+
+def check_everything(store: Store) -> None:
+    saved = store.load()
+    assert (saved.fleet.vms, saved.fleet.groups, saved.fleet.hosts) == (FLEET.vms, FLEET.groups, FLEET.hosts)
+    assert saved.operations == [OPERATION]
+    assert saved.events == [EVENT]
+    assert saved.deliveries == [Delivery("web", enabled=True, enabling="abc", incarnation=7)]
+    assert saved.heard == {"web": NOW}
+    assert saved.facts == {"alive_at": "x"}
+    assert saved.sequence == 1
+
+
+def test_what_is_over_is_kept_but_not_loaded(store: Store) -> None:
+    store.commit(everything())
+    over = Event(
+        **{**{name: getattr(EVENT, name) for name in EVENT.__slots__}, "status": Status.COMPLETED, "ended_at": NOW}
+    )
+    done = Operation(
+        **{
+            **{name: getattr(OPERATION, name) for name in OPERATION.__slots__},
+            "progress": Progress.DONE,
+            "ended_at": NOW,
+        }
+    )
+    store.commit(Changes(operations={"op-1": done}, events={"ev-1": over}))
+    saved = store.load()
+    assert (saved.operations, saved.events) == ([], [])
+    assert store.event("ev-1") == over
+    assert store.operation("op-1") == done
+    assert store.events(10) == [over]
+    assert store.event("nothing") is None
+
+
+def test_a_commit_that_fails_leaves_nothing_behind(store: Store) -> None:
+    store.commit(everything())
+    twice = Entry(sequence=1, at=NOW, what="again", by="user")
+    failing = Changes(facts={"alive_at": "y"}, history=[twice])
+    with pytest.raises(StoreFailed, match="Nothing was changed"):
+        store.commit(failing)
+    assert store.load().facts == {"alive_at": "x"}
+    store.commit(Changes(facts={"alive_at": "z"}))
+    assert store.load().facts == {"alive_at": "z"}
+
+
+def test_a_fleet_that_changes(store: Store) -> None:
+    store.commit(everything())
+    after = Fleet([VM("web-0", "web", "a", address="10.0.0.9")], FLEET.groups.values(), [Host("a")])
+    change = difference(FLEET, after)
+    assert [vm.name for vm in change.removed] == ["own"]
+    assert change.hosts_removed == ("spare",)
+    store.commit(Changes(fleet=after, fleet_change=change))
+    loaded = store.load().fleet
+    assert (loaded.vms, loaded.hosts) == (after.vms, after.hosts)
+
+
+def test_deliveries_keep_when_they_were_heard_unless_told(store: Store) -> None:
+    store.commit(everything())
+    store.commit(Changes(deliveries={"web": Delivery("web", enabled=True, enabling="abc", incarnation=8)}))
+    assert store.load().heard == {"web": NOW}
+    store.commit(Changes(heard={"web": NOW + timedelta(minutes=1)}))
+    assert store.load().heard == {"web": NOW + timedelta(minutes=1)}
+    assert store.load().deliveries[0].incarnation == 8
+    store.commit(Changes(deliveries={"web": None}))
+    assert store.load().deliveries == []
+
+
+def test_history_is_filtered_and_in_order(store: Store) -> None:
+    rows = [
+        Entry(sequence=1, at=NOW, what="requested", by="user", operation="op-1", vms=("web-0",), why="restart"),
+        Entry(sequence=2, at=NOW, what="scheduled", by="user", group="web", event="ev-1", operation="op-1"),
+        Entry(sequence=3, at=NOW, what="scheduled", by="user", group="db", event="ev-2", operation="op-1"),
+        Entry(sequence=4, at=NOW, what="enabled", by="x", group="x"),
+    ]
+    store.commit(Changes(history=rows))
+    assert store.history(HistoryFilter()) == rows
+    assert store.history(HistoryFilter(event="ev-1", operation="op-1")) == rows[:2]
+    assert store.history(HistoryFilter(operation="op-1")) == rows[:3]
+    assert store.history(HistoryFilter(group="x")) == rows[3:]
+    assert store.history(HistoryFilter(limit=1)) == rows[:1]
+
+
+def test_nothing_to_change_is_no_change() -> None:
+    assert not difference(FLEET, FLEET)
+    assert not FleetChange()

@@ -1,0 +1,60 @@
+"""An engine in this process: virtual time, the simulated fabric, a real database."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from forewarn.clock import VirtualClock
+from forewarn.core.fleet import VM, Fleet, Group, Host
+from forewarn.core.orders import Pace
+from forewarn.engine import Engine
+from forewarn.fabrics.simulated import SimulatedFabric
+from forewarn.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+# Far from today, so that a stray look at the real clock shows.
+START = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+
+FLEET = Fleet(
+    [
+        VM("web-0", "web", "host-a", update_domain=0),
+        VM("web-1", "web", "host-b", update_domain=1),
+        VM("web-2", "web", "host-a", update_domain=0),
+        VM("db-0", "db-0", "host-a"),
+        VM("auto-0", "auto", "host-b"),
+    ],
+    [
+        Group("web", "availability-set", 5, 2),
+        Group("auto", "availability-set", 5, 2, auto_approve=("reboot",)),
+    ],
+    [Host("host-a"), Host("host-b")],
+)
+
+
+def make_engine(folder: Path | None = None, *, pace: Pace | None = None) -> tuple[Engine, SimulatedFabric]:
+    clock = VirtualClock(START)
+    fabric = SimulatedFabric(clock)
+    return Engine(clock, SqliteStore(folder), fabric, pace or Pace()), fabric
+
+
+@asynccontextmanager
+async def running_engine(
+    folder: Path | None = None, *, fleet: Fleet = FLEET, listening: bool = True, pace: Pace | None = None
+) -> AsyncIterator[Engine]:
+    """A started engine; unless told otherwise every group has asked once."""
+    engine, _ = make_engine(folder, pace=pace)
+    await engine.start()
+    try:
+        await engine.apply_fleet(fleet, by="test")
+        if listening:
+            for group in {vm.group for vm in fleet.vms.values()}:
+                await engine.enable(group, by="test")
+        yield engine
+    finally:
+        await engine.stop()

@@ -1,0 +1,293 @@
+"""The engine from request to removal, in virtual time (contract, sections 4 and 5)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from engines import FLEET, MINUTE, START, make_engine, running_engine
+
+from forewarn.core.event import Status
+from forewarn.core.fleet import VM, Fleet
+from forewarn.core.operations import Progress
+from forewarn.core.orders import Pace
+from forewarn.errors import (
+    AlreadyStarted,
+    NothingToDo,
+    UnknownCause,
+    UnknownEvent,
+    UnknownStartRequest,
+    UnknownVM,
+    VMHasLiveEvent,
+)
+from forewarn.ports import HistoryFilter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from forewarn.core.event import Event
+    from forewarn.engine import Engine
+
+
+async def only_event(engine: Engine, cause: str, *vms: str) -> Event:
+    operation = await engine.request(cause, vms, by="user")
+    (event_id,) = operation.events
+    event = await engine.event(event_id)
+    assert event is not None
+    return event
+
+
+def statuses(engine: Engine, group: str) -> list[Status]:
+    return [event.status for event in engine.document(group).events]
+
+
+async def words(engine: Engine, event: Event) -> list[str]:
+    entries = await engine.history(HistoryFilter(event=event.id, operation=event.operation))
+    return [entry.what for entry in entries]
+
+
+async def test_a_restart_is_told_waits_its_notice_starts_settles_and_is_gone() -> None:
+    async with running_engine() as engine:
+        event = await only_event(engine, "restart", "web-0")
+        assert (event.type, event.source, event.not_before) == ("Reboot", "User", START + 15 * MINUTE)
+        await engine.advance(15 * MINUTE - timedelta(seconds=1))
+        assert statuses(engine, "web") == [Status.SCHEDULED]
+        await engine.advance(timedelta(seconds=1))
+        assert statuses(engine, "web") == [Status.STARTED]
+        await engine.advance(10 * MINUTE - timedelta(seconds=1))
+        assert statuses(engine, "web") == [Status.STARTED]
+        await engine.advance(timedelta(seconds=1))
+        assert statuses(engine, "web") == []
+        assert engine.document("web").incarnation == 3
+        assert await words(engine, event) == ["requested", "scheduled", "started", "carried out", "completed"]
+
+
+async def test_a_redeploy_has_the_least_notice_of_its_type() -> None:
+    async with running_engine() as engine:
+        event = await only_event(engine, "redeploy", "db-0")
+        assert (event.type, event.not_before) == ("Redeploy", START + 10 * MINUTE)
+
+
+async def test_an_approval_by_any_vm_of_the_group_starts_it_at_once() -> None:
+    async with running_engine() as engine:
+        event = await only_event(engine, "restart", "web-0")
+        await engine.approve([event.id], by="web-1", group="web")
+        assert statuses(engine, "web") == [Status.STARTED]
+        again = await engine.event(event.id)
+        assert again is not None
+        assert again.approved_by == "web-1"
+        await engine.approve([event.id], by="web-0", group="web")  # clients repeat themselves
+        assert engine.document("web").incarnation == 2
+
+
+async def test_another_group_neither_sees_nor_approves_it_and_nothing_of_a_mixed_approval_counts() -> None:
+    async with running_engine() as engine:
+        mine = await only_event(engine, "restart", "db-0")
+        other = await only_event(engine, "restart", "web-0")
+        assert [event.id for event in engine.document("db-0").events] == [mine.id]
+        with pytest.raises(UnknownStartRequest, match=other.id):
+            await engine.approve([mine.id, other.id], by="db-0", group="db-0")
+        assert statuses(engine, "db-0") == [Status.SCHEDULED]
+        assert statuses(engine, "web") == [Status.SCHEDULED]
+
+
+async def test_shared_hardware_starts_when_every_group_has_approved_or_is_due() -> None:
+    async with running_engine() as engine:
+        operation = await engine.request("host-update", engine.fleet.on_host("host-a"), by="operator")
+        events = {event.group: event for event_id in operation.events if (event := await engine.event(event_id))}
+        assert events["web"].resources == ("web-0", "web-2")
+        assert events["db-0"].resources == ("db-0",)
+        assert engine.document("auto").events == ()
+        await engine.approve([events["db-0"].id], by="db-0", group="db-0")
+        assert statuses(engine, "db-0") == [Status.SCHEDULED], "it waits for the other tenant"
+        assert engine.document("db-0").incarnation == 1, "an approval alone changes no document"
+        await engine.advance(15 * MINUTE)
+        assert statuses(engine, "db-0") == statuses(engine, "web") == [Status.STARTED]
+
+
+async def test_shared_hardware_starts_early_when_all_approve() -> None:
+    async with running_engine() as engine:
+        operation = await engine.request("host-update", engine.fleet.on_host("host-a"), by="operator")
+        for event_id in operation.events:
+            await engine.approve([event_id], by="operator")
+        assert statuses(engine, "db-0") == statuses(engine, "web") == [Status.STARTED]
+
+
+async def test_automatic_approval_goes_straight_to_started() -> None:
+    async with running_engine() as engine:
+        event = await only_event(engine, "restart", "auto-0")
+        assert event.status is Status.STARTED
+        assert engine.document("auto").incarnation == 1
+        redeploy = await only_event(engine, "redeploy", "auto-0")
+        assert redeploy.status is Status.SCHEDULED, "the policy names reboots only"
+
+
+async def test_a_cancelled_operation_disappears_from_every_document() -> None:
+    async with running_engine() as engine:
+        operation = await engine.request("host-update", engine.fleet.on_host("host-a"), by="operator")
+        await engine.cancel(operation.events[0], by="operator")
+        assert statuses(engine, "db-0") == statuses(engine, "web") == []
+        await engine.advance(60 * MINUTE)
+        ended = await engine.operation(operation.id)
+        assert ended is not None
+        assert (ended.progress, ended.started_at) == (Progress.CANCELLED, None)
+
+
+async def test_what_has_started_cannot_be_cancelled() -> None:
+    async with running_engine() as engine:
+        event = await only_event(engine, "restart", "auto-0")
+        with pytest.raises(AlreadyStarted):
+            await engine.cancel(event.id, by="operator")
+
+
+async def test_a_group_that_never_asked_gets_no_notice_and_history_says_so() -> None:
+    async with running_engine(listening=False) as engine:
+        operation = await engine.request("restart", ["db-0"], by="user")
+        assert operation.events == ()
+        assert operation.progress is Progress.STARTED
+        assert operation.unnoticed == {"db-0": "db-0 has never asked: no notice"}
+        await engine.enable("db-0", by="db-0")
+        assert engine.document("db-0").events == ()
+        entries = await engine.history(HistoryFilter(operation=operation.id))
+        assert "db-0 has never asked: no notice" in [entry.why for entry in entries]
+
+
+async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -> None:
+    async with running_engine() as engine:
+        await only_event(engine, "restart", "web-0")
+        first = engine.document("web").enabling
+        await engine.advance(timedelta(hours=23))
+        engine.asked.add("web")
+        await engine.advance(timedelta(hours=23))
+        assert engine.document("web").enabled, "it was heard a day ago, less an hour"
+        assert not engine.document("db-0").enabled
+        await engine.advance(timedelta(hours=1))
+        assert not engine.document("web").enabled
+        operation = await engine.request("restart", ["web-0"], by="user")
+        assert operation.unnoticed == {"web": "web has not asked for 1d: no notice"}
+        await engine.enable("web", by="web-0")
+        document = engine.document("web")
+        assert (document.incarnation, document.enabled) == (0, True)
+        assert document.enabling != first
+
+
+async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
+    async with running_engine(pace=Pace(silence=5 * MINUTE)) as engine:
+        event = await only_event(engine, "restart", "web-0")
+        await engine.advance(5 * MINUTE)
+        assert not engine.document("web").enabled
+        await engine.enable("web", by="web-0")
+        document = engine.document("web")
+        assert [told.id for told in document.events] == [event.id]
+        assert document.incarnation == 1, "0 is what a client takes for: nothing has happened yet"
+        await engine.advance(10 * MINUTE)
+        assert (await engine.event(event.id)).status is Status.STARTED  # type: ignore[union-attr]
+
+
+async def test_speed_shortens_notice_settling_and_silence() -> None:
+    async with running_engine(pace=Pace(speed=60)) as engine:
+        event = await only_event(engine, "restart", "web-0")
+        assert event.not_before == START + timedelta(seconds=15)
+        await engine.advance(timedelta(seconds=15))
+        assert statuses(engine, "web") == [Status.STARTED]
+        await engine.advance(timedelta(seconds=10))
+        assert statuses(engine, "web") == []
+        await engine.advance(24 * MINUTE)
+        assert not engine.document("web").enabled
+
+
+@pytest.mark.parametrize(
+    ("cause", "vms", "error"),
+    [
+        ("restart", ["web-9"], UnknownVM),
+        ("restart", [], NothingToDo),
+        ("reboot", ["web-0"], UnknownCause),
+    ],
+)
+async def test_a_wrong_request_changes_nothing(cause: str, vms: list[str], error: type[Exception]) -> None:
+    async with running_engine() as engine:
+        before = await engine.history(HistoryFilter())
+        with pytest.raises(error):
+            await engine.request(cause, vms, by="user")
+        assert engine.live_events() == []
+        assert await engine.history(HistoryFilter()) == before
+
+
+async def test_an_unknown_event_gets_the_nearest_one_as_a_hint() -> None:
+    async with running_engine() as engine:
+        event = await only_event(engine, "restart", "web-0")
+        with pytest.raises(UnknownEvent, match=f"Did you mean '{event.id}'"):
+            await engine.cancel(event.id[:-1] + "x", by="operator")
+
+
+async def test_a_vm_with_a_live_event_leaves_only_by_force_and_then_its_event_ends() -> None:
+    async with running_engine() as engine:
+        event = await only_event(engine, "restart", "db-0")
+        without = Fleet([vm for vm in FLEET.vms.values() if vm.name != "db-0"], FLEET.groups.values())
+        with pytest.raises(VMHasLiveEvent, match=event.id):
+            await engine.apply_fleet(without, by="operator")
+        assert "db-0" in engine.fleet.vms
+        change = await engine.apply_fleet(without, by="operator", force=True)
+        assert [vm.name for vm in change.removed] == ["db-0"]
+        assert (await engine.event(event.id)).status is Status.CANCELLED  # type: ignore[union-attr]
+        assert not engine.document("db-0").enabled
+
+
+async def test_moving_a_vm_with_a_live_event_to_another_group_is_refused_too() -> None:
+    async with running_engine() as engine:
+        await only_event(engine, "restart", "db-0")
+        moved = Fleet(
+            [vm if vm.name != "db-0" else VM("db-0", "web", "host-a") for vm in FLEET.vms.values()],
+            FLEET.groups.values(),
+            FLEET.hosts.values(),
+        )
+        with pytest.raises(VMHasLiveEvent):
+            await engine.apply_fleet(moved, by="operator")
+
+
+async def test_orders_that_arrive_together_are_answered_each_for_itself() -> None:
+    async with running_engine() as engine:
+        outcomes = await asyncio.gather(
+            *(engine.request("restart", [name], by="user") for name in ("web-0", "nobody", "web-1", "db-0")),
+            return_exceptions=True,
+        )
+        assert [isinstance(outcome, UnknownVM) for outcome in outcomes] == [False, True, False, False]
+        assert len(engine.live_events()) == 3
+
+
+async def test_the_fabric_failing_being_slow_or_forgetting_only_delays_the_end() -> None:
+    engine, fabric = make_engine()
+    await engine.start()
+    await engine.apply_fleet(FLEET, by="test")
+    await engine.enable("web", by="test")
+    fabric.failures, fabric.delay = 2, 20 * MINUTE
+    event = await only_event(engine, "restart", "web-0")
+    await engine.approve([event.id], by="web-0", group="web")
+    await engine.advance(30 * MINUTE)
+    assert statuses(engine, "web") == [Status.STARTED], "the work is not done, though the settle time is over"
+    await engine.advance(31 * MINUTE)
+    assert statuses(engine, "web") == []
+    assert (await fabric.inspect("web-0")).boots == 2
+    await engine.stop()
+
+
+async def test_after_a_restart_everything_goes_on_and_what_fell_due_is_done_once(tmp_path: Path) -> None:
+    async with running_engine(tmp_path) as engine:
+        event = await only_event(engine, "restart", "web-0")
+        document = engine.document("web")
+    engine, fabric = make_engine(tmp_path)
+    await engine.start()
+    assert engine.document("web") == document
+    assert engine.clock.now() == START
+    await engine.advance(15 * MINUTE)
+    await engine.stop()
+    engine, fabric = make_engine(tmp_path)
+    await engine.start()
+    assert engine.clock.now() == START + 15 * MINUTE
+    assert statuses(engine, "web") == [Status.STARTED]
+    assert (await fabric.inspect("web-0")).boots == 1, "it was carried out before"
+    await engine.advance(10 * MINUTE)
+    assert await words(engine, event) == ["requested", "scheduled", "started", "carried out", "completed"]
+    await engine.stop()

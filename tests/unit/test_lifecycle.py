@@ -1,0 +1,103 @@
+"""The lifecycle table, cell by cell (contract, section 4)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from forewarn.core.event import Event, Source, Status
+from forewarn.core.lifecycle import TRANSITIONS, Trigger, due, may_start, step
+from forewarn.errors import AlreadyOver, AlreadyStarted, ForewarnError, NotStarted, TooEarly
+
+NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
+LATER = NOW + timedelta(minutes=15)
+
+EVENT = Event(
+    id="4caea225-a741-474d-a72e-428c86fcd853",
+    operation="op",
+    group="web",
+    type="Reboot",
+    status=Status.SCHEDULED,
+    resources=("web-0",),
+    not_before=LATER,
+    description="",
+    source=Source.USER,
+    duration=None,
+    created_at=NOW,
+)
+
+S, T = Status, Trigger
+
+# Written out by hand from the contract, not from the table it checks.
+CELLS: list[tuple[Status, Trigger, Status | type[ForewarnError]]] = [
+    (S.SCHEDULED, T.APPROVE, S.SCHEDULED),
+    (S.SCHEDULED, T.START, S.STARTED),
+    (S.SCHEDULED, T.FINISH, NotStarted),
+    (S.SCHEDULED, T.CANCEL, S.CANCELLED),
+    (S.STARTED, T.APPROVE, S.STARTED),
+    (S.STARTED, T.START, S.STARTED),
+    (S.STARTED, T.FINISH, S.COMPLETED),
+    (S.STARTED, T.CANCEL, AlreadyStarted),
+    (S.COMPLETED, T.APPROVE, AlreadyOver),
+    (S.COMPLETED, T.START, AlreadyOver),
+    (S.COMPLETED, T.FINISH, S.COMPLETED),
+    (S.COMPLETED, T.CANCEL, AlreadyOver),
+    (S.CANCELLED, T.APPROVE, AlreadyOver),
+    (S.CANCELLED, T.START, AlreadyOver),
+    (S.CANCELLED, T.FINISH, AlreadyOver),
+    (S.CANCELLED, T.CANCEL, S.CANCELLED),
+]
+
+
+@pytest.mark.parametrize(("status", "trigger", "outcome"), CELLS)
+def test_cell(status: Status, trigger: Trigger, outcome: Status | type[ForewarnError]) -> None:
+    event = replace(EVENT, status=status)
+    if isinstance(outcome, Status):
+        after = step(event, trigger, LATER, by="web-0")
+        assert after.status is outcome
+        assert after.id == event.id
+        assert after.not_before == event.not_before
+    else:
+        with pytest.raises(outcome, match=EVENT.id):
+            step(event, trigger, LATER)
+
+
+def test_every_cell_is_written_out() -> None:
+    assert {(status, trigger) for status, trigger, _ in CELLS} == set(TRANSITIONS)
+    assert len(TRANSITIONS) == len(Status) * len(Trigger)
+
+
+def test_without_approval_nothing_starts_before_its_time() -> None:
+    just_before = LATER - timedelta(microseconds=1)
+    assert not may_start(EVENT, just_before)
+    with pytest.raises(TooEarly, match="may not start before"):
+        step(EVENT, T.START, just_before)
+    assert step(EVENT, T.START, LATER).started_at == LATER
+
+
+def test_an_approval_lets_it_start_at_once_and_is_kept_as_it_was_first_given() -> None:
+    approved = step(EVENT, T.APPROVE, NOW, by="web-0")
+    assert (approved.approved_at, approved.approved_by) == (NOW, "web-0")
+    assert may_start(approved, NOW)
+    assert step(approved, T.APPROVE, LATER, by="web-1") is approved
+    assert step(approved, T.START, NOW).status is S.STARTED
+
+
+@pytest.mark.parametrize(
+    ("event", "moment"),
+    [
+        (EVENT, LATER),
+        (replace(EVENT, approved_at=NOW, approved_by="web-0"), None),
+        (replace(EVENT, status=S.STARTED), None),
+        (replace(EVENT, status=S.COMPLETED), None),
+    ],
+)
+def test_due(event: Event, moment: datetime | None) -> None:
+    assert due(event) == moment
+
+
+def test_what_is_over_says_when_it_ended() -> None:
+    assert step(EVENT, T.CANCEL, NOW).ended_at == NOW
+    assert step(replace(EVENT, status=S.STARTED), T.FINISH, LATER).ended_at == LATER

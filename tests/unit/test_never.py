@@ -1,0 +1,259 @@
+"""What must never happen (docs/design.md), sought by random courses of events with crashes in between."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engines import FLEET, make_engine
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from forewarn.core.event import Status
+from forewarn.core.fleet import Fleet
+from forewarn.errors import ForewarnError, UnknownStartRequest, VMHasLiveEvent
+from forewarn.ports import HistoryFilter
+from forewarn.wire.document import render
+from forewarn.wire.versions import KNOWN_VERSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from datetime import datetime
+    from typing import Any
+
+    from forewarn.core.event import Event
+    from forewarn.core.operations import Operation
+    from forewarn.engine import Engine
+    from forewarn.fabrics.simulated import SimulatedFabric
+
+# The runs and steps that the project promises for every change.
+RUNS, STEPS = 1000, 50
+
+NEWEST = KNOWN_VERSIONS["2024-07-09"]
+VMS = sorted(FLEET.vms)
+GROUPS = sorted({vm.group for vm in FLEET.vms.values()})
+LENGTHS = [timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=10), timedelta(minutes=15)]
+LONG_LENGTHS = [timedelta(hours=5), timedelta(hours=23), timedelta(hours=25)]
+
+
+class NeverMachine(RuleBasedStateMachine):
+    """Drives an engine at random and remembers what it was promised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        # In memory where there is such a place: a crash is a copy here, so nothing waits for a disk.
+        memory = Path("/dev/shm")  # noqa: S108
+        self.root = Path(tempfile.mkdtemp(prefix="forewarn-never-", dir=memory if memory.is_dir() else None))
+        self.lives = 0
+        self.engine: Engine
+        self.fabric: SimulatedFabric
+        self.promised: dict[str, Event] = {}
+        self.approved: set[str] = set()
+        self.cancelled: set[str] = set()
+        self.gone: set[str] = set()
+        self.over: dict[str, Event] = {}
+        self.seen: dict[str, tuple[str, int, bytes]] = {}
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.runner.run(work)
+
+    @property
+    def now(self) -> datetime:
+        return self.engine.clock.now()
+
+    @initialize()
+    def begin(self) -> None:
+        self.engine, self.fabric = make_engine(self.root / "0")
+        self.do(self.engine.start())
+        self.do(self.engine.apply_fleet(FLEET, by="test"))
+
+    def teardown(self) -> None:
+        self.check_what_is_over()
+        entries = self.do(self.engine.history(HistoryFilter(limit=100_000)))
+        assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
+        for what in ("scheduled", "started", "completed", "cancelled"):
+            told = [entry.event for entry in entries if entry.what == what]
+            assert len(told) == len(set(told)), f"{what} twice"
+        carried_out = [entry.operation for entry in entries if entry.what == "carried out"]
+        assert len(carried_out) == len(set(carried_out))
+        self.do(self.engine.stop())
+        self.runner.close()
+        shutil.rmtree(self.root)
+
+    # --- What can happen ----------------------------------------------------------------------------
+
+    @rule(cause=st.sampled_from(["restart", "redeploy"]), vm=st.sampled_from(VMS))
+    def user_asks(self, cause: str, vm: str) -> None:
+        if vm in self.engine.fleet.vms:
+            self.promise(self.do(self.engine.request(cause, [vm], by="user")))
+
+    @rule(host=st.sampled_from(["host-a", "host-b"]))
+    def host_is_updated(self, host: str) -> None:
+        vms = self.engine.fleet.on_host(host)
+        if vms:
+            self.promise(self.do(self.engine.request("host-update", vms, by="operator")))
+
+    def promise(self, operation: Operation) -> None:
+        for event_id in operation.events:
+            event = self.do(self.engine.event(event_id))
+            assert event is not None
+            self.promised[event_id] = event
+            if event.approved_at is not None:
+                self.approved.add(event_id)
+
+    @rule(group=st.sampled_from(GROUPS))
+    def group_polls(self, group: str) -> None:
+        if self.engine.fleet.members(group):
+            self.do(self.engine.enable(group, by=group))
+            self.engine.asked.add(group)
+
+    @rule(data=st.data(), group=st.sampled_from(GROUPS))
+    def vm_approves(self, data: st.DataObject, group: str) -> None:
+        live = self.engine.live_events()
+        if not live:
+            return
+        wanted = data.draw(st.lists(st.sampled_from([event.id for event in live]), min_size=1, max_size=3))
+        own = {event.id for event in live if event.group == group}
+        try:
+            self.do(self.engine.approve(wanted, by=group, group=group))
+        except UnknownStartRequest:
+            assert not own.issuperset(wanted), "an approval of one's own live events was refused"
+        else:
+            assert own.issuperset(wanted), "another group's event was approved"
+            self.approved.update(wanted)
+
+    @rule(data=st.data())
+    def operator_cancels(self, data: st.DataObject) -> None:
+        live = self.engine.live_events()
+        if not live:
+            return
+        event = data.draw(st.sampled_from(live))
+        try:
+            self.do(self.engine.cancel(event.id, by="operator"))
+        except ForewarnError:
+            assert event.status is Status.STARTED
+        else:
+            assert event.status is Status.SCHEDULED
+            operation = self.do(self.engine.operation(event.operation))
+            self.cancelled.update(operation.events)
+
+    @rule(length=st.sampled_from(LENGTHS))
+    def time_passes(self, length: timedelta) -> None:
+        self.do(self.engine.advance(length))
+
+    @rule(length=st.sampled_from(LONG_LENGTHS))
+    def much_time_passes(self, length: timedelta) -> None:
+        self.do(self.engine.advance(length))
+
+    @rule(failures=st.integers(0, 2), forgets=st.integers(0, 1), slow=st.booleans())
+    def fabric_misbehaves(self, failures: int, forgets: int, slow: bool) -> None:
+        self.fabric.failures, self.fabric.forgets = failures, forgets
+        self.fabric.delay = timedelta(minutes=3) if slow else None
+
+    @rule(missing=st.sets(st.sampled_from(VMS), max_size=2), force=st.booleans())
+    def fleet_changes(self, missing: set[str], force: bool) -> None:
+        fleet = Fleet(
+            [vm for vm in FLEET.vms.values() if vm.name not in missing], FLEET.groups.values(), FLEET.hosts.values()
+        )
+        leaving = missing & {*self.engine.fleet.vms}
+        touched = {event.operation for event in self.engine.live_events() if leaving & {*event.resources}}
+        try:
+            self.do(self.engine.apply_fleet(fleet, by="operator", force=force))
+        except VMHasLiveEvent:
+            assert touched
+            assert not force
+        else:
+            assert force or not touched
+            self.gone.update(event.id for event in self.promised.values() if event.operation in touched)
+
+    @rule()
+    def service_is_killed(self) -> None:
+        """What is on disk at this moment is all that the next life has."""
+        self.lives += 1
+        folder = self.root / str(self.lives)
+        shutil.copytree(self.root / str(self.lives - 1), folder)
+        self.do(self.engine.stop())
+        self.engine, self.fabric = make_engine(folder)
+        self.do(self.engine.start())
+        self.check_what_is_over()
+
+    # --- What must be true after each step ------------------------------------------------------------
+
+    @invariant()
+    def promises_are_kept(self) -> None:
+        if hasattr(self, "engine"):
+            live = {event.id: event for event in self.engine.live_events()}
+            # What is over is in the store, and stays: it is looked at once, and again after a kill and at the end.
+            ended = [event_id for event_id in self.promised if event_id not in live and event_id not in self.over]
+            self.over.update(self.do(self.read(ended)))
+            for event_id in [*live, *ended]:
+                self.check_promise(live.get(event_id) or self.over[event_id])
+
+    async def read(self, ids: list[str]) -> dict[str, Event]:
+        found = {event_id: await self.engine.event(event_id) for event_id in ids}
+        assert None not in found.values(), "an acknowledged request is lost"
+        return {event_id: event for event_id, event in found.items() if event is not None}
+
+    def check_promise(self, event: Event) -> None:
+        promised = self.promised[event.id]
+        for name in ("id", "operation", "group", "type", "resources", "not_before", "created_at"):
+            assert getattr(event, name) == getattr(promised, name)
+        if event.started_at is not None:
+            assert event.id in self.approved or event.started_at >= event.not_before
+        if event.id in self.approved and event.id not in self.gone:
+            assert event.approved_at is not None or event.started_at is not None
+        if event.id in self.cancelled:
+            assert event.status is Status.CANCELLED
+        if event.id in self.gone:
+            assert not event.status.live
+
+    def check_what_is_over(self) -> None:
+        assert self.do(self.read(list(self.over))) == self.over
+
+    @invariant()
+    def documents_are_true(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        for group in GROUPS:
+            document = self.engine.document(group)
+            assert all(event.group == group for event in document.events)
+            assert all(event.status.live for event in document.events)
+            if not document.enabled:
+                self.seen.pop(group, None)
+                continue
+            body = render(document, NEWEST, "availability-set")
+            enabling, incarnation, before = self.seen.get(group, ("", 0, b""))
+            if document.enabling == enabling:
+                assert document.incarnation >= incarnation, "an incarnation went back"
+                assert (document.incarnation == incarnation) == (body == before)
+            self.seen[group] = (document.enabling, document.incarnation, body)
+
+    @invariant()
+    def nothing_due_is_left(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        for event in self.engine.live_events():
+            if event.status is Status.SCHEDULED:
+                assert not self.all_may_start(event), "what may start has not started"
+
+    def all_may_start(self, event: Event) -> bool:
+        operation = self.engine.live_operation(event.operation)
+        assert operation is not None
+        siblings = [sibling for sibling in self.engine.live_events() if sibling.operation == operation.id]
+        return all(sibling.approved_at or self.now >= sibling.not_before for sibling in siblings)
+
+
+TestNever = NeverMachine.TestCase
+TestNever.settings = settings(
+    max_examples=RUNS,
+    stateful_step_count=STEPS,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
