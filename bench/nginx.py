@@ -77,6 +77,9 @@ class Nginx:
                 return
         raise RuntimeError("nginx did not come up")
 
+    def cpu_seconds(self) -> float:
+        return self._processes.cpu_seconds(self._process)
+
     def stop(self) -> None:
         self._processes.end(self._process)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.connection import Answer, Connection, poll_bytes
 from bench.nginx import Nginx
 from bench.report import Outcome, Row, at_least, at_most, spread
 from bench.service import POLLER, Service, fleet_text
-from bench.wrk import Load, Wrk
+from bench.wrk import Wrk
 
 if TYPE_CHECKING:
     from bench.stage import Stage
@@ -29,17 +28,29 @@ def measure_unchanged(stage: Stage) -> Outcome:
     return _measure(stage, "poll, 304", unchanged=True)
 
 
-@dataclass(frozen=True)
-class Target:
-    """One of the two servers, with what it is asked and how long its answer is."""
+class Round(NamedTuple):
+    """What one server did under load for some seconds."""
 
-    wrk: Wrk
+    per_second: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float
+    """What the server computed for each request: it tells when the load, not the server, was what held back."""
+
+
+class Target(NamedTuple):
+    """One of the two servers, what it is asked, and how long its answer is."""
+
+    server: Service | Nginx
     address: tuple[str, int]
-    answer_bytes: int
     tag: str
+    answer_bytes: int
 
-    def run(self, seconds: int) -> Load:
-        return self.wrk.run(self.address, seconds, self.answer_bytes, self.tag)
+    def load(self, wrk: Wrk, seconds: int) -> Round:
+        cpu_before = self.server.cpu_seconds()
+        load = wrk.run(self.address, seconds, self.answer_bytes, self.tag)
+        cpu_us = (self.server.cpu_seconds() - cpu_before) / load.requests * 1e6
+        return Round(load.per_second, load.p50_ms, load.p99_ms, cpu_us)
 
 
 def _measure(stage: Stage, name: str, *, unchanged: bool) -> Outcome:
@@ -51,24 +62,29 @@ def _measure(stage: Stage, name: str, *, unchanged: bool) -> Outcome:
     tag = document.headers["etag"] if unchanged else ""
     address = nginx.unchanged if unchanged else nginx.found
     _compare(_ask(service.metadata, tag), _ask(address, tag))
-    wrk = Wrk(stage.processes, service.folder)
-    forewarn = Target(wrk, service.metadata, _length(service.metadata, tag), tag)
-    other = Target(wrk, address, _length(address, tag), tag)
-    for target in (forewarn, other):
-        target.run(1)  # warms up
-    ours, theirs = [], []
-    for number in range(stage.rounds):
-        if number % 2:
-            theirs.append(other.run(ROUND_SECONDS))
-            ours.append(forewarn.run(ROUND_SECONDS))
-        else:
-            ours.append(forewarn.run(ROUND_SECONDS))
-            theirs.append(other.run(ROUND_SECONDS))
-        stage.say(f"{name}: {ours[-1].per_second:,.0f}/s against {theirs[-1].per_second:,.0f}/s")
+    ours, theirs = _alternate(
+        stage,
+        name,
+        Wrk(stage.processes, service.folder),
+        Target(service, service.metadata, tag, _length(service.metadata, tag)),
+        Target(nginx, address, tag, _length(address, tag)),
+    )
     _compare(_ask(service.metadata, tag), _ask(address, tag))
     nginx.stop()
     service.stop()
     return Outcome(_rows(name, ours, theirs), _raw(ours, theirs))
+
+
+def _alternate(stage: Stage, name: str, wrk: Wrk, forewarn: Target, nginx: Target) -> tuple[list[Round], list[Round]]:
+    """Short rounds in turn, the first of each pair changing: what disturbs the machine disturbs both."""
+    rounds: dict[Target, list[Round]] = {forewarn: [], nginx: []}
+    for target in rounds:
+        target.load(wrk, 1)  # warms up
+    for number in range(stage.rounds):
+        for target in (forewarn, nginx) if number % 2 else (nginx, forewarn):
+            rounds[target].append(target.load(wrk, ROUND_SECONDS))
+        stage.say(f"{name}: {rounds[forewarn][-1].per_second:,.0f}/s, nginx {rounds[nginx][-1].per_second:,.0f}/s")
+    return rounds[forewarn], rounds[nginx]
 
 
 def _ask(address: tuple[str, int], tag: str = "") -> Answer:
@@ -93,21 +109,29 @@ def _compare(ours: Answer, theirs: Answer) -> None:
         raise RuntimeError(f"The answers differ: {ours} and {theirs}")
 
 
-def _rows(name: str, ours: list[Load], theirs: list[Load]) -> list[Row]:
-    rate, p50, p99 = ([a[i] / b[i] for a, b in zip(ours, theirs, strict=True)] for i in range(3))
-    our_rate, our_p50, our_p99 = (median(load[i] for load in ours) for i in range(3))
-    their_rate, their_p50, their_p99 = (median(load[i] for load in theirs) for i in range(3))
+def _rows(name: str, ours: list[Round], theirs: list[Round]) -> list[Row]:
+    ratio = Round(*(median(a[i] / b[i] for a, b in zip(ours, theirs, strict=True)) for i in range(len(Round._fields))))
+    forewarn, nginx = _middle(ours), _middle(theirs)
+    rate, other_rate = f"{forewarn.per_second:,.0f}", f"nginx {nginx.per_second:,.0f}"
+    p99, other_p99 = f"{forewarn.p99_ms:.2f} ms", f"nginx {nginx.p99_ms:.2f} ms"
+    p50, other_p50 = f"{forewarn.p50_ms:.2f} ms", f"nginx {nginx.p50_ms:.2f} ms"
+    cpu, other_cpu = f"{forewarn.cpu_us:.1f} µs", f"nginx {nginx.cpu_us:.1f} µs"
     return [
-        at_least(f"{name}: requests/s", f"{our_rate:,.0f}", f"nginx {their_rate:,.0f}", median(rate), 0.85),
-        Row(f"{name}: p50", f"{our_p50:.2f} ms", f"nginx {their_p50:.2f} ms", f"{median(p50):.2f}"),
-        at_most(f"{name}: p99", f"{our_p99:.2f} ms", f"nginx {their_p99:.2f} ms", median(p99), 2),
+        at_least(f"{name}: requests/s", rate, other_rate, ratio.per_second, 0.85),
+        Row(f"{name}: p50", p50, other_p50, f"{ratio.p50_ms:.2f}"),
+        at_most(f"{name}: p99", p99, other_p99, ratio.p99_ms, 2),
+        Row(f"{name}: server's CPU per request", cpu, other_cpu, f"{ratio.cpu_us:.2f}"),
     ]
 
 
-def _raw(ours: list[Load], theirs: list[Load]) -> dict[str, object]:
+def _middle(rounds: list[Round]) -> Round:
+    return Round(*(median(figures) for figures in zip(*rounds, strict=True)))
+
+
+def _raw(ours: list[Round], theirs: list[Round]) -> dict[str, Any]:
     ratios = [a.per_second / b.per_second for a, b in zip(ours, theirs, strict=True)]
     return {
-        "forewarn": [load._asdict() for load in ours],
-        "nginx": [load._asdict() for load in theirs],
+        "forewarn": [figures._asdict() for figures in ours],
+        "nginx": [figures._asdict() for figures in theirs],
         "ratio": spread(ratios),
     }

@@ -48,7 +48,8 @@ class Processes:
         niced = ["nice", "-n", str(nice)] if nice else []
         output = log.open("ab") if log else None
         try:
-            # A session of its own: Ctrl-C reaches the benchmark alone, which then ends each by its id.
+            # A group of its own: Ctrl-C reaches the benchmark alone, which then ends each by its id. Not a session
+            # of its own: the kernel would share the cores out by session, and niceness would not count.
             process = subprocess.Popen(
                 ["taskset", "-c", str(core), *niced, *command],
                 cwd=ROOT,
@@ -56,7 +57,7 @@ class Processes:
                 stdin=subprocess.PIPE,
                 stdout=output or subprocess.PIPE,
                 stderr=output,
-                start_new_session=True,
+                process_group=0,
             )
         finally:
             if output:
@@ -76,6 +77,15 @@ class Processes:
     def module(self, name: str, *arguments: str) -> list[str]:
         """The command line of a module of the benchmark that runs as a process of its own."""
         return [sys.executable, "-m", f"bench.{name}", *arguments]
+
+    def cpu_seconds(self, process: subprocess.Popen[bytes]) -> float:
+        """The time that a program and those it started have computed so far."""
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        ticks = 0
+        for number in (process.pid, *map(int, listed)):
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """End a program politely, and when that does not help, with all that it started."""

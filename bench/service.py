@@ -92,6 +92,10 @@ class Service:
         connection.exchange(poll_bytes())
         connection.close()
 
+    def cpu_seconds(self) -> float:
+        assert self._process is not None  # noqa: S101 - for the type checker
+        return self._processes.cpu_seconds(self._process)
+
     def resident_bytes(self) -> int:
         """VmRSS, as the kernel counts it."""
         status = Path(f"/proc/{self._word['pid']}/status").read_text()

@@ -29,6 +29,7 @@ end
 class Load(NamedTuple):
     """What wrk saw in one round."""
 
+    requests: int
     per_second: float
     p50_ms: float
     p99_ms: float
@@ -57,4 +58,4 @@ class Wrk:
         surplus = found["bytes"] - found["requests"] * answer_bytes
         if not 0 <= surplus <= 4 * CONNECTIONS * answer_bytes:
             raise RuntimeError(f"Some answers were not {answer_bytes} bytes long: {printed}")
-        return Load(found["requests"] / found["seconds"], found["p50_ms"], found["p99_ms"])
+        return Load(found["requests"], found["requests"] / found["seconds"], found["p50_ms"], found["p99_ms"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,14 @@ class Agenda:
     """A heap of moments."""
 
     def __init__(self) -> None:
+        self.sooner = asyncio.Event()
+        """Set when something has become due earlier than all before it."""
         self._heap: list[tuple[datetime, str, str]] = []
 
     def add(self, moment: datetime, kind: str, key: str) -> None:
         heapq.heappush(self._heap, (moment, kind, key))
+        if self._heap[0][0] == moment:
+            self.sooner.set()
 
     def next(self) -> datetime | None:
         """The first moment at which something is due."""

@@ -10,24 +10,22 @@ import asyncio
 import logging
 import secrets
 import uuid
-from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agenda import Agenda
 from forewarn.carrier import Carrier
-from forewarn.clock import VirtualClock
 from forewarn.core import orders
-from forewarn.core.durations import from_text
 from forewarn.core.fleet import difference
 from forewarn.core.ledger import Changes, Ledger
 from forewarn.core.operations import Progress
-from forewarn.errors import ClockNotVirtual, StoreFailed
+from forewarn.errors import StoreFailed
 from forewarn.hearing import Hearing
+from forewarn.timekeeper import Timekeeper
 from forewarn.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from forewarn.core.event import Document, Event
     from forewarn.core.fleet import Fleet, FleetChange
@@ -57,8 +55,8 @@ class Engine:
         self._hearing = Hearing(clock, self._writer)
         self._carrier = Carrier(clock, fabric, self._carried_out)
         self._agenda = Agenda()
+        self._timekeeper = Timekeeper(clock, self._agenda, self._hearing, self._writer, self._carrier, self.tick)
         self._subscribers: list[Callable[[Published], None]] = []
-        self._timer: asyncio.Task[None] | None = None
 
     # --- Life -------------------------------------------------------------------------------------
 
@@ -77,7 +75,7 @@ class Engine:
             )
         )
         ledger.sequence = saved.sequence
-        self._resume_time()
+        self._timekeeper.resume()
         self._hearing.forgive_downtime()
         for operation in ledger.operations.values():
             self._schedule(operation)
@@ -87,12 +85,9 @@ class Engine:
         unfinished = [o for o in ledger.operations.values() if o.progress is Progress.STARTED and not o.carried_out_at]
         await self._fabric.recover([operation.id for operation in unfinished])
         self._writer.start()
-        if isinstance(self.clock, VirtualClock):
-            self.clock.on_sleep = self._carrier.changed.set
-        else:
-            self._timer = asyncio.create_task(self._keep_time())
         for operation in unfinished:
             self._carrier.take(operation)
+        self._timekeeper.start()
         await self.tick()
 
     async def stop(self) -> None:
@@ -101,9 +96,7 @@ class Engine:
             await self._hearing.write()
         except StoreFailed as error:
             logger.warning("Stopping without writing when groups were last heard: %s", error)
-        if self._timer is not None:
-            self._timer.cancel()
-            await asyncio.gather(self._timer, return_exceptions=True)
+        await self._timekeeper.stop()
         await self._carrier.stop()
         await self._writer.stop()
 
@@ -182,23 +175,8 @@ class Engine:
             raise
 
     async def advance(self, length: timedelta) -> datetime:
-        """Move a virtual clock, from deadline to deadline; returns when all that is due by then is done."""
-        clock = self.clock
-        if not isinstance(clock, VirtualClock):
-            raise ClockNotVirtual
-        target = clock.now() + length
-        await self._until_quiet(clock)
-        while True:
-            self._hearing.take()
-            moments = [moment for moment in (self._agenda.next(), clock.next_waking()) if moment]
-            if not moments or min(moments) > target:
-                break
-            clock.set(min(moments))
-            await self.tick()
-            await self._until_quiet(clock)
-        clock.set(target)
-        await self._hearing.write()
-        return clock.now()
+        """Move a virtual clock on; returns when everything due by then is done."""
+        return await self._timekeeper.advance(length)
 
     async def _carried_out(self, operation_id: str) -> None:
         await self._writer.order(lambda draft, now: orders.carried_out(draft, now, self.pace, operation_id))
@@ -283,17 +261,6 @@ class Engine:
         if moment is not None:
             self._agenda.add(moment, "operation", operation.id)
 
-    def _resume_time(self) -> None:
-        """Virtual time goes on where it stood; no time goes back behind what has happened."""
-        known = [from_text(text) for name in ("virtual_now", "alive_at") if (text := self.facts.get(name))]
-        latest = max(known, default=None)
-        if latest is None:
-            return
-        if isinstance(self.clock, VirtualClock):
-            self.clock.resume(latest)
-        elif latest > self.clock.now() + timedelta(minutes=1):
-            logger.warning("The data was last used at %s, which is still to come by the system clock.", latest)
-
     def _watch_silence(self, group: str, after: datetime | None = None) -> bool:
         """Note when the group will have been silent for too long; False when that has come already."""
         heard_at = self._writer.ledger.heard_at(group)
@@ -304,25 +271,3 @@ class Engine:
             return False
         self._agenda.add(moment, "silence", group)
         return True
-
-    async def _keep_time(self) -> None:
-        """Under a clock that runs by itself: tick when something is due, and note each minute who was heard."""
-        while True:
-            try:
-                if self._hearing.due:
-                    await self._hearing.write()
-                await self.tick()
-            except StoreFailed as error:
-                logger.warning("%s", error)
-                await asyncio.sleep(1)
-            soon = self.clock.now() + timedelta(seconds=1)
-            await self.clock.sleep_until(min(self._agenda.next() or soon, soon))
-
-    async def _until_quiet(self, clock: VirtualClock) -> None:
-        """Until no order is under way and the fabric only waits for time to move."""
-        while True:
-            await self._writer.idle.wait()
-            self._carrier.changed.clear()
-            if len(self._carrier) <= clock.sleeping:
-                return
-            await self._carrier.changed.wait()

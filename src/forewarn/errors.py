@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The hint that follows an unknown name: the nearest known one, or nothing."""
-    lowered = {name.lower(): name for name in known}
+    # A slip of the finger changes the length little; without that bound 'vn' would be nearer to 'event' than to 'vm'.
+    most = max(2, len(word) // 3)
+    lowered = {name.lower(): name for name in known if abs(len(name) - len(word)) <= most}
     close = get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
     return f" Did you mean {lowered[close[0]]!r}?" if close else ""
 

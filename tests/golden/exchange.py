@@ -56,7 +56,11 @@ class Reply:
 
 
 def request(
-    method: str, target: str, headers: tuple[tuple[str, str], ...] = (), body: bytes | None = None, protocol: str = "1.1"
+    method: str,
+    target: str,
+    headers: tuple[tuple[str, str], ...] = (),
+    body: bytes | None = None,
+    protocol: str = "1.1",
 ) -> bytes:
     """The bytes of a request; a body gets its length unless the headers say how it ends."""
     lines = [f"{method} {target} HTTP/{protocol}", "Host: 169.254.169.254", *(f"{n}: {v}" for n, v in headers)]

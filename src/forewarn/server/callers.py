@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from forewarn.engine import Engine, Published
 
 
+LOOPBACK = "127.0.0.1"
+
+
 class Caller:
     """A VM as the metadata service meets it, with the bucket that limits its requests.
 
@@ -53,13 +56,20 @@ class Callers:
         self._known: dict[str, Caller] = {}
         engine.subscribe(self._on_published)
 
-    def find(self, peer: str | None, listener: str | None) -> Caller | None:
-        """The VM behind a connection: the one whose own address was called, else the one at the peer's address."""
+    def find(self, peer: str | None, called: str | None, listener: str | None) -> Caller | None:
+        """The VM behind a connection: the one whose own address was called, else the one at the peer's address.
+
+        A program on this machine that calls another of its addresses (169.254.169.254, say) comes from
+        that very address: it is the machine itself, as if it came from 127.0.0.1.
+        """
         fleet = self._engine.fleet
+        vm = None
         if listener is not None:
             vm = fleet.at_listener(listener)
-        else:
-            vm = fleet.at_address(normal_address(peer)) if peer else None
+        elif peer is not None:
+            vm = fleet.at_address(normal_address(peer))
+            if vm is None and peer == called:
+                vm = fleet.at_address(LOOPBACK)
         if vm is None:
             return None
         caller = self._known.get(vm.name)

@@ -171,7 +171,9 @@ class FastLane(HttpToolsProtocol):
         """Who is calling: settled once per connection, and again when the fleet has changed."""
         if self._generation != self._lane.callers.generation:
             self._generation = self._lane.callers.generation
-            self._caller = self._lane.callers.find(self.client[0] if self.client else None, self._listener)
+            peer = self.client[0] if self.client else None
+            called = self.server[0] if self.server else None
+            self._caller = self._lane.callers.find(peer, called, self._listener)
         return self._caller
 
     def _read_poll(self) -> Poll | None:

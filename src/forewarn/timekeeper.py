@@ -1,0 +1,122 @@
+"""Has the engine tick when something is due: as a clock runs by itself, or as a virtual one is moved."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from forewarn.clock import VirtualClock
+from forewarn.core.durations import from_text
+from forewarn.errors import ClockNotVirtual, StoreFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from forewarn.agenda import Agenda
+    from forewarn.carrier import Carrier
+    from forewarn.hearing import Hearing
+    from forewarn.ports import Clock
+    from forewarn.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN_SECONDS = 1.0
+"""A wall clock can jump, and a disk can be full: nothing is waited for longer than this without another look."""
+
+
+class Timekeeper:
+    """The passing of time, for one engine."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        agenda: Agenda,
+        hearing: Hearing,
+        writer: Writer,
+        carrier: Carrier,
+        tick: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._clock = clock
+        self._agenda = agenda
+        self._hearing = hearing
+        self._writer = writer
+        self._carrier = carrier
+        self._tick = tick
+        self._task: asyncio.Task[None] | None = None
+
+    def resume(self) -> None:
+        """Virtual time goes on where it stood; no time goes back behind what has happened."""
+        facts = self._writer.ledger.facts
+        known = [from_text(facts[name]) for name in ("virtual_now", "alive_at") if name in facts]
+        latest = max(known, default=None)
+        if latest is None:
+            return
+        if isinstance(self._clock, VirtualClock):
+            self._clock.resume(latest)
+        elif latest > self._clock.now() + timedelta(minutes=1):
+            logger.warning("The data was last used at %s, which is still to come by the system clock.", latest)
+
+    def start(self) -> None:
+        if isinstance(self._clock, VirtualClock):
+            self._clock.on_sleep = self._carrier.changed.set
+        else:
+            self._task = asyncio.create_task(self._keep_time())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def advance(self, length: timedelta) -> datetime:
+        """Move a virtual clock, from deadline to deadline; returns when all that is due by then is done."""
+        clock = self._clock
+        if not isinstance(clock, VirtualClock):
+            raise ClockNotVirtual
+        target = clock.now() + length
+        await self.until_quiet(clock)
+        while True:
+            self._hearing.take()
+            moments = [moment for moment in (self._agenda.next(), clock.next_waking()) if moment]
+            if not moments or min(moments) > target:
+                break
+            clock.set(min(moments))
+            await self._tick()
+            await self.until_quiet(clock)
+        clock.set(target)
+        await self._hearing.write()
+        return clock.now()
+
+    async def until_quiet(self, clock: VirtualClock) -> None:
+        """Until no order is under way and the fabric only waits for time to move."""
+        while True:
+            await self._writer.idle.wait()
+            self._carrier.changed.clear()
+            if len(self._carrier) <= clock.sleeping:
+                return
+            await self._carrier.changed.wait()
+
+    async def _keep_time(self) -> None:
+        """Under a clock that runs by itself: tick when something is due, and write each minute who was heard."""
+        while True:
+            try:
+                if self._hearing.due:
+                    await self._hearing.write()
+                await self._tick()
+                seconds = self._seconds_to_next()
+            except StoreFailed as error:
+                logger.warning("%s", error)
+                seconds = LOOK_AGAIN_SECONDS
+                await asyncio.sleep(seconds)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._agenda.sooner.wait(), seconds)
+
+    def _seconds_to_next(self) -> float:
+        self._agenda.sooner.clear()
+        moment = self._agenda.next()
+        if moment is None:
+            return LOOK_AGAIN_SECONDS
+        return min(max((moment - self._clock.now()).total_seconds(), 0.0), LOOK_AGAIN_SECONDS)

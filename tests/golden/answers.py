@@ -1,0 +1,9 @@
+"""The one list of requests and answers: both lanes are held to it, and docs/fidelity.md is made from it."""
+
+from __future__ import annotations
+
+from golden.answers_approval import REFUSED, TAKEN
+from golden.answers_around import INSTANCE, ORDER, PATHS, STRANGERS
+from golden.answers_poll import DOCUMENTS, HEADER, TAGS, VERSIONS
+
+ANSWERS = (*DOCUMENTS, *VERSIONS, *HEADER, *TAGS, *TAKEN, *REFUSED, *PATHS, *STRANGERS, *ORDER, *INSTANCE)

@@ -1,0 +1,264 @@
+"""The documents that are golden: what a group is told, as values of the core, and what is known of it.
+
+One list drives everything: each case is rendered in every version and compared with
+`documents/<case>/<version>.json`, and the ids in those files come back as approvals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from forewarn.core.event import Document, Event, Source, Status
+from forewarn.core.fleet import GroupKind
+
+DOCUMENTED = "documented"
+OBSERVED = "observed"
+ASSUMED = "assumed"
+MARKS = (ASSUMED, OBSERVED, DOCUMENTED)
+"""What is ours to choose comes first."""
+
+FOLDER = Path(__file__).with_name("documents")
+
+RESTARTED = "Virtual machine is going to be restarted as requested by authorized user."
+REDEPLOYED = "Virtual machine is going to be redeployed as requested by authorized user."
+MAINTENANCE = "Host server is undergoing maintenance."
+MIGRATION = "Virtual machine is being paused because of a memory-preserving Live Migration operation."
+FAILURE = "Virtual machine has encountered a failure."
+
+NOT_BEFORE = datetime(2026, 2, 28, 23, 59, 58, tzinfo=UTC)
+
+
+def event(
+    type_: str,
+    *resources: str,
+    id_: str = "602d9444-d2cd-49c7-8624-8643e7171297",
+    started: bool = False,
+    not_before: datetime = NOT_BEFORE,
+    description: str = "",
+    source: Source = Source.PLATFORM,
+    seconds: int | None = None,
+) -> Event:
+    """An event of the core; what no document shows has values that would stand out."""
+    return Event(
+        id=id_,
+        operation="99999999-9999-4999-8999-999999999999",
+        group="never-shown",
+        type=type_,
+        status=Status.STARTED if started else Status.SCHEDULED,
+        resources=resources,
+        not_before=not_before,
+        description=description,
+        source=source,
+        duration=None if seconds is None else timedelta(seconds=seconds),
+        created_at=datetime(1999, 1, 1, tzinfo=UTC),
+        approved_at=datetime(1999, 1, 2, tzinfo=UTC) if started else None,
+        approved_by="never-shown" if started else None,
+        started_at=datetime(1999, 1, 3, tzinfo=UTC) if started else None,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A document, how it is known, and from where."""
+
+    name: str
+    mark: str
+    says: str
+    incarnation: int
+    events: tuple[Event, ...] = field(default=())
+    kind: str = GroupKind.SCALE_SET
+    published: str = ""
+    """The version in which this very document has been published."""
+
+    @property
+    def document(self) -> Document:
+        return Document("never-shown", "never-shown", self.incarnation, self.events, enabled=True)
+
+    def file(self, version: str) -> Path:
+        return FOLDER / self.name / f"{version}.json"
+
+
+CASES = (
+    Case(
+        "nothing-yet",
+        OBSERVED,
+        "A scope to which nothing has happened: incarnation 0 as a number, and an empty array rather than none.",
+        0,
+        published="2020-07-01",
+    ),
+    Case("all-over", DOCUMENTED, "An event that is over is gone; the incarnation has counted its going.", 4),
+    Case(
+        "two-restarts-published",
+        OBSERVED,
+        "Two restarts of a scale set in the order they came about, as a user published them in 2018.",
+        192,
+        (
+            event(
+                "Reboot",
+                "sample_4",
+                id_="28512af7-c957-4500-9bc4-842d6fb531e4",
+                not_before=datetime(2018, 1, 24, 21, 20, 44, tzinfo=UTC),
+                source=Source.USER,
+            ),
+            event(
+                "Reboot",
+                "sample_1",
+                id_="a626e37f-793e-44e1-89b5-99ae0b96044c",
+                not_before=datetime(2018, 1, 24, 21, 20, 44, tzinfo=UTC),
+                source=Source.USER,
+            ),
+        ),
+        published="2017-08-01",
+    ),
+    Case(
+        "eviction-published",
+        OBSERVED,
+        "A Spot VM is evicted, as a user published it in 2021: no description, source Platform; unseen before 2017-11-01.",
+        1,
+        (
+            event(
+                "Preempt",
+                "myspotvm",
+                id_="a123bc45-1234-5678-ab90-abcdef123456",
+                not_before=datetime(2021, 3, 16, 0, 58, 46, tzinfo=UTC),
+            ),
+        ),
+        GroupKind.STANDALONE,
+        published="2019-08-01",
+    ),
+    Case(
+        "maintenance-published",
+        OBSERVED,
+        "A host update under way on a cluster node, as a user published it: once Started, NotBefore is empty but there.",
+        208,
+        (
+            event(
+                "Freeze",
+                "aks-nodepool1-21922338-vmss_47",
+                id_="d3d9dfec-1dca-4b49-97aa-780e02f45dfe",
+                started=True,
+                description=MAINTENANCE,
+                seconds=9,
+            ),
+        ),
+        published="2019-08-01",
+    ),
+    Case(
+        "restart-published",
+        OBSERVED,
+        "A user's restart with an empty description, as a Linux distribution published it in 2021; duration -1.",
+        2,
+        (
+            event(
+                "Reboot",
+                "flatcar-vm1",
+                id_="4caea225-a741-474d-a72e-428c86fcd853",
+                not_before=datetime(2021, 7, 22, 4, 50, 17, tzinfo=UTC),
+                source=Source.USER,
+            ),
+        ),
+        GroupKind.STANDALONE,
+        published="2020-07-01",
+    ),
+    Case(
+        "restart-by-user",
+        DOCUMENTED,
+        "A user's restart: Reboot, source User, length unknown.",
+        1,
+        (event("Reboot", "web_0", description=RESTARTED, source=Source.USER),),
+    ),
+    Case(
+        "redeploy-by-user",
+        DOCUMENTED,
+        "A user's redeploy: Redeploy, source User, length unknown.",
+        1,
+        (event("Redeploy", "web_0", description=REDEPLOYED, source=Source.USER),),
+    ),
+    Case(
+        "migration-scheduled",
+        DOCUMENTED,
+        "A live migration is announced: one Freeze for two machines, five seconds.",
+        2,
+        (event("Freeze", "web_0", "web_1", description=MIGRATION, seconds=5),),
+    ),
+    Case(
+        "migration-started",
+        DOCUMENTED,
+        "The same live migration under way: same id, Started, NotBefore empty.",
+        3,
+        (event("Freeze", "web_0", "web_1", started=True, description=MIGRATION, seconds=5),),
+    ),
+    Case(
+        "no-interruption",
+        DOCUMENTED,
+        "A duration of 0 says that nothing is interrupted, and is not taken for unknown.",
+        1,
+        (event("Freeze", "web_0", description=MAINTENANCE, seconds=0),),
+    ),
+    Case(
+        "failed-hardware",
+        DOCUMENTED,
+        "Hardware that has failed gives no notice: the first that is told is Started.",
+        1,
+        (event("Redeploy", "web_2", started=True, description=FAILURE),),
+    ),
+    Case(
+        "deletion",
+        ASSUMED,
+        "A scale-set instance is deleted: Terminate, no description, length unknown; unseen before 2019-01-01.",
+        1,
+        (event("Terminate", "web_0", source=Source.USER),),
+    ),
+    Case(
+        "rebalance-advice",
+        ASSUMED,
+        "Advice to a Spot VM: shown by the preview version alone; the others count it in the incarnation only.",
+        1,
+        (event("SpotRebalanceRecommendation", "spot_0"),),
+    ),
+    Case(
+        "gated-among-others",
+        ASSUMED,
+        "One incarnation serves all versions: events a version does not know are left out, the others keep their order.",
+        5,
+        (
+            event("Preempt", "web_3", id_="10000000-0000-4000-8000-00000000000a"),
+            event("Freeze", "web_0", id_="10000000-0000-4000-8000-00000000000b", description=MAINTENANCE, seconds=9),
+            event("Terminate", "web_1", id_="10000000-0000-4000-8000-00000000000c"),
+            event("Reboot", "web_2", id_="10000000-0000-4000-8000-00000000000d", started=True, source=Source.USER),
+        ),
+    ),
+    Case(
+        "cloud-service",
+        ASSUMED,
+        "Roles of a cloud service are not IaaS machines: their names have no underscore at 2017-03-01 either.",
+        1,
+        (event("Reboot", "WebRole_IN_0", "WebRole_IN_1", description=RESTARTED, source=Source.USER),),
+        GroupKind.CLOUD_SERVICE,
+    ),
+    Case(
+        "availability-set",
+        DOCUMENTED,
+        "Machines of an availability set go by their resource names, with an underscore before them at 2017-03-01 alone.",
+        1,
+        (event("Reboot", "db-0", description=RESTARTED, source=Source.USER),),
+        GroupKind.AVAILABILITY_SET,
+    ),
+    Case(
+        "name-beyond-ascii",
+        ASSUMED,
+        "A name with letters beyond ASCII stands in UTF-8, not as an escape.",
+        1,
+        (event("Reboot", "größe-0", description="", source=Source.USER),),
+        GroupKind.STANDALONE,
+    ),
+    Case(
+        "single-digit-day",
+        DOCUMENTED,
+        "A day of the month has two digits, as RFC 1123 and its fixed-width parsers want it.",
+        1,
+        (event("Redeploy", "web_0", not_before=datetime(2026, 3, 5, 7, 8, 9, tzinfo=UTC)),),
+    ),
+)

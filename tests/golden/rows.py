@@ -1,0 +1,109 @@
+"""A row of the answers: what is asked, what must come back to the byte, and how that is known.
+
+Texts in angle brackets stand for what differs from service to service: `<told>` is the id of an event,
+`<tag>` the current entity tag of the group that asks. world.py says what they stand for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from forewarn import __version__
+from golden.exchange import request
+
+DEFAULT = "default"
+LENIENT = "lenient"
+"""With preview versions, versions yet unknown, and approvals without the header."""
+
+# Who asks. web-0 is told of a restart, app_0 has events to approve, quiet none; fresh has never asked.
+WEB_0, WEB_1, QUIET, APP_0, APP_1, FRESH = (f"127.0.0.{number}" for number in range(1, 7))
+STRANGER = "127.0.0.9"
+
+EVENTS = "/metadata/scheduledevents"
+NEWEST = f"{EVENTS}?api-version=2020-07-01"
+TRUE = (("Metadata", "true"),)
+JSON = "application/json; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
+
+EMPTY = b'{"DocumentIncarnation":0,"Events":[]}'
+TOLD = (
+    b'{"DocumentIncarnation":1,"Events":[{"EventId":"<told>","EventStatus":"Scheduled","EventType":"Reboot",'
+    b'"ResourceType":"VirtualMachine","Resources":["web-0"],"NotBefore":"<not before>",'
+    b'"Description":"Virtual machine is going to be restarted as requested by authorized user.",'
+    b'"EventSource":"User","DurationInSeconds":-1}]}'
+)
+
+NO_HEADER = b'{ "error": "Bad request: . Required metadata header not specified" }'
+BAD_VERSION = (
+    b'{"error":"Bad request. api-version is invalid or was not specified in the request. For more information '
+    b'refer to aka.ms/azureimds","newest-versions":["2020-07-01","2019-08-01","2019-04-01"]}'
+)
+BAD_INSTANCE_VERSION = BAD_VERSION.replace(
+    b'"2020-07-01","2019-08-01","2019-04-01"', b'"2025-04-07","2024-07-17","2024-03-15"'
+)
+UNKNOWN_VERSION = b'{ "error": "Not found. Invalid version requested" }'
+NOT_A_VM = b'{ "error": "Not found." }'
+NO_PATH = b'{ "error": "Not found. There is no such path." }'
+FORWARDED = b'{ "error": "Bad request. Requests with an X-Forwarded-For header are not served." }'
+TWICE = b'{ "error": "Bad request. A query parameter is given more than once." }'
+NO_VERB = b'{ "error": "Method not allowed. Use GET or POST." }'
+ONLY_GET = b'{ "error": "Method not allowed. Use GET." }'
+TOO_LARGE = b'{ "error": "Request entity too large. The body may have at most 65536 bytes." }'
+
+
+def unknown_id(event_id: str) -> bytes:
+    """What an approval of an id that is not known here gets."""
+    words = f"Bad request. No scheduled event with EventId {event_id} is known here; nothing was approved."
+    return f'{{ "error": "{words}" }}'.encode()
+
+
+def bad_body(problem: str) -> bytes:
+    """What an approval that cannot be read gets."""
+    return (
+        f'{{ "error": "Bad request. {problem} Expected {{\\"StartRequests\\": [{{\\"EventId\\": \\"<id>\\"}}]}}." }}'
+    ).encode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One request and its whole answer."""
+
+    name: str
+    mark: str
+    says: str
+    method: str = "GET"
+    target: str = NEWEST
+    headers: tuple[tuple[str, str], ...] = TRUE
+    body: bytes | None = None
+    protocol: str = "1.1"
+    source: str = WEB_0
+    rules: str = DEFAULT
+    status: int = 200
+    answer: bytes = b""
+    tag: int | None = None
+    """The incarnation that the entity tag names, where there is one."""
+    allow: str = ""
+    content_type: str = JSON
+    closes: bool = False
+
+    @property
+    def ask(self) -> bytes:
+        return request(self.method, self.target, self.headers, self.body, self.protocol)
+
+    @property
+    def expected(self) -> bytes:
+        """The answer as it stands on the wire, with what differs from answer to answer masked."""
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"]
+        if self.answer or self.status not in (200, 304):
+            lines.append(f"content-type: {self.content_type}")
+        if self.status != 304:
+            lines.append("content-length: <length>")
+        if self.tag is not None:
+            lines.append(f'etag: "<enabling>.{self.tag}"')
+        if self.allow:
+            lines.append(f"allow: {self.allow}")
+        lines += [f"server: IMDS/{__version__}", "date: <date>", "x-ms-request-id: <guid>"]
+        if self.closes:
+            lines.append("connection: close")
+        return "\r\n".join([*lines, "", ""]).encode() + (b"" if self.method == "HEAD" else self.answer)

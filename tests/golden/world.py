@@ -1,0 +1,162 @@
+"""The fleet that the answers are about, and services that know the same of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from golden.exchange import DATE, Line, Reply
+from golden.rows import APP_0, DEFAULT, LENIENT, QUIET, WEB_0
+from running import Service
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from golden.rows import Row
+
+OTHER = "127.0.0.7"
+FLEET = f"""
+[[group]]
+name = "web"
+kind = "availability-set"
+update_domains = 2
+
+[[group]]
+name = "app"
+kind = "scale-set"
+
+[[vm]]
+name = "web-0"
+group = "web"
+address = "{WEB_0}"
+
+[[vm]]
+name = "web-1"
+group = "web"
+address = "127.0.0.2"
+
+[[vm]]
+name = "quiet"
+address = "{QUIET}"
+
+[[vm]]
+name = "app_0"
+group = "app"
+address = "{APP_0}"
+
+[[vm]]
+name = "app_1"
+group = "app"
+address = "127.0.0.5"
+
+[[vm]]
+name = "fresh"
+address = "127.0.0.6"
+
+[[vm]]
+name = "other"
+address = "{OTHER}"
+"""
+
+RULES = {
+    DEFAULT: (),
+    LENIENT: ("--preview-versions", "true", "--newer-versions", "newest", "--post-without-header", "true"),
+}
+_TOLD_MOMENT = re.compile(rb'"NotBefore":"' + DATE + rb'"')
+
+
+@dataclass
+class World:
+    """Services with the same past: both lanes, under each set of rules."""
+
+    ids: dict[str, str]
+    tags: dict[str, str]
+    services: dict[tuple[str, str], Service]
+
+    def ask(self, lane: str, row: Row, times: int) -> list[Reply]:
+        """The row's answers, asked several times over on one connection where it stays open."""
+        with Line(self.services[lane, row.rules], row.source) as line:
+            data = self._fill(row)
+            return [line.ask(data) for _ in range(1 if row.closes else times)]
+
+    def _fill(self, row: Row) -> bytes:
+        """The row's request with real values in place of names. Values are as long as the row was told."""
+        filled = row.ask
+        for name, event_id in self.ids.items():
+            filled = filled.replace(f"<{name}>".encode(), event_id.upper().encode())
+            filled = filled.replace(f"<{name} lower>".encode(), event_id.encode())
+        tag = self.tags.get(row.source, '""')
+        filled = filled.replace(b"<tag>", tag.encode()).replace(b"<bare tag>", tag.strip('"').encode())
+        head, _, body = filled.partition(b"\r\n\r\n")
+        if b"chunked" in head and body != row.body:
+            return head + b"\r\n\r\n" + _chunked(body)
+        return re.sub(rb"Content-Length: [0-9]+", b"Content-Length: %d" % len(body), head) + b"\r\n\r\n" + body
+
+    def named(self, reply: Reply) -> bytes:
+        """The answer with names in place of real values."""
+        text = reply.masked
+        for name, event_id in self.ids.items():
+            text = text.replace(event_id.upper().encode(), f"<{name}>".encode())
+            text = text.replace(event_id.encode(), f"<{name} lower>".encode())
+        text = _TOLD_MOMENT.sub(b'"NotBefore":"<not before>"', text)
+        length = reply.header("content-length")
+        if length is not None and (reply.body or length == "0"):
+            assert int(length) == len(reply.body)
+        return re.sub(rb"\r\ncontent-length: [0-9]+\r\n", b"\r\ncontent-length: <length>\r\n", text, count=1)
+
+    def approved(self, lane: str, name: str) -> bool:
+        event = self.services[lane, DEFAULT].control("GET", f"/v1/events/{self.ids[name]}").json()
+        return event["approved_at"] is not None
+
+    def stop(self) -> None:
+        for service in self.services.values():
+            service.kill()
+
+
+def _chunked(body: bytes) -> bytes:
+    """Chunks whose sizes fit again after names were filled in."""
+    parts = [part for part in body.split(b"\r\n")[1::2] if part]
+    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+def build(folder: Path) -> World:
+    """Let the past happen once, and start every service from a copy of it."""
+    (folder / "fleet.toml").write_text(FLEET)
+    first = Service(folder / "first")
+    first.folder.mkdir()
+    arguments = ("--fleet", str(folder / "fleet.toml"), "--clock", "virtual")
+    first.start(*arguments)
+    try:
+        for source in (WEB_0, QUIET, APP_0, OTHER):
+            first.document(source=source)
+        ids = _events(first)
+        tags = {source: first.request(source=source).headers["etag"] for source in (WEB_0, QUIET, APP_0)}
+    finally:
+        code = first.stop()
+    assert code == 0
+    services = {}
+    for rules, settings in RULES.items():
+        for lane in ("true", "false"):
+            place = folder / f"{rules}-{lane}"
+            shutil.copytree(first.folder, place)
+            services[lane, rules] = Service(place).start(*arguments, "--fast-lane", lane, *settings)
+    return World(ids, tags, services)
+
+
+def _events(service: Service) -> dict[str, str]:
+    """The ids of the events, by the names that rows have for them."""
+    told = service.restart_vm("web-0")["events"][0]["id"]
+    started = service.restart_vm("app_1")["events"][0]["id"]
+    service.control("POST", f"/v1/events/{started}/approve")
+    # These wait for another scope's approval, so that an approval by their own does not start them.
+    shared = {"cause": "host-update", "vms": ["app_0", "other"]}
+    waiting = service.control("POST", "/v1/operations", shared).json()["events"]
+    untouched = service.control("POST", "/v1/operations", shared).json()["events"]
+    found = {"told": told, "started": started}
+    for name, events in (("waiting", waiting), ("untouched", untouched)):
+        found[name] = next(event["id"] for event in events if event["group"] == "app")
+    assert len(set(found.values())) == 4, json.dumps(found)
+    return found

@@ -1,0 +1,56 @@
+"""One list of requests, both lanes: the same bytes, and the bytes that the list says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from golden.answers import ANSWERS
+from golden.cases import MARKS
+from golden.world import World, build
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from golden.rows import Row
+
+LANES = ("true", "false")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = build(tmp_path_factory.mktemp("world"))
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("row", ANSWERS, ids=lambda row: row.name)
+def test_both_lanes_give_the_answer_of_the_list(world: World, row: Row) -> None:
+    fast, slow = (world.ask(lane, row, times=3) for lane in LANES)
+    for reply in (*fast, *slow):
+        assert world.named(reply) == row.expected
+    assert [reply.masked for reply in fast] == [reply.masked for reply in slow]
+    numbers = [reply.header("x-ms-request-id") for reply in (*fast, *slow)]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_an_unknown_id_among_known_ones_approves_none(world: World) -> None:
+    row = next(row for row in ANSWERS if row.name == "approval with one id unknown")
+    for lane in LANES:
+        assert [reply.status for reply in world.ask(lane, row, times=1)] == [400]
+        assert not world.approved(lane, "untouched")
+
+
+def test_an_approval_is_noted(world: World) -> None:
+    row = next(row for row in ANSWERS if row.name == "approval")
+    for lane in LANES:
+        assert [reply.status for reply in world.ask(lane, row, times=1)] == [200]
+        assert world.approved(lane, "waiting")
+
+
+def test_the_list_names_each_answer_once_and_says_how_it_is_known() -> None:
+    names = [row.name for row in ANSWERS]
+    assert len(names) == len(set(names))
+    assert {row.mark for row in ANSWERS} == set(MARKS)
+    assert all(row.says for row in ANSWERS)

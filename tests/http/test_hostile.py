@@ -1,0 +1,210 @@
+"""Malformed, oversized and slow requests: an answer or a clean close, and the next connection works."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from golden.exchange import POLL, Line, Reply, request
+from running import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TARGET = "/metadata/scheduledevents?api-version=2020-07-01"
+TRUE = (("Metadata", "true"),)
+CHUNKED = (*TRUE, ("Transfer-Encoding", "chunked"))
+
+
+@pytest.fixture(scope="module", params=["true", "false"], ids=["fast", "slow"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    running = Service(tmp_path_factory.mktemp("hostile")).start("--fast-lane", request.param)
+    running.document()
+    yield running
+    assert running.stop() == 0
+    assert "Traceback" not in running.greeting
+
+
+def post(body: bytes | None, *headers: tuple[str, str]) -> bytes:
+    return request("POST", TARGET, (*TRUE, *headers), body)
+
+
+def check_refusal(reply: Reply, status: int) -> None:
+    """Refused in the words of this wire, and the connection closed behind it."""
+    assert reply.status == status
+    assert list(json.loads(reply.body)) == ["error"]
+    assert reply.header("connection") == "close"
+    assert (reply.header("server") or "").startswith("IMDS/")
+    assert reply.header("date")
+    assert reply.header("x-ms-request-id")
+
+
+# --- Malformed ------------------------------------------------------------------------------------
+
+MALFORMED = {
+    "rubbish": b"\x00\x01\x02\x03 rubbish\r\n\r\n",
+    "text": b"Hello, is anybody there?\r\n\r\n",
+    "unknown verb": b"FETCH / HTTP/1.1\r\n\r\n",
+    "TLS": bytes.fromhex("16030100c8010000c40303") + b"\x5a" * 190,
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+    "HTTP/9.9": POLL.replace(b"HTTP/1.1", b"HTTP/9.9"),
+    "NUL in a header": POLL.replace(b"true", b"tr\x00ue"),
+    "NUL in the target": POLL.replace(b"scheduled", b"sched\x00uled"),
+    "bytes beyond ASCII in the target": POLL.replace(b"scheduled", b"\xff\xe9"),
+    "lone LF": POLL.replace(b"\r\n", b"\n"),
+    "lone CR": POLL.replace(b"\r\n", b"\r"),
+    "folded header": POLL.replace(b"Metadata: true", b"Metadata:\r\n true"),
+    "blank before the colon": POLL.replace(b"Metadata:", b"Metadata :"),
+    "header without colon": POLL.replace(b"Metadata: true", b"Metadata"),
+    "CONNECT": b"CONNECT 169.254.169.254:80 HTTP/1.1\r\n\r\n",
+    "length no number": post(b"{}", ("Content-Length", "two")),
+    "length negative": post(b"{}", ("Content-Length", "-2")),
+    "length beyond all": post(b"{}", ("Content-Length", "9" * 30)),
+    "length twice": post(b"{}", ("Content-Length", "2"), ("Content-Length", "3")),
+    "length and chunks": post(b"2\r\n{}\r\n0\r\n\r\n", ("Transfer-Encoding", "chunked"), ("Content-Length", "2")),
+    "chunk size no number": request("POST", TARGET, CHUNKED, b"zz\r\n{}\r\n0\r\n\r\n"),
+    "chunk size negative": request("POST", TARGET, CHUNKED, b"-2\r\n{}\r\n0\r\n\r\n"),
+    "chunk size beyond all": request("POST", TARGET, CHUNKED, b"f" * 40 + b"\r\n{}\r\n0\r\n\r\n"),
+    "chunk longer than said": request("POST", TARGET, CHUNKED, b"1\r\n{}\r\n0\r\n\r\n"),
+    "second chunk broken": request("POST", TARGET, CHUNKED, b"2\r\n{}\r\nzz\r\n"),
+    "body in an unknown coding": request("POST", TARGET, (*TRUE, ("Transfer-Encoding", "gzip")), b"{}"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_no_request_is_refused_and_the_next_connection_works(service: Service, name: str) -> None:
+    with Line(service) as line:
+        check_refusal(line.ask(MALFORMED[name]), 400)
+        assert line.rest() == b""
+    assert service.request().status == 200
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_what_is_no_request_is_refused_behind_good_ones_too(service: Service, name: str) -> None:
+    with Line(service) as line:
+        assert [line.ask(POLL).status for _ in range(2)] == [200] * 2
+        check_refusal(line.ask(MALFORMED[name]), 400)
+        assert line.rest() == b""
+
+
+def test_a_request_that_ends_in_the_middle_leaves_no_trace(service: Service) -> None:
+    for whole in (POLL, post(b'{"StartRequests":[]}')):
+        for place in range(0, len(whole), 7):
+            with Line(service) as line:
+                line.send(whole[:place])
+    assert service.request().status == 200
+
+
+# --- Oversized ------------------------------------------------------------------------------------
+
+OVERSIZED = {
+    "one header": request("GET", TARGET, (*TRUE, ("X-Large", "a" * 2_000_000))),
+    "one header just too large": request("GET", TARGET, (*TRUE, ("X-Large", "a" * 16_384))),
+    "many headers": request("GET", TARGET, (*TRUE, *((f"X-{number}", "a") for number in range(20_000)))),
+    "header name": request("GET", TARGET, (*TRUE, ("X" * 100_000, "a"))),
+    "target": request("GET", f"{TARGET}&{'a' * 100_000}", TRUE),
+    "header that never ends": POLL[:-2] + b"X-Large: " + b"a" * 400_000,
+    "target that never ends": b"GET /" + b"a" * 400_000,
+}
+
+
+@pytest.mark.parametrize("name", OVERSIZED)
+def test_a_head_that_is_too_large_is_refused(service: Service, name: str) -> None:
+    with Line(service) as line:
+        try:
+            line.send(OVERSIZED[name])
+        except ConnectionError:
+            pass  # it closed while more was on its way; the answer may be lost then
+        else:
+            check_refusal(line.answer(), 431)
+    assert service.request().status == 200
+
+
+def test_a_head_that_is_large_enough_is_served(service: Service) -> None:
+    with Line(service) as line:
+        assert line.ask(request("GET", TARGET, (*TRUE, ("X-Large", "a" * 16_000)))).status == 200
+
+
+@pytest.mark.parametrize("size", [65_537, 70_000, 900_000])
+def test_a_body_that_is_too_large_is_refused_and_the_connection_goes_on(service: Service, size: int) -> None:
+    with Line(service) as line:
+        for large in (
+            post(b" " * size),
+            request("POST", TARGET, CHUNKED, b"%x\r\n%b\r\n0\r\n\r\n" % (size, b" " * size)),
+        ):
+            reply = line.ask(large)
+            assert (reply.status, list(json.loads(reply.body))) == (413, ["error"])
+            assert line.ask(POLL).status == 200
+
+
+@pytest.mark.parametrize("verb", ["POST", "GET"])
+def test_a_body_without_end_is_cut_off(service: Service, verb: str) -> None:
+    with Line(service) as line:
+        line.send(request(verb, TARGET, CHUNKED))
+        with pytest.raises(ConnectionError):
+            for _ in range(10_000):
+                line.send(b"2000\r\n" + b" " * 0x2000 + b"\r\n")
+    assert service.request().status == 200
+
+
+# --- Bodies ---------------------------------------------------------------------------------------
+
+BODIES = {
+    "deep arrays": b"[" * 60_000,
+    "deep objects": b'{"a":' * 12_000,
+    "long number": b'{"DocumentIncarnation":' + b"9" * 60_000 + b"}",
+    "large exponent": b'{"DocumentIncarnation":1e999999999}',
+    "broken UTF-8": b'{"StartRequests":[{"EventId":"\xc3\x28\xff"}]}',
+    "UTF-16": '{"StartRequests":[{"EventId":"x"}]}'.encode("utf-16"),
+    "UTF-16 without mark": '{"StartRequests":[{"EventId":"x"}]}'.encode("utf-16-le"),
+    "UTF-32": '{"StartRequests":[{"EventId":"x"}]}'.encode("utf-32"),
+    "half a surrogate": b'{"StartRequests":[{"EventId":"\\ud800"}]}',
+    "NUL in an id": b'{"StartRequests":[{"EventId":"\\u0000"}]}',
+    "lines in an id": b'{"StartRequests":[{"EventId":"\\r\\nX-Injected: 1\\r\\n\\r\\n"}]}',
+    "braces in an id": b'{"StartRequests":[{"EventId":"{0} {event_id} %s"}]}',
+    "very long id": b'{"StartRequests":[{"EventId":"' + b"x" * 60_000 + b'"}]}',
+    "many ids": b'{"StartRequests":[' + b",".join([b'{"EventId":"x"}'] * 4000) + b"]}",
+    "NaN": b'{"StartRequests":NaN}',
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_strange_body_is_refused_and_the_connection_goes_on(service: Service, name: str) -> None:
+    with Line(service) as line:
+        reply = line.ask(post(BODIES[name]))
+        assert (reply.status, list(json.loads(reply.body))) == (400, ["error"])
+        assert reply.header("x-injected") is None
+        assert line.ask(POLL).status == 200
+
+
+def test_a_client_that_asks_before_it_sends_the_body_is_told_to(service: Service) -> None:
+    body = b'{"StartRequests":[]}'
+    with Line(service) as line:
+        head, _, _ = post(body, ("Expect", "100-continue")).partition(body)
+        assert line.ask(head).head == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert line.ask(body).status == 400
+        assert line.ask(POLL).status == 200
+
+
+def test_a_client_that_asks_before_it_sends_too_large_a_body_is_refused(service: Service) -> None:
+    with Line(service) as line:
+        head = request("POST", TARGET, (*TRUE, ("Expect", "100-continue"), ("Content-Length", "70000")))
+        assert line.ask(head).status == 413
+
+
+# --- Slow -----------------------------------------------------------------------------------------
+
+
+def test_requests_that_never_finish_are_closed(service: Service) -> None:
+    """Waits for the server's own deadline; all of them at once, since it takes its seconds."""
+    unfinished = (POLL[:1], POLL[:-2], POLL + POLL[:-1], post(b"{}")[:-1], request("POST", TARGET, CHUNKED, b"5\r\n{"))
+    lines = [Line(service) for _ in unfinished]
+    for line, data in zip(lines, unfinished, strict=True):
+        line.send(data)
+    ends = [line.rest() for line in lines]
+    assert [end[:12] for end in ends] == [b"", b"", b"HTTP/1.1 200", b"", b""]
+    for line in lines:
+        line.socket.close()
+    assert service.request().status == 200

@@ -1,0 +1,130 @@
+"""What a connection that stays open is told while the world changes around it, in both lanes."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from email.utils import format_datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from golden.exchange import POLL, Line, request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from running import Service
+
+LANES = pytest.mark.parametrize("lane", ["true", "false"])
+TRUE = (("Metadata", "true"),)
+
+TWO_VMS = """
+[[vm]]
+name = "first"
+address = "127.0.0.1"
+
+[[vm]]
+name = "second"
+address = "127.0.0.2"
+"""
+MOVED_AWAY = TWO_VMS.replace("127.0.0.1", "127.0.0.8")
+GIVEN_TO_THE_OTHER = MOVED_AWAY.replace("127.0.0.2", "127.0.0.1")
+FIRST_ALONE = TWO_VMS.partition("\n\n")[0]
+
+
+def apply(service: Service, fleet: str) -> None:
+    answer = service.control("PUT", "/v1/fleet", fleet.encode())
+    assert answer.status == 200, answer
+
+
+@LANES
+def test_the_same_poll_again_and_again_sees_each_change_at_once(
+    make_service: Callable[..., Service], lane: str
+) -> None:
+    service = make_service("--clock", "virtual", "--fast-lane", lane, fleet=TWO_VMS)
+    with Line(service) as line:
+
+        def poll() -> tuple[int, list[str]]:
+            document = json.loads(line.ask(POLL).body)
+            return document["DocumentIncarnation"], [event["EventStatus"] for event in document["Events"]]
+
+        assert [poll() for _ in range(3)] == [(0, [])] * 3
+        event = service.restart_vm("first")["events"][0]["id"]
+        assert [poll() for _ in range(3)] == [(1, ["Scheduled"])] * 3
+        service.restart_vm("first")
+        assert [poll() for _ in range(3)] == [(2, ["Scheduled"] * 2)] * 3
+        assert service.approve(event).status == 200
+        assert [poll() for _ in range(3)] == [(3, ["Started", "Scheduled"])] * 3
+        service.advance("30m")
+        assert [poll() for _ in range(3)] == [(6, [])] * 3
+
+
+@LANES
+def test_a_tag_stops_matching_when_the_document_changes(make_service: Callable[..., Service], lane: str) -> None:
+    service = make_service("--clock", "virtual", "--fast-lane", lane, fleet=TWO_VMS)
+    with Line(service) as line:
+        tag = line.ask(POLL).header("etag") or ""
+        conditional = POLL.replace(b"\r\n\r\n", f"\r\nIf-None-Match: {tag}\r\n\r\n".encode())
+        assert [line.ask(conditional).status for _ in range(3)] == [304] * 3
+        service.restart_vm("first")
+        replies = [line.ask(conditional) for _ in range(3)]
+        assert [reply.status for reply in replies] == [200] * 3
+        assert {reply.header("etag") for reply in replies}.isdisjoint({tag})
+
+
+@LANES
+def test_an_open_connection_loses_its_vm_and_gets_another(make_service: Callable[..., Service], lane: str) -> None:
+    service = make_service("--clock", "virtual", "--fast-lane", lane, fleet=TWO_VMS)
+    name = request("GET", "/metadata/instance/compute/name?api-version=2021-02-01&format=text", TRUE)
+    for source in ("127.0.0.1", "127.0.0.2"):
+        service.document(source=source)
+    service.restart_vm("second")
+    with Line(service) as line:
+        assert [line.ask(POLL).body for _ in range(3)] == [b'{"DocumentIncarnation":0,"Events":[]}'] * 3
+        apply(service, MOVED_AWAY)
+        assert [line.ask(POLL).masked for _ in range(3)] == [line.ask(name).masked] * 3
+        assert line.ask(POLL).status == 404
+        assert line.ask(POLL).body == b'{ "error": "Not found." }'
+        apply(service, GIVEN_TO_THE_OTHER)
+        assert line.ask(name).body == b"second"
+        assert [json.loads(line.ask(POLL).body)["Events"][0]["Resources"] for _ in range(3)] == [["second"]] * 3
+        apply(service, TWO_VMS)
+        assert [json.loads(line.ask(POLL).body)["Events"] for _ in range(3)] == [[]] * 3
+
+
+@LANES
+def test_a_vm_that_leaves_while_its_first_poll_is_held_learns_nothing(
+    make_service: Callable[..., Service], lane: str
+) -> None:
+    service = make_service("--first-get-delay", "1h", "--fast-lane", lane, fleet=TWO_VMS)
+    with Line(service, "127.0.0.2") as leaving, Line(service) as staying:
+        # The answers to what is sent first show that the polls behind them have been read.
+        for line in (leaving, staying):
+            line.send(request("GET", "/metadata/versions", TRUE) + POLL)
+            assert line.answer().status == 200
+        apply(service, FIRST_ALONE)
+        assert service.stop() == 0
+        gone = leaving.answer()
+        assert (gone.status, gone.body) == (404, b'{ "error": "Not found." }')
+        assert staying.answer().status == 200
+
+
+@LANES
+def test_the_date_follows_the_virtual_clock(make_service: Callable[..., Service], lane: str) -> None:
+    service = make_service("--clock", "virtual", "--fast-lane", lane)
+    polls = (POLL, POLL, request("GET", "/metadata/versions", TRUE), b"not HTTP\r\n\r\n")
+
+    def dates() -> set[str | None]:
+        with Line(service) as line:
+            return {line.ask(poll).header("date") for poll in polls}
+
+    for length in ("0s", "1h", "400d"):
+        service.advance(length)
+        now = service.control("GET", "/v1/clock").json()["now"]
+        (date,) = dates()
+        assert _as_wire(now) == date
+
+
+def _as_wire(moment: str) -> str:
+    return format_datetime(datetime.fromisoformat(moment), usegmt=True)

@@ -1,0 +1,127 @@
+"""The rate limit: one bucket per VM, whatever the lane, the connection or the path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forewarn import __version__
+from golden.exchange import POLL, Line, Reply, request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from running import Service
+
+LANES = pytest.mark.parametrize("lane", ["true", "false"])
+TRUE = (("Metadata", "true"),)
+VERSIONS = request("GET", "/metadata/versions", TRUE)
+# Fifteen above the limit: the bucket would need three seconds to let all of them pass.
+BURST = 20
+LIMIT = 5
+
+THROTTLED = (
+    b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 34\r\n"
+    b"server: IMDS/" + __version__.encode() + b"\r\ndate: <date>\r\nx-ms-request-id: <guid>\r\n\r\n"
+    b"Throttle Result: Too Many Requests"
+)
+
+FLEET = """
+[[group]]
+name = "set"
+kind = "scale-set"
+
+[[vm]]
+group = "set"
+name = "set"
+count = 4
+addresses = "127.0.0.1-127.0.0.4"
+"""
+
+
+@pytest.fixture
+def limited(make_service: Callable[..., Service]) -> Callable[[str, str], Service]:
+    def make(lane: str, rate: str) -> Service:
+        service = make_service("--fast-lane", lane, fleet=FLEET, FOREWARN_RATE_LIMIT=rate)
+        # The last VM enables the group, so that the others' buckets are still full.
+        assert service.request(source="127.0.0.4").status == 200
+        return service
+
+    return make
+
+
+def burst(service: Service, *requests: bytes, source: str = "127.0.0.1") -> list[Reply]:
+    """All in one write."""
+    with Line(service, source) as line:
+        line.send(b"".join(requests))
+        return [line.answer() for _ in requests]
+
+
+def check(replies: list[Reply]) -> None:
+    """As many pass as are allowed in a second; of the rest, hardly one."""
+    statuses = [reply.status for reply in replies]
+    assert statuses[:LIMIT] == [200] * LIMIT
+    assert 429 in statuses
+    assert {*statuses} == {200, 429}
+    assert {reply.masked for reply in replies if reply.status == 429} == {THROTTLED}
+
+
+@LANES
+def test_a_burst_of_polls_is_cut_off_for_this_vm_alone(limited: Callable[[str, str], Service], lane: str) -> None:
+    service = limited(lane, "5")
+    check(burst(service, *[POLL] * BURST))
+    check(burst(service, *[POLL] * BURST, source="127.0.0.2"))
+    assert service.request(source="127.0.0.3").status == 200
+
+
+@LANES
+def test_the_same_poll_over_and_over_is_cut_off(limited: Callable[[str, str], Service], lane: str) -> None:
+    with Line(limited(lane, "5")) as line:
+        check([line.ask(POLL) for _ in range(BURST)])
+
+
+@LANES
+def test_polls_and_other_requests_count_together(limited: Callable[[str, str], Service], lane: str) -> None:
+    service = limited(lane, "5")
+    check(burst(service, *[POLL, VERSIONS] * (BURST // 2)))
+    check(burst(service, *[VERSIONS, POLL] * (BURST // 2), source="127.0.0.2"))
+
+
+@LANES
+def test_connections_count_together(limited: Callable[[str, str], Service], lane: str) -> None:
+    service = limited(lane, "5")
+    lines = [Line(service) for _ in range(BURST)]
+    for line in lines:
+        line.send(POLL)
+    replies = [line.answer() for line in lines]
+    for line in lines:
+        line.socket.close()
+    # Which connection is served first is not ours to say.
+    check(sorted(replies, key=lambda reply: reply.status))
+
+
+@LANES
+def test_the_rate_is_looked_at_before_anything_in_the_request(
+    limited: Callable[[str, str], Service], lane: str
+) -> None:
+    wrong = [
+        request("GET", "/nowhere", (("X-Forwarded-For", "1.2.3.4"),)),
+        request("DELETE", "/metadata/scheduledevents"),
+        request("POST", "/metadata/scheduledevents?api-version=2020-07-01", TRUE, b"junk"),
+    ]
+    replies = burst(limited(lane, "5"), *[POLL] * LIMIT, *wrong * LIMIT)
+    assert {reply.masked for reply in replies[LIMIT:] if reply.status == 429} == {THROTTLED}
+    assert {400, 404, 405}.isdisjoint({reply.status for reply in replies[LIMIT : LIMIT + 3]})
+
+
+@LANES
+def test_a_stranger_is_a_stranger_however_often_he_asks(limited: Callable[[str, str], Service], lane: str) -> None:
+    replies = burst(limited(lane, "5"), *[POLL] * BURST, source="127.0.0.9")
+    assert {reply.status for reply in replies} == {404}
+
+
+@LANES
+def test_nought_is_no_limit(limited: Callable[[str, str], Service], lane: str) -> None:
+    replies = burst(limited(lane, "0"), *[POLL, VERSIONS] * 200)
+    assert {reply.status for reply in replies} == {200}

@@ -1,0 +1,75 @@
+"""What a user can type or meet is in the docs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from forewarn import errors
+from forewarn.cli import EXIT_CODES, NOUNS, root
+from forewarn.core.kinds import EVENT_TYPES
+from forewarn.core.operations import CAUSES
+from forewarn.settings import SETTINGS
+from forewarn.wire.versions import API_VERSIONS
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command by what is typed."""
+    context = click.Context(root)
+    found: dict[str, click.Command] = {}
+    for noun in NOUNS:
+        command = root.get_command(context, noun)
+        assert command is not None
+        if isinstance(command, click.Group):
+            found |= {f"{noun} {name}": verb for name, verb in command.commands.items()}
+        else:
+            found[noun] = command
+    return found
+
+
+@pytest.mark.parametrize("typed", commands())
+def test_every_command_is_in_the_reference_and_its_help_shows_an_example(typed: str) -> None:
+    command = commands()[typed]
+    assert f"`forewarn {typed}" in REFERENCE
+    assert f"forewarn {typed}" in (command.help or "").partition("Example")[2]
+    assert any("--json" in parameter.opts for parameter in command.params) or typed == "up"
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda setting: setting.name)
+def test_every_setting_is_in_the_reference(setting: object) -> None:
+    name = getattr(setting, "name", "")
+    assert f"| `{name}` |" in REFERENCE
+    assert getattr(setting, "flag", "") in REFERENCE
+    assert getattr(setting, "variable", "") in REFERENCE
+
+
+@pytest.mark.parametrize("word", [*EVENT_TYPES, *CAUSES, *(row.version for row in API_VERSIONS)])
+def test_every_type_cause_and_version_is_in_the_reference(word: str) -> None:
+    assert f"| `{word}` |" in REFERENCE
+
+
+@pytest.mark.parametrize("family", EXIT_CODES, ids=lambda family: family.__name__)
+def test_every_family_of_errors_is_in_the_reference_with_its_exit_code(family: type[errors.ForewarnError]) -> None:
+    assert f"| `{family.__name__}` | {EXIT_CODES[family]} |" in REFERENCE
+
+
+def test_every_error_belongs_to_one_family_and_has_a_message() -> None:
+    families = set(EXIT_CODES)
+    for found in vars(errors).values():
+        if isinstance(found, type) and issubclass(found, errors.ForewarnError) and found is not errors.ForewarnError:
+            assert len([family for family in families if issubclass(found, family)]) == 1
+            assert found.__doc__
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name)
+def test_no_link_between_pages_is_broken(page: Path) -> None:
+    text = page.read_text()
+    for part in text.split("](")[1:]:
+        target = part.partition(")")[0].partition("#")[0]
+        if target and "://" not in target:
+            assert (page.parent / target).exists(), target
