@@ -27,6 +27,7 @@ CLIENTS = 64
 OF_ONE_CLIENT = 400
 OF_EACH_OF_MANY = 15
 MOST_ROUNDS = 5
+CONTROL_CONNECTIONS = 16
 
 Plan = list[tuple[str, list[str]]]
 """Each client's address, and the events that it approves one after the other."""
@@ -40,8 +41,7 @@ def measure(stage: Stage) -> Outcome:
         service.poll(_address(number))
     rounds = []
     for number in range(min(stage.rounds, MOST_ROUNDS)):
-        one: Plan = [("127.0.0.1", _make_events(service, [POLLER] * OF_ONE_CLIENT))]
-        many = _plan_of_many(service)
+        one, many = _plan_of_one(service), _plan_of_many(service)
         before = _copy(service, number)
         found = {
             "one": _approve(stage, service, one),
@@ -66,28 +66,28 @@ def _address(number: int) -> str:
     return f"127.0.1.{number + 1}"
 
 
-def _make_events(service: Service, vms: Sequence[str]) -> list[str]:
+def _make_events(service: Service, vms: Sequence[str]) -> dict[str, list[str]]:
     """One restart for each name, over several connections: what arrives together is committed together."""
 
-    def make(names: Sequence[str]) -> list[str]:
+    def make(names: Sequence[str]) -> list[tuple[str, str]]:
         with closing(service.control()) as control:
-            return [control.restart(name) for name in names]
+            return [(name, control.restart(name)) for name in names]
 
-    parts = [vms[start::16] for start in range(16)]
-    with ThreadPoolExecutor(16) as pool:
-        return [event for made in pool.map(make, parts) for event in made]
+    made: dict[str, list[str]] = {name: [] for name in vms}
+    with ThreadPoolExecutor(CONTROL_CONNECTIONS) as pool:
+        for part in pool.map(make, (vms[start::CONTROL_CONNECTIONS] for start in range(CONTROL_CONNECTIONS))):
+            for name, event_id in part:
+                made[name].append(event_id)
+    return made
+
+
+def _plan_of_one(service: Service) -> Plan:
+    return [("127.0.0.1", _make_events(service, [POLLER] * OF_ONE_CLIENT)[POLLER])]
 
 
 def _plan_of_many(service: Service) -> Plan:
-    names = [f"client-{number}" for number in range(CLIENTS) for _ in range(OF_EACH_OF_MANY)]
-    made = set(_make_events(service, names))
-    with closing(service.control()) as control:
-        live = control.call("GET", "/v1/events")["events"]
-    of_client: dict[str, list[str]] = {f"client-{number}": [] for number in range(CLIENTS)}
-    for event in live:
-        if event["id"] in made:
-            of_client[event["group"]].append(event["id"])
-    return [(_address(number), of_client[f"client-{number}"]) for number in range(CLIENTS)]
+    made = _make_events(service, [f"client-{number}" for number in range(CLIENTS)] * OF_EACH_OF_MANY)
+    return [(_address(number), made[f"client-{number}"]) for number in range(CLIENTS)]
 
 
 def _approve(stage: Stage, service: Service, plan: Plan) -> dict[str, Any]:

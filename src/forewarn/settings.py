@@ -63,6 +63,13 @@ def _number(least: float, most: float, unit: str) -> Callable[[str], float]:
     return read
 
 
+def _silence(text: str) -> timedelta:
+    length = parse_duration(text)
+    if length < timedelta(seconds=1):
+        raise ValueError("write at least 1s")
+    return length
+
+
 def _switch(text: str) -> bool:
     words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
     if text.lower() not in words:
@@ -115,7 +122,7 @@ SETTINGS = {
             "rate_limit", "5", "N", "Requests per second and VM; 0: no limit.", _number(0, 1_000_000, "of requests")
         ),
         Setting("first_get_delay", "0s", "LENGTH", "How long a group's first GET is held.", parse_duration),
-        Setting("silence", "24h", "LENGTH", "After how long without a GET a group is told no more.", parse_duration),
+        Setting("silence", "24h", "LENGTH", "After how long without a GET a group is told no more.", _silence),
         Setting("preview_versions", "false", "true|false", "Also serve api-versions in preview.", _switch),
         Setting(
             "newer_versions",

@@ -36,7 +36,8 @@ no_verb = partial(Row, status=405, answer=NO_VERB, allow="GET, POST")
 twice = partial(Row, status=400, answer=TWICE)
 
 PATHS = (
-    forwarded(name="forwarded", mark=DOCUMENTED, says="What came through a proxy is refused.", headers=(*TRUE, _THROUGH)),
+    forwarded(name="forwarded", mark=DOCUMENTED, says="What came through a proxy is refused.",
+              headers=(*TRUE, _THROUGH)),
     forwarded(name="forwarded in lower case", mark=DOCUMENTED, says="However the header is spelt.",
               headers=(*TRUE, ("x-forwarded-for", "127.0.0.1"))),
     forwarded(name="forwarded by nobody", mark=ASSUMED, says="And whatever it says.",
@@ -143,8 +144,8 @@ INSTANCE = (
     _instance("unknown element", "/compute/colour", _error("Not found. /metadata/instance/compute has no 'colour' at "
               "api-version 2021-02-01."), "What is not there is not found.", status=404),
     _instance("element of a later version", "/compute/osProfile", _error("Not found. /metadata/instance/compute has no "
-              "'osProfile' at api-version 2019-06-01. Did you mean 'provider'?"), "Nor what a version did not have yet.", status=404,
-              query="api-version=2019-06-01"),
+              "'osProfile' at api-version 2019-06-01. Did you mean 'provider'?"),
+              "Nor what a version did not have yet.", status=404, query="api-version=2019-06-01"),
     _instance("no version", "", BAD_INSTANCE_VERSION, "Without a version: 400 and the newest ones.", mark=OBSERVED,
               status=400, query=""),
     _instance("unknown version", "", BAD_INSTANCE_VERSION, "An unknown version gets the same here, not 404.",

@@ -17,6 +17,7 @@ from golden.rows import (
     TOLD,
     TRUE,
     UNKNOWN_VERSION,
+    UPGRADE,
     WEB_1,
     Row,
 )
@@ -58,7 +59,7 @@ DOCUMENTS = (
         for version, body in _IN_VERSION.items()
     ),
     told(name="another VM of the scope", mark=DOCUMENTED, says="All VMs of a scope see the same.", source=WEB_1),
-    Row(name="another scope", mark=DOCUMENTED, says="Other scopes see nothing of it.", source=QUIET, answer=EMPTY, tag=0),
+    Row(name="another scope", mark=DOCUMENTED, says="Other scopes see nothing.", source=QUIET, answer=EMPTY, tag=0),
     Row(
         name="first GET",
         mark=OBSERVED,
@@ -88,8 +89,8 @@ DOCUMENTS = (
          headers=(*TRUE, ("Connection", "Close")), closes=True),
     told(name="keep-alive", mark=ASSUMED, says="Asked to stay open, the answer is the usual one.",
          headers=(*TRUE, ("Connection", "Keep-Alive"))),
-    told(name="upgrade to HTTP/2", mark=ASSUMED, says="A wish to upgrade is ignored: a common HTTP library sends it always.",
-         headers=(*TRUE, ("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAEAAEAA"))),
+    told(name="upgrade to HTTP/2", mark=ASSUMED, says="A wish to upgrade is ignored: some HTTP libraries always send it.",
+         headers=(*TRUE, *UPGRADE)),
 )  # fmt: skip
 
 VERSIONS = (

@@ -115,7 +115,7 @@ CASES = (
     Case(
         "eviction-published",
         OBSERVED,
-        "A Spot VM is evicted, as a user published it in 2021: no description, source Platform; unseen before 2017-11-01.",
+        "A Spot VM is evicted, as a user published it in 2021: no description; unseen before 2017-11-01.",
         1,
         (
             event(
@@ -131,7 +131,7 @@ CASES = (
     Case(
         "maintenance-published",
         OBSERVED,
-        "A host update under way on a cluster node, as a user published it: once Started, NotBefore is empty but there.",
+        "A host update under way on a cluster node, as a user published it: NotBefore is empty, but there.",
         208,
         (
             event(
@@ -221,7 +221,7 @@ CASES = (
     Case(
         "gated-among-others",
         ASSUMED,
-        "One incarnation serves all versions: events a version does not know are left out, the others keep their order.",
+        "One incarnation serves all versions: events a version does not know are left out, the order stays.",
         5,
         (
             event("Preempt", "web_3", id_="10000000-0000-4000-8000-00000000000a"),
@@ -241,7 +241,7 @@ CASES = (
     Case(
         "availability-set",
         DOCUMENTED,
-        "Machines of an availability set go by their resource names, with an underscore before them at 2017-03-01 alone.",
+        "Machines of an availability set go by their resource names; at 2017-03-01 an underscore stands before.",
         1,
         (event("Reboot", "db-0", description=RESTARTED, source=Source.USER),),
         GroupKind.AVAILABILITY_SET,

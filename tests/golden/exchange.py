@@ -121,3 +121,10 @@ class Line:
 
 POLL = request("GET", "/metadata/scheduledevents?api-version=2020-07-01", (("Metadata", "true"),))
 """The request that clients send all day."""
+
+
+def stop_cleanly(service: Service) -> None:
+    """Stop the service, and fail with its words if it stumbled over anything."""
+    assert service.stop() == 0
+    if "Traceback" in service.greeting:
+        raise AssertionError(service.greeting)

@@ -23,6 +23,7 @@ STRANGER = "127.0.0.9"
 EVENTS = "/metadata/scheduledevents"
 NEWEST = f"{EVENTS}?api-version=2020-07-01"
 TRUE = (("Metadata", "true"),)
+UPGRADE = (("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAEAAEAA"))
 JSON = "application/json; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from golden.exchange import POLL, Line, request
+from golden.exchange import POLL, Line, request, stop_cleanly
 from running import Service
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     running = Service(tmp_path_factory.mktemp("fuzz")).start()
     running.document()
     yield running
-    assert running.stop() == 0
-    assert "Traceback" not in running.greeting
+    stop_cleanly(running)
 
 
 @some.composite

@@ -189,6 +189,7 @@ def enable(draft: Draft, now: datetime, group: str, by: str, enabling: str) -> N
     Each event that is still live counts as one that has just been added, so that a client which
     takes 0 for "nothing yet" does not pass over it.
     """
+    draft.fleet.group(group)  # it may have left the fleet since it asked
     delivery = draft.delivery(group)
     if delivery is not None and delivery.enabled:
         return

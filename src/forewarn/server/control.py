@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import json
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -15,17 +14,15 @@ from forewarn.core.durations import parse_duration, to_text
 from forewarn.errors import (
     BadRequestBody,
     BadToken,
-    ForewarnError,
-    Invalid,
     NotFound,
     UnknownEvent,
-    UnknownPath,
     UnknownVersion,
     nearest,
 )
 from forewarn.ports import HistoryFilter
+from forewarn.server.bodies import LARGEST_FLEET, read_body, read_object, stream_list, text_of
 from forewarn.server.fleet_control import apply_fleet
-from forewarn.server.problems import CONTROL_STATUS, family
+from forewarn.server.problems import HANDLERS, problem
 from forewarn.wire import control as shapes
 from forewarn.wire.answer import JSON
 from forewarn.wire.document import render
@@ -42,7 +39,6 @@ if TYPE_CHECKING:
 
 OPERATOR = "operator"
 """Who is behind the service's own token, in history."""
-LARGEST_BODY = 1_048_576
 NEWEST_SHOWN = 1000
 
 
@@ -92,12 +88,12 @@ class Control:
     async def replace_fleet(self, request: Request) -> Response:
         source = request.query_params.get("source", "the fleet file")
         force = request.query_params.get("force", "false") == "true"
-        text = (await request.body()).decode("utf-8", errors="replace")
+        text = (await read_body(request, LARGEST_FLEET)).decode("utf-8", errors="replace")
         change = await apply_fleet(self._engine, self._metadata, text, source, OPERATOR, force=force)
         return JSONResponse(shapes.fleet_change_shape(change))
 
     async def vms(self, _: Request) -> Response:
-        return JSONResponse({"vms": [self._vm(name) for name in self._engine.fleet.vms]})
+        return stream_list("vms", map(self._vm, list(self._engine.fleet.vms)))
 
     async def vm(self, request: Request) -> Response:
         return JSONResponse(self._vm(request.path_params["name"]))
@@ -119,8 +115,8 @@ class Control:
     # --- Operations and events ----------------------------------------------------------------------
 
     async def request_operation(self, request: Request) -> Response:
-        body = await _read_object(request)
-        cause = _text(body, "cause")
+        body = await read_object(request)
+        cause = text_of(body, "cause")
         vms = body.get("vms")
         if not isinstance(vms, list) or not vms or not all(isinstance(name, str) for name in vms):
             raise BadRequestBody(pointer="/vms", problem="must be a list of at least one VM's name")
@@ -140,7 +136,7 @@ class Control:
     async def events(self, request: Request) -> Response:
         everything = request.query_params.get("all", "false") == "true"
         events = await self._engine.past_events(NEWEST_SHOWN) if everything else self._engine.live_events()
-        return JSONResponse({"events": [shapes.event_shape(event) for event in events]})
+        return stream_list("events", map(shapes.event_shape, events))
 
     async def event(self, request: Request) -> Response:
         return JSONResponse(shapes.event_shape(await self._find_event(request)))
@@ -180,8 +176,8 @@ class Control:
         return JSONResponse(self._clock())
 
     async def advance(self, request: Request) -> Response:
-        body = await _read_object(request)
-        length = parse_duration(_text(body, "by"))
+        body = await read_object(request)
+        length = parse_duration(text_of(body, "by"))
         await self._engine.advance(length)
         return JSONResponse(self._clock())
 
@@ -198,7 +194,7 @@ def control_app(control: Control, token: str) -> ASGIApp:
     """The application: token first, then the routes; every error as a problem (RFC 9457)."""
     app = Starlette(
         routes=control.routes(),
-        exception_handlers={ForewarnError: _on_error, 404: _on_unknown_path, 405: _on_unknown_verb},
+        exception_handlers=HANDLERS,
     )
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -214,56 +210,3 @@ def control_app(control: Control, token: str) -> ASGIApp:
 def _has_token(scope: Scope, token: str) -> bool:
     headers = dict(scope["headers"])
     return hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {token}".encode())
-
-
-def problem(error: ForewarnError, status: int | None = None, headers: dict[str, str] | None = None) -> Response:
-    """The error as problem details."""
-    kind = family(error)
-    details: dict[str, Any] = {
-        "type": f"urn:forewarn:{type(error).__name__}",
-        "title": kind.__name__,
-        "status": status or CONTROL_STATUS[kind],
-        "detail": str(error),
-    }
-    if isinstance(error, BadRequestBody):
-        details["pointer"] = error.pointer
-    return JSONResponse(details, details["status"], headers, media_type="application/problem+json")
-
-
-async def _on_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ForewarnError)  # noqa: S101 - it is registered for no other
-    return problem(error)
-
-
-async def _on_unknown_path(request: Request, _: Exception) -> Response:
-    return problem(UnknownPath(path=request.url.path, hint=" The API is below /v1."))
-
-
-async def _on_unknown_verb(request: Request, error: Exception) -> Response:
-    allowed = getattr(error, "headers", None) or {}
-    wrong = Invalid(
-        problem=f"{request.method} is not possible at {request.url.path}, {allowed.get('Allow', 'GET')} is."
-    )
-    return problem(wrong, status=405, headers=dict(allowed))
-
-
-async def _read_object(request: Request) -> dict[str, Any]:
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LARGEST_BODY:
-            raise BadRequestBody(pointer="", problem=f"has more than {LARGEST_BODY} bytes")
-    try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise BadRequestBody(pointer="", problem="is not JSON") from error
-    if not isinstance(parsed, dict):
-        raise BadRequestBody(pointer="", problem="is not a JSON object")
-    return parsed
-
-
-def _text(body: dict[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str):
-        raise BadRequestBody(pointer=f"/{name}", problem="must be a string")
-    return value

@@ -1,0 +1,98 @@
+"""docs/fidelity.md, made from the golden lists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from forewarn.wire.document import render
+from forewarn.wire.versions import KNOWN_VERSIONS
+from golden.answers import ANSWERS
+from golden.bodies import BODIES
+from golden.cases import ASSUMED, CASES, DOCUMENTED, MARKS, OBSERVED
+from golden.rows import LENIENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from golden.bodies import Body
+    from golden.cases import Case
+    from golden.rows import Row
+
+
+class Marked(Protocol):
+    """A line of any of the lists."""
+
+    @property
+    def mark(self) -> str: ...
+
+
+Line = TypeVar("Line", bound=Marked)
+
+INTRODUCTION = """# Fidelity
+
+What Forewarn answers, line by line, and how each line is known. The suite holds the service to every one of
+them, to the byte; the documents themselves are in `tests/golden/documents`.
+
+This page is made by `script/fidelity` from the lists in `tests/golden`. Do not edit it.
+"""
+
+ABOUT = {
+    ASSUMED: "Nobody has published what the real service does here: these lines are ours to choose, and may be wrong. "
+    "If you have seen it do otherwise, please tell us.",
+    OBSERVED: "Published by users of the real service, or read from clients that run against it.",
+    DOCUMENTED: "In Microsoft's documents.",
+}
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION, _counts()]
+    for mark in MARKS:
+        parts.append(f"## {mark.capitalize()}\n\n{ABOUT[mark]}\n")
+        parts.append(_table("Documents", ("case", "what it says"), map(_case, _marked(CASES, mark))))
+        parts.append(_table("Requests", ("request", "what it says", "answer"), map(_row, _marked(ANSWERS, mark))))
+        parts.append(
+            _table("Bodies of approvals", ("body", "what it says", "read as"), map(_body, _marked(BODIES, mark)))
+        )
+    return "\n".join(part for part in parts if part)
+
+
+def write_missing_documents() -> list[str]:
+    """Golden documents that are not there yet, for a new case or version; to be read before they are kept."""
+    missing = [(case, version) for case in CASES for version in KNOWN_VERSIONS if not case.file(version).exists()]
+    for case, version in missing:
+        case.file(version).parent.mkdir(parents=True, exist_ok=True)
+        case.file(version).write_bytes(render(case.document, KNOWN_VERSIONS[version], case.kind))
+    return [f"{case.name}/{version}" for case, version in missing]
+
+
+def _marked(lines: Iterable[Line], mark: str) -> list[Line]:
+    return [line for line in lines if line.mark == mark]
+
+
+def _counts() -> str:
+    lines: list[Marked] = [*CASES, *ANSWERS, *BODIES]
+    cells = [f"{len(_marked(lines, mark))} {mark}" for mark in MARKS]
+    return f"{len(lines)} lines: {', '.join(cells)}.\n"
+
+
+def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    if not lines:
+        return ""
+    return "\n".join([f"### {title}\n", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", *lines, ""])
+
+
+def _case(case: Case) -> tuple[str, ...]:
+    published = f" Published at {case.published}." if case.published else ""
+    return f"`{case.name}`", case.says + published
+
+
+def _row(row: Row) -> tuple[str, ...]:
+    name = f"{row.name} (by a setting)" if row.rules == LENIENT else row.name
+    return name, row.says, f"{row.status} `{row.answer.decode()}`" if row.status >= 400 else str(row.status)
+
+
+def _body(body: Body) -> tuple[str, ...]:
+    read_as = f"refused: {body.outcome}" if isinstance(body.outcome, str) else f"{len(body.outcome)} id"
+    return body.name, body.says, read_as + ("s" if read_as[0].isdigit() and read_as != "1 id" else "")
