@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 from forewarn.errors import BadDuration
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-_FORM = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
+_FORM = re.compile(r"(?:([0-9]+)d ?)?(?:([0-9]+)h ?)?(?:([0-9]+)m ?)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
 _LONGEST = timedelta(days=3660)
 
 
 def parse_duration(text: str) -> timedelta:
     """Read `14m50s`, `1d2h`, or a bare number of seconds."""
-    cleaned = text.strip().lower().replace(" ", "")
-    if re.fullmatch(r"\d{1,12}(\.\d+)?", cleaned):
+    cleaned = text.strip().lower()
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", cleaned):
         cleaned += "s"
     match = _FORM.fullmatch(cleaned)
     if not cleaned or match is None:
