@@ -179,7 +179,10 @@ class Engine:
         return await self._timekeeper.advance(length)
 
     async def _carried_out(self, operation_id: str) -> None:
-        await self._writer.order(lambda draft, now: orders.carried_out(draft, now, self.pace, operation_id))
+        # Nobody is answered by this, and after a crash the fabric is asked again: it need not cost a commit of its own.
+        await self._writer.order(
+            lambda draft, now: orders.carried_out(draft, now, self.pace, operation_id), can_wait=True
+        )
 
     # --- Reading: memory only ---------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class Timekeeper:
     async def until_quiet(self, clock: VirtualClock) -> None:
         """Until no order is under way and the fabric only waits for time to move."""
         while True:
-            await self._writer.idle.wait()
+            await self._writer.until_idle()
             self._carrier.changed.clear()
             if len(self._carrier) <= clock.sleeping:
                 return

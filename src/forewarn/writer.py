@@ -8,13 +8,14 @@ published can be taken back by a crash.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.core.durations import to_text
 from forewarn.core.ledger import Draft, Ledger
 from forewarn.errors import Stopping, StoreFailed
+from forewarn.store_thread import StoreThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from forewarn.ports import Clock, Store
 
 T = TypeVar("T")
+
+LONGEST_WAIT_SECONDS = 0.05
+"""How long an order that can wait does."""
 
 
 class Writer:
@@ -38,7 +42,7 @@ class Writer:
         self._committed = committed
         self._queue: list[tuple[Callable[[Draft, datetime], Any], asyncio.Future[Any]]] = []
         self._stirred = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._thread = StoreThread()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
         self.idle.set()
@@ -49,26 +53,39 @@ class Writer:
     async def stop(self) -> None:
         """Write what was ordered, refuse what comes now, and let go of the store."""
         self._stopping = True
-        await self.idle.wait()
+        await self.until_idle()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self.in_store(self._store.close)
-        self._thread.shutdown()
+        self._thread.stop()
 
-    async def order(self, order: Callable[[Draft, datetime], T]) -> T:
-        """What the order returned, once it is on disk; or what it raised, and then nothing has changed."""
+    async def order(self, order: Callable[[Draft, datetime], T], *, can_wait: bool = False) -> T:
+        """What the order returned, once it is on disk; or what it raised, and then nothing has changed.
+
+        An order that can wait goes with the next one that cannot, or by itself a moment later.
+        """
         if self._stopping:
             raise Stopping
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
         self._queue.append((order, future))
         self.idle.clear()
-        self._stirred.set()
+        if can_wait:
+            loop.call_later(LONGEST_WAIT_SECONDS, self._stirred.set)
+        else:
+            self._stirred.set()
         return await future
 
+    async def until_idle(self) -> None:
+        """Until nothing is left to write."""
+        while not self.idle.is_set():
+            self._stirred.set()
+            await self.idle.wait()
+
     async def in_store(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Call the store in its own thread: it blocks, and one thread at a time may use it."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+        """Call the store in its own thread."""
+        return await self._thread.call(partial(call, *arguments))
 
     async def _write_forever(self) -> None:
         while True:

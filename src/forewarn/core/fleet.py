@@ -69,6 +69,10 @@ class FleetChange(NamedTuple):
     groups_removed: tuple[str, ...] = ()
     hosts: tuple[Host, ...] = ()
     hosts_removed: tuple[str, ...] = ()
+    leaving: frozenset[str] = frozenset()
+    """VMs that are removed, or come to be in another group."""
+    vacated: frozenset[str] = frozenset()
+    """Groups that have no VM any more."""
 
     def __bool__(self) -> bool:
         return any(self)
@@ -147,12 +151,19 @@ def own_host(vm_name: str) -> str:
 
 def difference(before: Fleet, after: Fleet) -> FleetChange:
     """What must be done to `before` to have `after`."""
+    changed = tuple(vm for name, vm in after.vms.items() if name in before.vms and before.vms[name] != vm)
+    removed = tuple(vm for name, vm in before.vms.items() if name not in after.vms)
+    groups_removed = tuple(name for name in before.groups if name not in after.groups)
+    leaving = {vm.name for vm in removed} | {vm.name for vm in changed if before.vms[vm.name].group != vm.group}
+    left = {before.vms[name].group for name in leaving} | {*groups_removed}
     return FleetChange(
         added=tuple(vm for name, vm in after.vms.items() if name not in before.vms),
-        changed=tuple(vm for name, vm in after.vms.items() if name in before.vms and before.vms[name] != vm),
-        removed=tuple(vm for name, vm in before.vms.items() if name not in after.vms),
+        changed=changed,
+        removed=removed,
         groups=tuple(group for name, group in after.groups.items() if before.groups.get(name) != group),
-        groups_removed=tuple(name for name in before.groups if name not in after.groups),
+        groups_removed=groups_removed,
         hosts=tuple(host for name, host in after.hosts.items() if before.hosts.get(name) != host),
         hosts_removed=tuple(name for name in before.hosts if name not in after.hosts),
+        leaving=frozenset(leaving),
+        vacated=frozenset(group for group in left if not after.members(group)),
     )

@@ -103,6 +103,10 @@ class Ledger:
     def delivery(self, group: str) -> Delivery | None:
         return self.deliveries.get(group)
 
+    def deliveries_among(self, groups: frozenset[str]) -> set[str]:
+        """Which of these groups have ever been told."""
+        return self.deliveries.keys() & groups
+
     def heard_at(self, group: str) -> datetime | None:
         return self.heard.get(group)
 
@@ -171,6 +175,10 @@ class Draft:
         if group in self.changes.deliveries:
             return self.changes.deliveries[group]
         return self._base.delivery(group)
+
+    def deliveries_among(self, groups: frozenset[str]) -> set[str]:
+        among = self._base.deliveries_among(groups) | (self.changes.deliveries.keys() & groups)
+        return {group for group in among if self.delivery(group) is not None}
 
     def heard_at(self, group: str) -> datetime | None:
         return self.changes.heard.get(group) or self._base.heard_at(group)
