@@ -69,6 +69,9 @@ class Connection:
 
 
 def _content_length(head: bytes) -> int:
+    """How long the body is. An answer in chunks is not for this reader."""
+    if b"transfer-encoding:" in head.lower():
+        raise RuntimeError(f"An answer of known length was expected: {head!r}")
     _, found, rest = head.lower().partition(b"content-length:")
     return int(rest.split(b"\r\n", 1)[0]) if found else 0
 

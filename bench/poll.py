@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bench.stage import Stage
 
 VMS = 10_000
-ROUND_SECONDS = 4
+ROUND_SECONDS = 2
 
 
 def measure_found(stage: Stage) -> Outcome:

@@ -67,7 +67,7 @@ def main() -> None:
 def _read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="script/bench", description="Measures Forewarn against nginx and SQLite.")
     parser.add_argument("--only", type=_names, default=list(MEASUREMENTS), help=f"some of {','.join(MEASUREMENTS)}")
-    parser.add_argument("--rounds", type=_rounds, default=5, help="rounds of each comparison (default 5)")
+    parser.add_argument("--rounds", type=_rounds, default=9, help="rounds of each comparison (default 9)")
     return parser.parse_args()
 
 

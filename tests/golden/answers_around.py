@@ -38,13 +38,14 @@ twice = partial(Row, status=400, answer=TWICE)
 PATHS = (
     forwarded(name="forwarded", mark=DOCUMENTED, says="What came through a proxy is refused.",
               headers=(*TRUE, _THROUGH)),
-    forwarded(name="forwarded in lower case", mark=DOCUMENTED, says="However the header is spelt.",
+    forwarded(name="forwarded in lower case", mark=DOCUMENTED, says="X-Forwarded-For is refused however it is spelt.",
               headers=(*TRUE, ("x-forwarded-for", "127.0.0.1"))),
-    forwarded(name="forwarded by nobody", mark=ASSUMED, says="And whatever it says.",
+    forwarded(name="forwarded by nobody", mark=ASSUMED, says="X-Forwarded-For is refused whatever it says.",
               headers=(*TRUE, ("X-Forwarded-For", ""))),
-    forwarded(name="forwarded approval", mark=DOCUMENTED, says="Approvals too.", method="POST", body=b"{}",
+    forwarded(name="forwarded approval", mark=DOCUMENTED, says="An approval through a proxy is refused.",
+              method="POST", body=b"{}",
               headers=(*TRUE, _THROUGH)),
-    forwarded(name="forwarded instance", mark=DOCUMENTED, says="And the sister endpoint.",
+    forwarded(name="forwarded instance", mark=DOCUMENTED, says="The sister endpoint refuses what came through a proxy.",
               target="/metadata/instance?api-version=2021-02-01", headers=(*TRUE, _THROUGH)),
     *(
         no_path(name=f"path {path}", mark=DOCUMENTED, says="There is nothing at another path.", target=path)
@@ -52,7 +53,8 @@ PATHS = (
     ),
     no_path(name="path below the document", mark=ASSUMED, says="There is nothing below the document.",
             target=NEWEST.replace("events?", "events/x?")),
-    no_path(name="path with a slash behind", mark=ASSUMED, says="Nor at its path with a slash behind it.",
+    no_path(name="path with a slash behind", mark=ASSUMED,
+            says="There is nothing at the document's path with a slash behind.",
             target=NEWEST.replace("events?", "events/?")),
     *(
         no_verb(name=f"verb {verb}", mark=DOCUMENTED, says="The document takes GET and POST alone.", method=verb)
@@ -60,9 +62,11 @@ PATHS = (
     ),
     twice(name="query name twice", mark=DOCUMENTED, says="A query name may be given once.",
           target=f"{NEWEST}&api-version=2020-07-01"),
-    twice(name="query name twice, spelt differently", mark=ASSUMED, says="Letter case does not make it another name.",
+    twice(name="query name twice, spelt differently", mark=ASSUMED,
+          says="Letter case does not make another query name.",
           target=f"{NEWEST}&API-VERSION=2019-08-01"),
-    twice(name="unknown query name twice", mark=DOCUMENTED, says="Whatever the name.", target=f"{NEWEST}&a=1&a"),
+    twice(name="unknown query name twice", mark=DOCUMENTED, says="A query name may be given once, known or not.",
+          target=f"{NEWEST}&a=1&a"),
 )  # fmt: skip
 
 STRANGERS = tuple(
@@ -145,22 +149,24 @@ INSTANCE = (
               "api-version 2021-02-01."), "What is not there is not found.", status=404),
     _instance("element of a later version", "/compute/osProfile", _error("Not found. /metadata/instance/compute has no "
               "'osProfile' at api-version 2019-06-01. Did you mean 'provider'?"),
-              "Nor what a version did not have yet.", status=404, query="api-version=2019-06-01"),
+              "What a version did not have yet is not found.", status=404, query="api-version=2019-06-01"),
     _instance("no version", "", BAD_INSTANCE_VERSION, "Without a version: 400 and the newest ones.", mark=OBSERVED,
               status=400, query=""),
     _instance("unknown version", "", BAD_INSTANCE_VERSION, "An unknown version gets the same here, not 404.",
               mark=OBSERVED, status=400, query="api-version=2018-01-01"),
     Row(name="instance: no header", mark=DOCUMENTED, says="The header is required at every version here.",
         target="/metadata/instance?api-version=2017-03-01", headers=(), status=400, answer=NO_HEADER),
-    Row(name="instance: POST", mark=DOCUMENTED, says="It can only be read.", method="POST", status=405, answer=ONLY_GET,
+    Row(name="instance: POST", mark=DOCUMENTED, says="The tree can only be read.", method="POST", status=405,
+        answer=ONLY_GET,
         target="/metadata/instance?api-version=2021-02-01", allow="GET"),
     twice(name="instance: query name twice", mark=DOCUMENTED, says="A query name may be given once.",
           target="/metadata/instance?api-version=2021-02-01&format=json&format=text"),
     Row(name="versions", mark=OBSERVED, says="All versions of the sister endpoint, ascending; no api-version needed.",
         target="/metadata/versions",
         answer=('{"apiVersions":[' + ",".join(f'"{name}"' for name in INSTANCE_VERSIONS) + "]}").encode()),
-    Row(name="versions without header", mark=ASSUMED, says="The header is required here as well.", headers=(),
+    Row(name="versions without header", mark=ASSUMED, says="The list of versions requires the header.", headers=(),
         target="/metadata/versions", status=400, answer=NO_HEADER),
-    Row(name="versions: HEAD", mark=ASSUMED, says="It can only be read.", method="HEAD", target="/metadata/versions",
+    Row(name="versions: HEAD", mark=ASSUMED, says="The list of versions takes GET alone.", method="HEAD",
+        target="/metadata/versions",
         status=405, answer=ONLY_GET, allow="GET"),
 )  # fmt: skip

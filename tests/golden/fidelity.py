@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from forewarn.wire.document import render
 from forewarn.wire.versions import KNOWN_VERSIONS
 from golden.answers import ANSWERS
+from golden.answers_limits import LIMITS
 from golden.bodies import BODIES
 from golden.cases import ASSUMED, CASES, DOCUMENTED, MARKS, OBSERVED
 from golden.rows import LENIENT
@@ -27,6 +28,8 @@ class Marked(Protocol):
 
 
 Line = TypeVar("Line", bound=Marked)
+
+REQUESTS = (*ANSWERS, *LIMITS)
 
 INTRODUCTION = """# Fidelity
 
@@ -50,7 +53,7 @@ def page() -> str:
     for mark in MARKS:
         parts.append(f"## {mark.capitalize()}\n\n{ABOUT[mark]}\n")
         parts.append(_table("Documents", ("case", "what it says"), map(_case, _marked(CASES, mark))))
-        parts.append(_table("Requests", ("request", "what it says", "answer"), map(_row, _marked(ANSWERS, mark))))
+        parts.append(_table("Requests", ("request", "what it says", "answer"), map(_row, _marked(REQUESTS, mark))))
         parts.append(
             _table("Bodies of approvals", ("body", "what it says", "read as"), map(_body, _marked(BODIES, mark)))
         )
@@ -71,7 +74,7 @@ def _marked(lines: Iterable[Line], mark: str) -> list[Line]:
 
 
 def _counts() -> str:
-    lines: list[Marked] = [*CASES, *ANSWERS, *BODIES]
+    lines: list[Marked] = [*CASES, *REQUESTS, *BODIES]
     cells = [f"{len(_marked(lines, mark))} {mark}" for mark in MARKS]
     return f"{len(lines)} lines: {', '.join(cells)}.\n"
 

@@ -97,15 +97,11 @@ class World:
 
     def named(self, reply: Reply) -> bytes:
         """The answer with names in place of real values."""
-        text = reply.masked
+        text = reply.unmeasured
         for name, event_id in self.ids.items():
             text = text.replace(event_id.upper().encode(), f"<{name}>".encode())
             text = text.replace(event_id.encode(), f"<{name} lower>".encode())
-        text = _TOLD_MOMENT.sub(b'"NotBefore":"<not before>"', text)
-        length = reply.header("content-length")
-        if length is not None and (reply.body or length == "0"):
-            assert int(length) == len(reply.body)
-        return re.sub(rb"\r\ncontent-length: [0-9]+\r\n", b"\r\ncontent-length: <length>\r\n", text, count=1)
+        return _TOLD_MOMENT.sub(b'"NotBefore":"<not before>"', text)
 
     def approved(self, lane: str, name: str) -> bool:
         event = self.services[lane, DEFAULT].control("GET", f"/v1/events/{self.ids[name]}").json()

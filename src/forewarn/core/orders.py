@@ -20,7 +20,7 @@ from forewarn.core.operations import (
     cause_named,
     plan_events,
 )
-from forewarn.errors import NothingToDo, UnknownEvent, UnknownStartRequest, VMHasLiveEvent, nearest
+from forewarn.errors import NothingToDo, UnknownEvent, UnknownStartRequest, UnknownVM, VMHasLiveEvent, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -189,10 +189,11 @@ def enable(draft: Draft, now: datetime, group: str, by: str, enabling: str) -> N
     Each event that is still live counts as one that has just been added, so that a client which
     takes 0 for "nothing yet" does not pass over it.
     """
-    draft.fleet.group(group)  # it may have left the fleet since it asked
     delivery = draft.delivery(group)
     if delivery is not None and delivery.enabled:
         return
+    if not draft.fleet.members(group):  # it has left the fleet since it asked
+        raise UnknownVM(name=group, hint="")
     draft.put_delivery(Delivery(group, True, enabling, len(draft.events_of(group))), now)
     draft.note(Entry(at=now, what="enabled", by=by, group=group))
 

@@ -1,23 +1,17 @@
-"""The poll, answered in the protocol: uvicorn's httptools protocol with a shortcut and stricter limits.
+"""The poll, answered in the protocol: the protocol of intake.py with a shortcut.
 
 A GET of the document that is in order in every respect is answered at once with bytes that are
 already rendered. Everything else goes on to the ASGI application, which gives the same answers. A
 client that polls sends the same bytes each time, so a request whose bytes equal the connection's
 last poll is not even parsed: the same bytes, at the same place in the stream, mean the same.
-
-The limits are uvicorn's blind spots: it bounds neither the size of a request's head nor the time
-it may take, and a client that never reads would grow the process.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-
+from forewarn.server.intake import Intake
 from forewarn.server.metadata import EVENTS_PATH
-from forewarn.server.pages import SERVER
-from forewarn.wire import refusals
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,18 +20,9 @@ if TYPE_CHECKING:
     from forewarn.server.callers import Caller, Callers
     from forewarn.server.pages import Pages
     from forewarn.server.stamp import Stamp
-    from forewarn.wire.answer import Answer
     from forewarn.wire.versions import ApiVersion
 
-LARGEST_HEAD = 16384
-LARGEST_DISCARDED_BODY = 1_048_576
-"""Of a body that was refused as too large, this much is read and dropped, so that the refusal arrives."""
 LARGEST_REMEMBERED = 2048
-REQUEST_SECONDS = 10
-"""How long a request may take to arrive."""
-IDLE_SECONDS = 75
-UNREAD_SECONDS = 30
-"""How long a client may leave its answers unread."""
 
 # A request with one of these is for the application to judge.
 _SLOW_HEADERS = frozenset(
@@ -85,11 +70,11 @@ class Lane:
         self.epoch += 1
 
 
-class FastLane(HttpToolsProtocol):
+class FastLane(Intake):
     """One connection to the metadata service."""
 
     def __init__(self, *arguments: Any, lane: Lane, listener: str | None = None, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(lane.stamp, *arguments, **options)
         self._lane = lane
         self._listener = listener
         self._caller: Caller | None = None
@@ -104,17 +89,7 @@ class FastLane(HttpToolsProtocol):
         self._tail = b""
         # The request being read.
         self._answered_here = False
-        self._open = False
-        self._head_open = False
-        self._head_bytes = 0
-        self._head_fed = 0
-        self._body_bytes = 0
         self._begun = 0
-        self._refusal: Answer = refusals.MALFORMED
-        # Rounds of the sweeper since something happened.
-        self._quiet_rounds = 0
-        self._open_rounds = 0
-        self._unread_rounds = 0
 
     # --- The shortcut -----------------------------------------------------------------------------
 
@@ -130,16 +105,12 @@ class FastLane(HttpToolsProtocol):
                 lane.asked.add(self._group)
                 self.transport.write(self._head + lane.stamp.next() + self._tail)
                 return
-        fresh = not self._open
+        fresh = not self._open and not self._held
         self._poll_bytes = b""
         self._begun = 0
         self._answered_here = False
-        if self._head_open:
-            self._head_fed += len(data)
         super().data_received(data)
-        if self._head_open:
-            self._check_unfinished_head()
-        elif self._answered_here and fresh and self._begun == 1 and not self._open:
+        if self._answered_here and fresh and self._begun == 1 and not self._open and not self._held:
             self._poll_bytes = data if len(data) <= LARGEST_REMEMBERED else b""
 
     def _answer(self, poll: Poll) -> bool:
@@ -191,7 +162,7 @@ class FastLane(HttpToolsProtocol):
             elif name == b"if-none-match":
                 if if_none_match is not None or b"," in value or b"*" in value or b"W/" in value:
                     return None
-                if_none_match = value.strip()
+                if_none_match = value.strip(b" \t")
             elif name in _SLOW_HEADERS and (name != b"connection" or value.lower() != b"keep-alive"):
                 return None
         return Poll(version, if_none_match) if is_true else None
@@ -200,92 +171,26 @@ class FastLane(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._open = self._head_open = True
         self._answered_here = False
-        self._head_bytes = self._head_fed = self._body_bytes = self._open_rounds = 0
         self._begun += 1
 
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        self._bound_head(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
-        self._bound_head(len(name) + len(value))
-
-    def on_headers_complete(self) -> None:
-        self._head_open = False
+    def _on_request(self) -> None:
         poll = self._read_poll()
         if poll is not None and self._answer(poll):
             self._answered_here = True
             return
         self.scope["state"]["caller"] = self._settle_caller()
-        super().on_headers_complete()
+        super()._on_request()
 
     def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        if self._body_bytes > LARGEST_DISCARDED_BODY:
-            self.transport.abort()
-        elif not self._answered_here:
+        if not self._answered_here:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._open = False
-        if not self._answered_here:
+        if self._answered_here:
+            self._open = False
+        else:
             super().on_message_complete()
-
-    # --- Limits -----------------------------------------------------------------------------------
-
-    def _bound_head(self, more: int) -> None:
-        self._head_bytes += more
-        if self._head_bytes > LARGEST_HEAD:
-            self._refusal = refusals.HEAD_TOO_LARGE
-            raise ValueError  # ends the parsing; send_400_response says why
-
-    def _check_unfinished_head(self) -> None:
-        """A header that never ends is not seen by the callbacks: what was fed since the head began is counted too."""
-        if self._head_fed > LARGEST_HEAD and not self.transport.is_closing():
-            self._refusal = refusals.HEAD_TOO_LARGE
-            self.send_400_response("")
-
-    def send_400_response(self, msg: str) -> None:
-        """What cannot be parsed is refused as this wire says it, and the connection closed.
-
-        While earlier requests of the connection are under way their answers come first: a refusal now
-        would be taken for one of them. The connection then closes behind the last answer.
-        """
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.keep_alive = False
-            return
-        refusal = self._refusal
-        head = (
-            f"content-type: {refusal.content_type}\r\ncontent-length: {len(refusal.body)}\r\nserver: {SERVER}\r\n"
-        ).encode()
-        stamp = self._lane.stamp.next() + b"connection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[refusal.status] + head + stamp + refusal.body)
-        self.transport.close()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread_rounds = 0
-        self.flow.pause_reading()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self.flow.resume_reading()
-
-    def sweep(self) -> None:
-        """Once a second: close what is idle, slow or deaf. Fast answers arm no timer of their own."""
-        self._quiet_rounds += 1
-        self._open_rounds += self._open
-        self._unread_rounds += self.flow.write_paused
-        busy = self.cycle is not None and not self.cycle.response_complete
-        if (self._open and self._open_rounds > REQUEST_SECONDS) or (
-            self.flow.write_paused and self._unread_rounds > UNREAD_SECONDS
-        ):
-            self.transport.abort()
-        elif self._quiet_rounds > IDLE_SECONDS and not busy and not self._open:
-            self.transport.close()
 
 
 def protocol_for(lane: Lane, listener: str | None = None) -> Any:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from forewarn.errors import CannotListen
-from forewarn.server.fastlane import IDLE_SECONDS, FastLane, Lane, protocol_for
+from forewarn.server.fastlane import FastLane, Lane, protocol_for
+from forewarn.server.intake import IDLE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

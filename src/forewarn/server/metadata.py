@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from forewarn.errors import ForewarnError
+from forewarn.errors import ForewarnError, UnknownVM
 from forewarn.server.pages import SERVER
 from forewarn.server.problems import metadata_answer
 from forewarn.wire import instance, refusals
@@ -65,6 +65,8 @@ class Metadata:
         request = Request(scope, receive)
         try:
             answer = await self._answer(request)
+        except UnknownVM:
+            answer = refusals.NOT_A_VM  # it left the fleet while its request was under way
         except ForewarnError as error:
             answer = metadata_answer(error)
         headers = [(name.encode(), value.encode()) for name, value in answer.headers]
@@ -158,6 +160,8 @@ class Metadata:
         body = await request.body()
         if body is None:
             return refusals.BODY_TOO_LARGE
+        if request.broken:
+            return refusals.MALFORMED
         await self._engine.approve(parse_start_requests(body), by=caller.vm, group=caller.group)
         return Answer(200)
 
@@ -195,6 +199,7 @@ class Request:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.caller: Caller | None = scope["state"]["caller"]
+        self._state: dict[str, Any] = scope["state"]
         self._headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._receive = receive
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -210,6 +215,11 @@ class Request:
     def has_metadata_header(self) -> bool:
         values = self.headers(b"metadata")
         return bool(values) and all(value.strip().lower() == "true" for value in values)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the body ended because it could not be parsed."""
+        return bool(self._state.get("broken", False))
 
     async def body(self) -> bytes | None:
         """The whole body; None when it is larger than it may be."""

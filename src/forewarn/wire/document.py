@@ -48,8 +48,8 @@ def tag_matches(if_none_match: str, tag: str) -> bool:
     """Whether an If-None-Match names this tag: quoted, bare, weak, in a list, or `*`."""
     bare = tag.strip('"')
     for candidate in if_none_match.split(","):
-        text = candidate.strip()
-        if text == "*" or text.removeprefix("W/").strip('"') == bare:
+        text = candidate.strip(" \t")
+        if text == "*" or text.removeprefix("W/") in (tag, bare):
             return True
     return False
 
