@@ -188,7 +188,7 @@ class BadToken(Forbidden):
 
 
 class NotPermitted(Forbidden):
-    """Not permitted to {action} {path}. Run as the owner of that path, or choose another with {flag}."""
+    """Cannot {action} {path}: {problem}. Make that possible, or choose another with {flag}."""
 
 
 # --- Unavailable: try later -----------------------------------------------------------------------

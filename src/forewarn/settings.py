@@ -51,7 +51,7 @@ def _newer(text: str) -> str:
 
 def _number(least: float, most: float, unit: str) -> Callable[[str], float]:
     def read(text: str) -> float:
-        wrong = f"write a number {unit} from {least:g} to {most:g}"
+        wrong = f"write a number {unit} from {least:g} to {most:,.0f}"
         try:
             number = float(text)
         except ValueError:

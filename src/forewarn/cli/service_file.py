@@ -40,7 +40,7 @@ def write(data: str, found: Found) -> None:
             json.dump(found._asdict(), file)
         unfinished.replace(path)
     except OSError as error:
-        raise NotPermitted(action="write", path=path, flag="--data") from error
+        raise NotPermitted(action="write", path=path, problem=error.strerror, flag="--data") from error
 
 
 def remove(data: str) -> None:
@@ -67,7 +67,7 @@ def _read(path: Path) -> Found | None:
     except (FileNotFoundError, ValueError, TypeError):
         return None
     except OSError as error:
-        raise NotPermitted(action="read", path=path, flag="--data") from error
+        raise NotPermitted(action="read", path=path, problem=error.strerror, flag="--data") from error
 
 
 def _alive(pid: int) -> bool:

@@ -47,7 +47,7 @@ def open_database(folder: Path | None) -> tuple[sqlite3.Connection, IO[str] | No
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = _lock(folder)
     except OSError as error:
-        raise NotPermitted(action="write to", path=folder, flag="--data") from error
+        raise NotPermitted(action="write to", path=folder, problem=error.strerror, flag="--data") from error
     path = folder / DATABASE_NAME
     try:
         if not path.exists():
