@@ -8,9 +8,8 @@ published can be taken back by a crash.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from forewarn.core.durations import to_text
 from forewarn.core.ledger import Draft, Ledger
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from forewarn.ports import Clock, Store
 
 T = TypeVar("T")
+Waiting: TypeAlias = "tuple[Callable[[Draft, datetime], Any], asyncio.Future[Any]]"
+"""An order, and who waits for its outcome."""
 
 LONGEST_WAIT_SECONDS = 0.05
 """How long an order that can wait does."""
@@ -40,8 +41,10 @@ class Writer:
         self._clock = clock
         self._store = store
         self._committed = committed
-        self._queue: list[tuple[Callable[[Draft, datetime], Any], asyncio.Future[Any]]] = []
+        self._queue: list[Waiting] = []
+        self._patient: list[Waiting] = []
         self._stirred = asyncio.Event()
+        self._later: asyncio.TimerHandle | None = None
         self._thread = StoreThread()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -63,25 +66,36 @@ class Writer:
     async def order(self, order: Callable[[Draft, datetime], T], *, can_wait: bool = False) -> T:
         """What the order returned, once it is on disk; or what it raised, and then nothing has changed.
 
-        An order that can wait goes with the next one that cannot, or by itself a moment later.
+        Orders that can wait are written together, a moment later: what nobody waits for should not
+        make a commit that somebody waits for any larger.
         """
         if self._stopping:
             raise Stopping
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._queue.append((order, future))
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.idle.clear()
         if can_wait:
-            loop.call_later(LONGEST_WAIT_SECONDS, self._stirred.set)
+            self._patient.append((order, future))
+            if self._later is None:
+                self._later = asyncio.get_running_loop().call_later(LONGEST_WAIT_SECONDS, self._take_patient)
         else:
+            self._queue.append((order, future))
             self._stirred.set()
         return await future
 
     async def until_idle(self) -> None:
         """Until nothing is left to write."""
         while not self.idle.is_set():
-            self._stirred.set()
+            self._take_patient()
             await self.idle.wait()
+
+    def _take_patient(self) -> None:
+        """What could wait has waited long enough."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        self._queue += self._patient
+        self._patient = []
+        self._stirred.set()
 
     async def in_store(self, call: Callable[..., T], *arguments: Any) -> T:
         """Call the store in its own thread."""
@@ -94,10 +108,10 @@ class Writer:
             batch, self._queue = self._queue, []
             if batch:
                 await self._write(batch)
-            if not self._queue:
+            if not self._queue and not self._patient:
                 self.idle.set()
 
-    async def _write(self, batch: list[tuple[Callable[[Draft, datetime], Any], asyncio.Future[Any]]]) -> None:
+    async def _write(self, batch: list[Waiting]) -> None:
         now = self._clock.now()
         whole = Draft(self.ledger)
         outcomes: list[tuple[asyncio.Future[Any], Any, Exception | None]] = []
@@ -108,7 +122,7 @@ class Writer:
             except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the order, not to the writer
                 outcomes.append((future, None, error))
             else:
-                whole.changes.absorb(draft.changes)
+                whole.changes = whole.changes.absorb(draft.changes)
                 outcomes.append((future, result, None))
         if whole.changes:
             try:
@@ -130,7 +144,7 @@ class Writer:
 
     async def _commit(self, changes: Changes) -> None:
         first = self.ledger.sequence + 1
-        changes.history = [replace(entry, sequence=first + i) for i, entry in enumerate(changes.history)]
+        changes.history = [entry._replace(sequence=first + i) for i, entry in enumerate(changes.history)]
         if self._clock.virtual:
             changes.facts["virtual_now"] = to_text(self._clock.now())
         await self.in_store(self._store.commit, changes)

@@ -28,7 +28,7 @@ OPERATION = Operation(
     requested_by="user",
     requested_at=NOW,
     events=("ev-1",),
-    unnoticed={"db": "db has never asked: no notice"},
+    unnoticed=(("db", "db has never asked: no notice"),),
 )
 EVENT = Event(
     id="ev-1",
@@ -116,16 +116,8 @@ def check_everything(store: Store) -> None:
 
 def test_what_is_over_is_kept_but_not_loaded(store: Store) -> None:
     store.commit(everything())
-    over = Event(
-        **{**{name: getattr(EVENT, name) for name in EVENT.__slots__}, "status": Status.COMPLETED, "ended_at": NOW}
-    )
-    done = Operation(
-        **{
-            **{name: getattr(OPERATION, name) for name in OPERATION.__slots__},
-            "progress": Progress.DONE,
-            "ended_at": NOW,
-        }
-    )
+    over = EVENT._replace(status=Status.COMPLETED, ended_at=NOW)
+    done = OPERATION._replace(progress=Progress.DONE, ended_at=NOW)
     store.commit(Changes(operations={"op-1": done}, events={"ev-1": over}))
     saved = store.load()
     assert (saved.operations, saved.events) == ([], [])

@@ -147,7 +147,7 @@ async def test_a_group_that_never_asked_gets_no_notice_and_history_says_so() -> 
         operation = await engine.request("restart", ["db-0"], by="user")
         assert operation.events == ()
         assert operation.progress is Progress.STARTED
-        assert operation.unnoticed == {"db-0": "db-0 has never asked: no notice"}
+        assert dict(operation.unnoticed) == {"db-0": "db-0 has never asked: no notice"}
         await engine.enable("db-0", by="db-0")
         assert engine.document("db-0").events == ()
         entries = await engine.history(HistoryFilter(operation=operation.id))
@@ -166,7 +166,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
         await engine.advance(timedelta(hours=1))
         assert not engine.document("web").enabled
         operation = await engine.request("restart", ["web-0"], by="user")
-        assert operation.unnoticed == {"web": "web has not asked for 1d: no notice"}
+        assert dict(operation.unnoticed) == {"web": "web has not asked for 1d: no notice"}
         await engine.enable("web", by="web-0")
         document = engine.document("web")
         assert (document.incarnation, document.enabled) == (0, True)

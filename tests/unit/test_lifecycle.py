@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -53,7 +52,7 @@ CELLS: list[tuple[Status, Trigger, Status | type[ForewarnError]]] = [
 
 @pytest.mark.parametrize(("status", "trigger", "outcome"), CELLS)
 def test_cell(status: Status, trigger: Trigger, outcome: Status | type[ForewarnError]) -> None:
-    event = replace(EVENT, status=status)
+    event = EVENT._replace(status=status)
     if isinstance(outcome, Status):
         after = step(event, trigger, LATER, by="web-0")
         assert after.status is outcome
@@ -89,9 +88,9 @@ def test_an_approval_lets_it_start_at_once_and_is_kept_as_it_was_first_given() -
     ("event", "moment"),
     [
         (EVENT, LATER),
-        (replace(EVENT, approved_at=NOW, approved_by="web-0"), None),
-        (replace(EVENT, status=S.STARTED), None),
-        (replace(EVENT, status=S.COMPLETED), None),
+        (EVENT._replace(approved_at=NOW, approved_by="web-0"), None),
+        (EVENT._replace(status=S.STARTED), None),
+        (EVENT._replace(status=S.COMPLETED), None),
     ],
 )
 def test_due(event: Event, moment: datetime | None) -> None:
@@ -100,4 +99,4 @@ def test_due(event: Event, moment: datetime | None) -> None:
 
 def test_what_is_over_says_when_it_ended() -> None:
     assert step(EVENT, T.CANCEL, NOW).ended_at == NOW
-    assert step(replace(EVENT, status=S.STARTED), T.FINISH, LATER).ended_at == LATER
+    assert step(EVENT._replace(status=S.STARTED), T.FINISH, LATER).ended_at == LATER

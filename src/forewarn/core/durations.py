@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from forewarn.errors import BadDuration
 
@@ -48,8 +49,12 @@ def whole_second_up(moment: datetime) -> datetime:
     return moment.replace(microsecond=0) + timedelta(seconds=1)
 
 
+@lru_cache(256)
 def to_text(moment: datetime) -> str:
-    """ISO 8601 in UTC with microseconds: sorts as text in the order of time."""
+    """ISO 8601 in UTC with microseconds: sorts as text in the order of time.
+
+    Remembered, because everything that is decided together happened at the same moment.
+    """
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -30,8 +29,7 @@ class Source(StrEnum):
     USER = "User"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(NamedTuple):
     """What one group is told of one operation. Its id never changes."""
 
     id: str
@@ -52,8 +50,7 @@ class Event:
     ended_at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """What a group would be answered now: its live events in the order they came about.
 
     `enabling` names the period since the group's service was last enabled; incarnations

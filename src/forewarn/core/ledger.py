@@ -30,8 +30,7 @@ class Delivery(NamedTuple):
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """One row of history: who, what, when, why."""
 
     at: datetime
@@ -69,8 +68,10 @@ class Changes:
             or self.history
         )
 
-    def absorb(self, later: Changes) -> None:
-        """Take over changes that were made on top of these."""
+    def absorb(self, later: Changes) -> Changes:
+        """Both together; `later` were made on top of these."""
+        if not self:
+            return later
         self.operations.update(later.operations)
         self.events.update(later.events)
         self.deliveries.update(later.deliveries)
@@ -79,6 +80,7 @@ class Changes:
             self.fleet, self.fleet_change = later.fleet, later.fleet_change
         self.facts.update(later.facts)
         self.history.extend(later.history)
+        return self
 
 
 class Ledger:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -57,14 +56,14 @@ def step(event: Event, trigger: Trigger, now: datetime, by: str = "") -> Event:
     if not isinstance(after, Status):
         raise after(event_id=event.id, status=event.status.lower())
     if trigger is Trigger.APPROVE and event.status is Status.SCHEDULED and event.approved_at is None:
-        return replace(event, approved_at=now, approved_by=by)
+        return event._replace(approved_at=now, approved_by=by)
     if after is event.status:
         return event
     if trigger is Trigger.START:
         if not may_start(event, now):
             raise TooEarly(event_id=event.id, not_before=to_text(event.not_before))
-        return replace(event, status=after, started_at=now)
-    return replace(event, status=after, ended_at=now)
+        return event._replace(status=after, started_at=now)
+    return event._replace(status=after, ended_at=now)
 
 
 def may_start(event: Event, now: datetime) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -86,8 +85,7 @@ class Progress(StrEnum):
         return self is Progress.PENDING or self is Progress.STARTED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(NamedTuple):
     """A cause at work on some VMs. Makes one event per group that listens; starts when all of them may."""
 
     id: str
@@ -97,8 +95,8 @@ class Operation:
     requested_at: datetime
     progress: Progress = Progress.PENDING
     events: tuple[str, ...] = ()
-    unnoticed: dict[str, str] = field(default_factory=dict)
-    """Groups that get no notice, and why."""
+    unnoticed: tuple[tuple[str, str], ...] = ()
+    """Groups that get no notice, each with the reason."""
     started_at: datetime | None = None
     carried_out_at: datetime | None = None
     settles_at: datetime | None = None

@@ -5,7 +5,7 @@ Each function either writes its whole outcome to the draft or raises and leaves 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -60,11 +60,18 @@ def request(
         raise NothingToDo
     groups = list(dict.fromkeys(draft.fleet.vm(name).group for name in names))
     unnoticed = {group: why for group in groups if (why := why_no_notice(draft, group, now, pace))}
-    operation = Operation(id=new_id(), cause=cause, vms=names, requested_by=by, requested_at=now, unnoticed=unnoticed)
+    operation = Operation(
+        id=new_id(),
+        cause=cause,
+        vms=names,
+        requested_by=by,
+        requested_at=now,
+        unnoticed=tuple(unnoticed.items()),
+    )
     events = plan_events(
         operation, draft.fleet, [group for group in groups if group not in unnoticed], now, pace.speed, new_id
     )
-    operation = replace(operation, events=tuple(event.id for event in events))
+    operation = operation._replace(events=tuple(event.id for event in events))
     draft.note(Entry(at=now, what="requested", by=by, operation=operation.id, vms=names, why=cause))
     for group, why in unnoticed.items():
         draft.note(Entry(at=now, what="not told", by=ENGINE, group=group, operation=operation.id, vms=names, why=why))
@@ -116,7 +123,7 @@ def cancel(draft: Draft, now: datetime, event_id: str, by: str, why: str = "") -
     for told in _events_of(draft, operation):
         draft.put_event(step(told, Trigger.CANCEL, now))
         _note(draft, now, "cancelled", by, told, why)
-    draft.put_operation(replace(operation, progress=Progress.CANCELLED, ended_at=now))
+    draft.put_operation(operation._replace(progress=Progress.CANCELLED, ended_at=now))
     return draft.changes.events[event_id]
 
 
@@ -128,7 +135,7 @@ def move(draft: Draft, now: datetime, pace: Pace, operation_id: str) -> Operatio
     events = _events_of(draft, operation)
     if operation.progress is Progress.PENDING and all(may_start(event, now) for event in events):
         settles_at = now + pace.quicken(CAUSES[operation.cause].settle)
-        operation = replace(operation, progress=Progress.STARTED, started_at=now, settles_at=settles_at)
+        operation = operation._replace(progress=Progress.STARTED, started_at=now, settles_at=settles_at)
         for event in events:
             draft.put_event(step(event, Trigger.START, now))
             _note(
@@ -149,7 +156,7 @@ def move(draft: Draft, now: datetime, pace: Pace, operation_id: str) -> Operatio
         for event in events:
             draft.put_event(step(event, Trigger.FINISH, now))
             _note(draft, now, "completed", ENGINE, event)
-        operation = replace(operation, progress=Progress.DONE, ended_at=now)
+        operation = operation._replace(progress=Progress.DONE, ended_at=now)
         draft.put_operation(operation)
     return operation
 
@@ -159,7 +166,7 @@ def carried_out(draft: Draft, now: datetime, pace: Pace, operation_id: str) -> N
     operation = draft.operation(operation_id)
     if operation is None or operation.progress is not Progress.STARTED or operation.carried_out_at is not None:
         return
-    draft.put_operation(replace(operation, carried_out_at=now))
+    draft.put_operation(operation._replace(carried_out_at=now))
     draft.note(
         Entry(
             at=now,
@@ -237,7 +244,7 @@ def _end(draft: Draft, now: datetime, operation: Operation, by: str, why: str) -
         draft.put_event(step(event, Trigger.FINISH if started else Trigger.CANCEL, now))
         _note(draft, now, "completed" if started else "cancelled", by, event, why)
     progress = Progress.DONE if started else Progress.CANCELLED
-    draft.put_operation(replace(operation, progress=progress, ended_at=now))
+    draft.put_operation(operation._replace(progress=progress, ended_at=now))
 
 
 def _events_of(draft: Draft | Ledger, operation: Operation) -> list[Event]:

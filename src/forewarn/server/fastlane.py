@@ -1,4 +1,4 @@
-"""The poll, answered in the protocol: the protocol of intake.py with a shortcut.
+"""The poll, answered in the protocol: the protocol of intake.py and approvals.py with a shortcut.
 
 A GET of the document that is in order in every respect is answered at once with bytes that are
 already rendered. Everything else goes on to the ASGI application, which gives the same answers. A
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forewarn.server.intake import Intake
-from forewarn.server.metadata import EVENTS_PATH
+from forewarn.server.approvals import Approvals
+from forewarn.server.metadata import EVENTS_PATH, LARGEST_BODY
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 LARGEST_REMEMBERED = 2048
 
 # A request with one of these is for the application to judge.
-_SLOW_HEADERS = frozenset(
-    (b"x-forwarded-for", b"prefer", b"content-length", b"transfer-encoding", b"upgrade", b"expect", b"connection")
-)
+_SLOW_HEADERS = frozenset((b"x-forwarded-for", b"prefer", b"transfer-encoding", b"upgrade", b"expect", b"connection"))
 
 
 class Poll(NamedTuple):
-    """All that matters of a GET of the document."""
+    """All that matters of the head of a GET of the document, or of a POST to it."""
 
     version: ApiVersion
     if_none_match: bytes | None
+    length: int = 0
+    """How long the body is."""
 
 
 class Lane:
@@ -51,6 +51,7 @@ class Lane:
         limited: bool = True,
         fast: bool = True,
     ) -> None:
+        self.engine = engine
         self.callers = callers
         self.pages = pages
         self.stamp = stamp
@@ -70,11 +71,11 @@ class Lane:
         self.epoch += 1
 
 
-class FastLane(Intake):
+class FastLane(Approvals):
     """One connection to the metadata service."""
 
     def __init__(self, *arguments: Any, lane: Lane, listener: str | None = None, **options: Any) -> None:
-        super().__init__(lane.stamp, *arguments, **options)
+        super().__init__(lane.engine, lane.stamp, *arguments, **options)
         self._lane = lane
         self._listener = listener
         self._caller: Caller | None = None
@@ -147,13 +148,14 @@ class FastLane(Intake):
             self._caller = self._lane.callers.find(peer, called, self._listener)
         return self._caller
 
-    def _read_poll(self) -> Poll | None:
-        """The request as a poll, if it is one in every respect."""
+    def _read_request(self) -> Poll | None:
+        """The request as a poll or an approval, if it is one in every respect that its head can show."""
         version = self._lane.targets.get(self.url.lower())
-        if version is None or self.parser.get_method() != b"GET" or self.parser.get_http_version() != "1.1":
+        if version is None or self.parser.get_http_version() != "1.1":
             return None
         is_true = not version.header_enforced
         if_none_match = None
+        length = 0
         for name, value in self.headers:
             if name == b"metadata":
                 if value.strip().lower() != b"true":
@@ -163,9 +165,11 @@ class FastLane(Intake):
                 if if_none_match is not None or b"," in value or b"*" in value or b"W/" in value:
                     return None
                 if_none_match = value.strip(b" \t")
+            elif name == b"content-length":
+                length = int(value)
             elif name in _SLOW_HEADERS and (name != b"connection" or value.lower() != b"keep-alive"):
                 return None
-        return Poll(version, if_none_match) if is_true else None
+        return Poll(version, if_none_match, length) if is_true else None
 
     # --- The parser's callbacks -------------------------------------------------------------------
 
@@ -175,11 +179,14 @@ class FastLane(Intake):
         self._begun += 1
 
     def _on_request(self) -> None:
-        poll = self._read_poll()
-        if poll is not None and self._answer(poll):
+        poll = self._read_request()
+        method = self.parser.get_method()
+        if poll is not None and method == b"GET" and not poll.length and self._answer(poll):
             self._answered_here = True
             return
-        self.scope["state"]["caller"] = self._settle_caller()
+        caller = self.scope["state"]["caller"] = self._settle_caller()
+        if poll is not None and method == b"POST" and caller is not None and poll.length <= LARGEST_BODY:
+            self.take_approval(caller)
         super()._on_request()
 
     def on_body(self, body: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import from_text, to_text
@@ -19,6 +20,12 @@ Row = tuple[Any, ...]
 
 _EMPTY = "[]"
 """Most VMs have no tags and no policy: they share one empty tuple instead of parsing it each time."""
+
+
+@lru_cache(256)
+def _listed(names: tuple[str, ...]) -> str:
+    """Names as JSON. Remembered, because an operation, its event and its history name the same VMs."""
+    return json.dumps(names)
 
 
 def moment_to_text(moment: datetime | None) -> str | None:
@@ -65,12 +72,12 @@ def operation_to_row(operation: Operation) -> Row:
     return (
         operation.id,
         operation.cause,
-        json.dumps(operation.vms),
+        _listed(operation.vms),
         operation.requested_by,
         to_text(operation.requested_at),
         operation.progress.value,
-        json.dumps(operation.events),
-        json.dumps(operation.unnoticed),
+        _listed(operation.events),
+        json.dumps(dict(operation.unnoticed)) if operation.unnoticed else "{}",
         moment_to_text(operation.started_at),
         moment_to_text(operation.carried_out_at),
         moment_to_text(operation.settles_at),
@@ -87,7 +94,7 @@ def operation_from_row(row: Row) -> Operation:
         requested_at=from_text(row[4]),
         progress=Progress(row[5]),
         events=tuple(json.loads(row[6])),
-        unnoticed=json.loads(row[7]),
+        unnoticed=tuple(json.loads(row[7]).items()),
         started_at=_moment(row[8]),
         carried_out_at=_moment(row[9]),
         settles_at=_moment(row[10]),
@@ -102,7 +109,7 @@ def event_to_row(event: Event) -> Row:
         event.group,
         event.type,
         event.status.value,
-        json.dumps(event.resources),
+        _listed(event.resources),
         to_text(event.not_before),
         event.description,
         event.source.value,
@@ -144,7 +151,7 @@ def entry_to_row(entry: Entry) -> Row:
         entry.group,
         entry.event,
         entry.operation,
-        json.dumps(entry.vms),
+        _listed(entry.vms),
         entry.why,
     )
 

@@ -65,7 +65,8 @@ class SqliteStore:
             self._save_fleet(changes.fleet_change)
         self._many("save_operation", map(rows.operation_to_row, changes.operations.values()))
         self._many("save_event", map(rows.event_to_row, changes.events.values()))
-        self._save_deliveries(changes)
+        if changes.deliveries or changes.heard:
+            self._save_deliveries(changes)
         self._many("save_fact", changes.facts.items())
         self._many("save_history", map(rows.entry_to_row, changes.history))
         self._db.execute("COMMIT")
