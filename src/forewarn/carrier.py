@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forewarn.core.operations import CAUSES
@@ -12,7 +13,7 @@ from forewarn.errors import ForewarnError, Stopping
 from forewarn.ports import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from forewarn.core.operations import Operation
     from forewarn.ports import Clock, Fabric
@@ -24,13 +25,17 @@ RETRY_AFTER = timedelta(seconds=30)
 
 
 class Carrier:
-    """The operations that the fabric is working on. `done` writes that one is carried out."""
+    """The operations that the fabric is working on. `write` puts on disk that some are carried out."""
 
-    def __init__(self, clock: Clock, fabric: Fabric, done: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self, clock: Clock, fabric: Fabric, write: Callable[[Callable[[], list[str]]], asyncio.Future[None]]
+    ) -> None:
         self.changed = asyncio.Event()
         """Set when one is finished."""
         self._clock = clock
-        self._done = done
+        self._write = write
+        self._carried_out: list[str] = []
+        self._written: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._verbs = {"Freeze": fabric.freeze, "Reboot": fabric.reboot, "Redeploy": fabric.redeploy}
 
@@ -59,7 +64,7 @@ class Carrier:
         while True:
             try:
                 await self._verbs[cause.event_type](order)
-                await self._done(operation.id)
+                await asyncio.shield(self._report(operation.id))
             except Stopping:
                 return
             except ForewarnError as error:
@@ -69,3 +74,16 @@ class Carrier:
                     await self._clock.sleep_until(again_at)
             else:
                 return
+
+    def _report(self, operation_id: str) -> asyncio.Future[None]:
+        """Those that are carried out until the writer comes to it are written by one order."""
+        if self._written is None:
+            self._carried_out = []
+            self._written = self._write(partial(self._close_report, self._carried_out))
+        self._carried_out.append(operation_id)
+        return self._written
+
+    def _close_report(self, operation_ids: list[str]) -> list[str]:
+        if operation_ids is self._carried_out:
+            self._written = None
+        return operation_ids

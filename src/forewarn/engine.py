@@ -84,7 +84,6 @@ class Engine:
                 self._watch_silence(delivery.group)
         unfinished = [o for o in ledger.operations.values() if o.progress is Progress.STARTED and not o.carried_out_at]
         await self._fabric.recover([operation.id for operation in unfinished])
-        self._writer.start()
         for operation in unfinished:
             self._carrier.take(operation)
         self._timekeeper.start()
@@ -115,6 +114,12 @@ class Engine:
     async def approve(self, ids: Sequence[str], by: str, group: str | None = None) -> None:
         """Let events start early; with a group, only events of that group are known."""
         await self._writer.order(lambda draft, now: orders.approve(draft, now, self.pace, ids, by, group))
+
+    def approve_and_tell(
+        self, ids: Sequence[str], by: str, group: str, tell: Callable[[None, BaseException | None], None]
+    ) -> None:
+        """The same for who cannot wait: `tell` is called when it is on disk, or with what was wrong."""
+        self._writer.submit_and_tell(lambda draft, now: orders.approve(draft, now, self.pace, ids, by, group), tell)
 
     async def cancel(self, event_id: str, by: str) -> Event:
         """Withdraw an event that has not started."""
@@ -178,11 +183,14 @@ class Engine:
         """Move a virtual clock on; returns when everything due by then is done."""
         return await self._timekeeper.advance(length)
 
-    async def _carried_out(self, operation_id: str) -> None:
-        # Nobody is answered by this, and after a crash the fabric is asked again: it need not cost a commit of its own.
-        await self._writer.order(
-            lambda draft, now: orders.carried_out(draft, now, self.pace, operation_id), can_wait=True
-        )
+    def _carried_out(self, take: Callable[[], list[str]]) -> asyncio.Future[None]:
+        """Note what the fabric has done. Nobody is answered by that, and after a crash the fabric is asked again."""
+
+        def order(draft: Draft, now: datetime) -> None:
+            for operation_id in take():
+                orders.carried_out(draft, now, self.pace, operation_id)
+
+        return self._writer.submit(order, can_wait=True)
 
     # --- Reading: memory only ---------------------------------------------------------------------
 

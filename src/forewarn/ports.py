@@ -43,10 +43,10 @@ class Saved:
 
 
 class HistoryFilter(NamedTuple):
-    """Which rows of history are asked for."""
+    """Which rows of history are asked for: an operation's, of those an event's, or a group's; else all."""
 
-    event: str = ""
     operation: str = ""
+    event: str = ""
     group: str = ""
     limit: int = 1000
 

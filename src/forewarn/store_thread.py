@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Done = Callable[[Any, BaseException | None], None]
+
 T = TypeVar("T")
 
 
@@ -21,14 +23,27 @@ class StoreThread:
     """Runs what it is given, one after the other."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Done, asyncio.AbstractEventLoop] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
+
+    def submit(self, call: Callable[[], Any], done: Done) -> None:
+        """Run the call there; `done` is called here with what it returned or raised."""
+        self._calls.put((call, done, asyncio.get_running_loop()))
 
     async def call(self, call: Callable[[], T]) -> T:
         """What the call returned or raised, there."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.put((call, future))
+
+        def done(result: T, error: BaseException | None) -> None:
+            if future.done():  # whoever waited has gone away
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.submit(call, done)
         return await future
 
     def stop(self) -> None:
@@ -38,19 +53,10 @@ class StoreThread:
 
     def _run(self) -> None:
         while (given := self._calls.get()) is not None:
-            call, future = given
+            call, done, loop = given
             try:
                 result = call()
             except BaseException as error:  # noqa: BLE001 - it belongs to the caller
-                future.get_loop().call_soon_threadsafe(_settle, future, None, error)
+                loop.call_soon_threadsafe(done, None, error)
             else:
-                future.get_loop().call_soon_threadsafe(_settle, future, result, None)
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # whoever waited has gone away
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+                loop.call_soon_threadsafe(done, result, None)

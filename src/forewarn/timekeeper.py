@@ -92,12 +92,13 @@ class Timekeeper:
 
     async def until_quiet(self, clock: VirtualClock) -> None:
         """Until no order is under way and the fabric only waits for time to move."""
-        while True:
-            await self._writer.until_idle()
-            self._carrier.changed.clear()
-            if len(self._carrier) <= clock.sleeping:
-                return
-            await self._carrier.changed.wait()
+        with self._writer.hurry():
+            while True:
+                await self._writer.until_idle()
+                self._carrier.changed.clear()
+                if len(self._carrier) <= clock.sleeping:
+                    return
+                await self._carrier.changed.wait()
 
     async def _keep_time(self) -> None:
         """Under a clock that runs by itself: tick when something is due, and write each minute who was heard."""

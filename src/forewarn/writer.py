@@ -3,13 +3,17 @@
 A batch is decided on a draft, committed in the store's thread, and only then taken over by the
 ledger, published and answered. So whoever is answered can rely on the disk, and nothing that was
 published can be taken back by a crash.
+
+It is written with callbacks, not as a task: an approval should not wait for three turns of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from forewarn.core.durations import to_text
 from forewarn.core.ledger import Draft, Ledger
@@ -17,18 +21,25 @@ from forewarn.errors import Stopping, StoreFailed
 from forewarn.store_thread import StoreThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from forewarn.core.ledger import Changes
     from forewarn.ports import Clock, Store
 
-T = TypeVar("T")
-Waiting: TypeAlias = "tuple[Callable[[Draft, datetime], Any], asyncio.Future[Any]]"
-"""An order, and who waits for its outcome."""
+    Tell = Callable[[Any, BaseException | None], None]
 
-LONGEST_WAIT_SECONDS = 0.05
+T = TypeVar("T")
+
+LONGEST_WAIT_SECONDS = 0.2
 """How long an order that can wait does."""
+
+
+class Waiting(NamedTuple):
+    """An order, and how whoever waits is told what came of it: a result, or an error."""
+
+    order: Callable[[Draft, datetime], Any]
+    tell: Tell
 
 
 class Writer:
@@ -36,57 +47,80 @@ class Writer:
 
     def __init__(self, clock: Clock, store: Store, committed: Callable[[Changes, Ledger], None]) -> None:
         self.ledger = Ledger()
-        self.idle = asyncio.Event()
-        """Set while no order waits or is being written."""
         self._clock = clock
         self._store = store
         self._committed = committed
         self._queue: list[Waiting] = []
         self._patient: list[Waiting] = []
-        self._stirred = asyncio.Event()
+        self._singly: deque[Waiting] = deque()
+        """Orders of a batch that could not be written: each gets a chance of its own."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._writing = False
+        self._begin_handle: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
+        self._hurried = 0
         self._thread = StoreThread()
-        self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        self.idle.set()
-
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._write_forever())
 
     async def stop(self) -> None:
         """Write what was ordered, refuse what comes now, and let go of the store."""
         self._stopping = True
         await self.until_idle()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
         await self.in_store(self._store.close)
         self._thread.stop()
 
-    async def order(self, order: Callable[[Draft, datetime], T], *, can_wait: bool = False) -> T:
-        """What the order returned, once it is on disk; or what it raised, and then nothing has changed.
+    def submit(self, order: Callable[[Draft, datetime], T], *, can_wait: bool = False) -> asyncio.Future[T]:
+        """Gets what the order returned, once it is on disk; or what it raised, and then nothing has changed.
 
         Orders that can wait are written together, a moment later: what nobody waits for should not
         make a commit that somebody waits for any larger.
         """
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.submit_and_tell(order, partial(_settle, outcome), can_wait=can_wait)
+        return outcome
+
+    def submit_and_tell(self, order: Callable[[Draft, datetime], Any], tell: Tell, *, can_wait: bool = False) -> None:
+        """The same, with a callback instead of a future: called once it is so, not a turn of the loop later.
+
+        Never from within this call.
+        """
         if self._stopping:
-            raise Stopping
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.idle.clear()
-        if can_wait:
-            self._patient.append((order, future))
+            asyncio.get_running_loop().call_soon(tell, None, Stopping())
+            return
+        self._idle.clear()
+        if can_wait and not self._hurried:
+            self._patient.append(Waiting(order, tell))
             if self._later is None:
                 self._later = asyncio.get_running_loop().call_later(LONGEST_WAIT_SECONDS, self._take_patient)
         else:
-            self._queue.append((order, future))
-            self._stirred.set()
-        return await future
+            self._queue.append(Waiting(order, tell))
+            self._begin_soon()
+
+    async def order(self, order: Callable[[Draft, datetime], T], *, can_wait: bool = False) -> T:
+        """The same, for whoever has the time to wait here."""
+        return await self.submit(order, can_wait=can_wait)
+
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """Meanwhile no order waits: somebody waits for everything to be done."""
+        self._hurried += 1
+        self._take_patient()
+        try:
+            yield
+        finally:
+            self._hurried -= 1
 
     async def until_idle(self) -> None:
         """Until nothing is left to write."""
-        while not self.idle.is_set():
-            self._take_patient()
-            await self.idle.wait()
+        with self.hurry():
+            await self._idle.wait()
+
+    async def in_store(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Call the store in its own thread."""
+        return await self._thread.call(partial(call, *arguments))
+
+    # --- From order to answer ---------------------------------------------------------------------
 
     def _take_patient(self) -> None:
         """What could wait has waited long enough."""
@@ -95,57 +129,87 @@ class Writer:
             self._later = None
         self._queue += self._patient
         self._patient = []
-        self._stirred.set()
+        self._begin_soon()
 
-    async def in_store(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Call the store in its own thread."""
-        return await self._thread.call(partial(call, *arguments))
+    def _begin_soon(self) -> None:
+        # Not at once: what arrives in this turn of the loop goes into the same batch.
+        if not self._writing and self._begin_handle is None:
+            self._begin_handle = asyncio.get_running_loop().call_soon(self._begin)
 
-    async def _write_forever(self) -> None:
-        while True:
-            await self._stirred.wait()
-            self._stirred.clear()
-            batch, self._queue = self._queue, []
-            if batch:
-                await self._write(batch)
-            if not self._queue and not self._patient:
-                self.idle.set()
+    def _begin(self) -> None:
+        """Decide the next batch and hand it to the store."""
+        self._begin_handle = None
+        while self._singly or self._queue:
+            if self._singly:
+                batch = [self._singly.popleft()]
+            else:
+                batch, self._queue = self._queue, []
+            changes, outcomes = self._decide(batch)
+            if changes:
+                self._writing = True
+                commit = partial(self._store.commit, changes)
+                self._thread.submit(commit, partial(self._finish, batch, changes, outcomes))
+                return
+            _answer(outcomes)
+        if not self._patient:
+            self._idle.set()
 
-    async def _write(self, batch: list[Waiting]) -> None:
+    def _decide(self, batch: list[Waiting]) -> tuple[Changes, list[Outcome]]:
         now = self._clock.now()
         whole = Draft(self.ledger)
-        outcomes: list[tuple[asyncio.Future[Any], Any, Exception | None]] = []
-        for order, future in batch:
+        outcomes = []
+        for waiting in batch:
+            # On a draft of its own, so that an order that fails leaves nothing in the others' way.
             draft = Draft(whole)
             try:
-                result = order(draft, now)
+                result = waiting.order(draft, now)
             except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the order, not to the writer
-                outcomes.append((future, None, error))
+                outcomes.append(Outcome(waiting.tell, None, error))
             else:
                 whole.changes = whole.changes.absorb(draft.changes)
-                outcomes.append((future, result, None))
-        if whole.changes:
-            try:
-                await self._commit(whole.changes)
-            except StoreFailed as error:
-                if len(batch) > 1:
-                    # One order may be what the disk has no room for: the others get their own chance.
-                    for single in batch:
-                        await self._write([single])
-                    return
-                outcomes = [(future, None, error) for future, _, _ in outcomes]
-        for future, result, failure in outcomes:
-            if future.done():  # whoever gave the order has gone away
-                continue
-            if failure is not None:
-                future.set_exception(failure)
-            else:
-                future.set_result(result)
+                outcomes.append(Outcome(waiting.tell, result, None))
+        changes = whole.changes
+        if changes:
+            first = self.ledger.sequence + 1
+            changes.history = [entry._replace(sequence=first + i) for i, entry in enumerate(changes.history)]
+            if self._clock.virtual:
+                changes.facts["virtual_now"] = to_text(now)
+        return changes, outcomes
 
-    async def _commit(self, changes: Changes) -> None:
-        first = self.ledger.sequence + 1
-        changes.history = [entry._replace(sequence=first + i) for i, entry in enumerate(changes.history)]
-        if self._clock.virtual:
-            changes.facts["virtual_now"] = to_text(self._clock.now())
-        await self.in_store(self._store.commit, changes)
-        self._committed(changes, self.ledger)
+    def _finish(
+        self, batch: list[Waiting], changes: Changes, outcomes: list[Outcome], _: None, error: BaseException | None
+    ) -> None:
+        """The batch is on disk, or could not be written."""
+        self._writing = False
+        if error is None:
+            # Nothing else can come in between: whoever is told now will find the ledger as it is after the next line.
+            _answer(outcomes)
+            self._committed(changes, self.ledger)
+        elif isinstance(error, StoreFailed) and len(batch) > 1:
+            # One order may be what the disk has no room for: the others get their own chance.
+            self._singly.extend(batch)
+        else:
+            _answer([outcome._replace(error=error) for outcome in outcomes])
+        self._begin()
+
+
+class Outcome(NamedTuple):
+    """What whoever waits is to be told."""
+
+    tell: Tell
+    result: Any
+    error: BaseException | None
+
+
+def _answer(outcomes: list[Outcome]) -> None:
+    for tell, result, error in outcomes:
+        tell(result, error)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # whoever gave the order has gone away
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

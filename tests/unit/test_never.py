@@ -23,7 +23,7 @@ from forewarn.wire.document import render
 from forewarn.wire.versions import KNOWN_VERSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable
     from datetime import datetime
     from typing import Any
 
@@ -62,10 +62,10 @@ class NeverMachine(RuleBasedStateMachine):
         self.over: dict[str, Event] = {}
         self.seen: dict[str, tuple[str, int, bytes]] = {}
 
-    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def do(self, work: Awaitable[Any]) -> Any:
         return self.runner.run(self.do_and_settle(work))
 
-    async def do_and_settle(self, work: Coroutine[Any, Any, Any]) -> Any:
+    async def do_and_settle(self, work: Awaitable[Any]) -> Any:
         """Whether the fabric is a moment quicker or slower must not decide what a later step meets."""
         outcome = await work
         if isinstance(self.engine.clock, VirtualClock):

@@ -125,9 +125,11 @@ class Service:
                 pid=os.getpid(),
             ),
         )
-        # What is there now stays: it need not be looked through for garbage again and again.
+        # What is there now stays: it need not be looked through for garbage again and again. What comes
+        # is freed when it is let go, almost all of it: looking for cycles seldom is often enough.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
 
     async def stop(self) -> None:
         """Answer what is under way, also what is held back, then stop."""

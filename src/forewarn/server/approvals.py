@@ -8,6 +8,7 @@ a scope, calling an application and checking its headers, is left out.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -17,7 +18,7 @@ from forewarn.server.intake import Intake
 from forewarn.server.pages import SERVER
 from forewarn.server.problems import metadata_answer
 from forewarn.wire import refusals
-from forewarn.wire.answer import Answer
+from forewarn.wire.answer import Answer, error_answer
 from forewarn.wire.document import parse_start_requests
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Approvals(Intake):
     def __init__(self, engine: Engine, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._engine = engine
+        self._reading: RequestResponseCycle | None = None
+        """The approval whose turn it is, and whose body is still on its way."""
 
     def take_approval(self, caller: Caller) -> None:
         """The request whose head has just been read is an approval in order, by this caller."""
@@ -47,34 +50,51 @@ class Approvals(Intake):
         if caller is None or not caller.allowed():
             super()._start_asgi_task(cycle, app)
             return
-        self._under_way = cycle
-        task = self.loop.create_task(self._approve(cycle, caller))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
+        self._under_way = self._reading = cycle
+        self._judge_when_read()
 
-    async def _approve(self, cycle: RequestResponseCycle, caller: Caller) -> None:
-        while cycle.more_body and not cycle.disconnected:
-            await cycle.message_event.wait()
-            cycle.message_event.clear()
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if self._reading is not None:
             self.flow.resume_reading()
-        if cycle.disconnected:
-            return
-        try:
-            answer = await self._judge(cycle, caller)
-        except Exception:
-            logger.exception("An approval could not be answered.")
-            await cycle.send_500_response()
-            return
-        self._send(cycle, answer)
 
-    async def _judge(self, cycle: RequestResponseCycle, caller: Caller) -> Answer:
-        if cycle.scope["state"].get("broken"):
-            return refusals.MALFORMED
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._judge_when_read()
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._judge_when_read()
+
+    def _judge_when_read(self) -> None:
+        cycle = self._reading
+        if cycle is None or cycle.more_body:
+            return
+        self._reading = None
+        state = cycle.scope["state"]
+        if state.get("broken"):
+            self._send_soon(cycle, refusals.MALFORMED)
+            return
+        caller: Caller = state["approver"]
         try:
-            await self._engine.approve(parse_start_requests(bytes(cycle.body)), by=caller.vm, group=caller.group)
+            ids = parse_start_requests(bytes(cycle.body))
         except ForewarnError as error:
-            return metadata_answer(error)
-        return APPROVED
+            self._send_soon(cycle, metadata_answer(error))
+            return
+        self._engine.approve_and_tell(ids, caller.vm, caller.group, partial(self._on_approved, cycle))
+
+    def _on_approved(self, cycle: RequestResponseCycle, _: None, error: BaseException | None) -> None:
+        if error is None:
+            self._send(cycle, APPROVED)
+        elif isinstance(error, ForewarnError):
+            self._send(cycle, metadata_answer(error))
+        else:
+            logger.error("An approval could not be answered.", exc_info=error)
+            self._send(cycle, error_answer(500, "Internal server error."))
+
+    def _send_soon(self, cycle: RequestResponseCycle, answer: Answer) -> None:
+        """Not within the parser's callback: an answer lets the next request be parsed."""
+        self.loop.call_soon(self._send, cycle, answer)
 
     def _send(self, cycle: RequestResponseCycle, answer: Answer) -> None:
         if cycle.disconnected:
@@ -84,7 +104,6 @@ class Approvals(Intake):
         end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[answer.status] + head + self._stamp.next() + end + answer.body)
         cycle.response_started = cycle.response_complete = True
-        cycle.message_event.set()
         if not cycle.keep_alive:
             self.transport.close()
         cycle.on_response()

@@ -65,9 +65,9 @@ class SqliteStore:
             self._save_fleet(changes.fleet_change)
         self._many("save_operation", map(rows.operation_to_row, changes.operations.values()))
         self._many("save_event", map(rows.event_to_row, changes.events.values()))
-        if changes.deliveries or changes.heard:
-            self._save_deliveries(changes)
-        self._many("save_fact", changes.facts.items())
+        self._save_deliveries(changes)
+        if changes.facts:
+            self._many("save_fact", changes.facts.items())
         self._many("save_history", map(rows.entry_to_row, changes.history))
         self._db.execute("COMMIT")
 
@@ -89,7 +89,8 @@ class SqliteStore:
                 values = rows.delivery_to_row(delivery, changes.heard.get(group))
                 self._db.execute(_SQL["save_delivery"], values)
         only_heard = [group for group in changes.heard if group not in changes.deliveries]
-        self._many("save_heard", ((rows.moment_to_text(changes.heard[group]), group) for group in only_heard))
+        if only_heard:
+            self._many("save_heard", ((rows.moment_to_text(changes.heard[group]), group) for group in only_heard))
 
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.executemany(_SQL[statement], parameters)
@@ -106,9 +107,8 @@ class SqliteStore:
         return rows.operation_from_row(row) if row else None
 
     def history(self, wanted: HistoryFilter) -> list[Entry]:
-        return self._guarded(
-            lambda: list(map(rows.entry_from_row, self._db.execute(_SQL["history"], wanted._asdict())))
-        )
+        statement = _SQL["history_of_operation" if wanted.operation else "history"]
+        return self._guarded(lambda: list(map(rows.entry_from_row, self._db.execute(statement, wanted._asdict()))))
 
     def close(self) -> None:
         self._db.close()

@@ -35,9 +35,13 @@ SELECT * FROM operation WHERE id = ?;
 
 -- name: history
 SELECT at, what, by, sequence, group_name, event, operation, vms, why FROM history
-WHERE (:event = '' OR event = :event OR (event = '' AND operation = :operation))
-    AND (:operation = '' OR operation = :operation)
-    AND (:group = '' OR group_name = :group)
+WHERE (:group = '' OR group_name = :group)
+ORDER BY sequence LIMIT :limit;
+
+-- name: history_of_operation
+-- Of one event of it: also the rows that are about the operation as a whole.
+SELECT at, what, by, sequence, group_name, event, operation, vms, why FROM history
+WHERE operation = :operation AND operation <> '' AND (:event = '' OR event IN (:event, ''))
 ORDER BY sequence LIMIT :limit;
 
 -- name: save_fact
