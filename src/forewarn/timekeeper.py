@@ -112,8 +112,10 @@ class Timekeeper:
                 logger.warning("%s", error)
                 seconds = LOOK_AGAIN_SECONDS
                 await asyncio.sleep(seconds)
+            # Not wait_for: before Python 3.12 it can swallow the cancellation that is to end this loop.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._agenda.sooner.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._agenda.sooner.wait()
 
     def _seconds_to_next(self) -> float:
         self._agenda.sooner.clear()

@@ -139,6 +139,8 @@ class Writer:
     def _begin(self) -> None:
         """Decide the next batch and hand it to the store."""
         self._begin_handle = None
+        if self._writing:  # whoever was told of the last batch may have ordered more before this one began
+            return
         while self._singly or self._queue:
             if self._singly:
                 batch = [self._singly.popleft()]

@@ -291,3 +291,27 @@ async def test_after_a_restart_everything_goes_on_and_what_fell_due_is_done_once
     await engine.advance(10 * MINUTE)
     assert await words(engine, event) == ["requested", "scheduled", "started", "carried out", "completed"]
     await engine.stop()
+
+
+async def test_whoever_is_told_may_order_more_at_once_and_still_only_one_batch_is_written_at_a_time() -> None:
+    async with running_engine() as engine:
+        loop = asyncio.get_running_loop()
+        events = [await only_event(engine, "restart", "db-0") for _ in range(30)]
+        finished = loop.create_future()
+        more: list[asyncio.Task[object]] = []
+
+        def approve_next(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                finished.set_exception(error)
+            elif events:
+                engine.approve_and_tell([events.pop().id], "db-0", "db-0", approve_next)
+                loop.call_soon(lambda: more.append(asyncio.ensure_future(engine.request("restart", ["web-0"], by="x"))))
+            else:
+                finished.set_result(None)
+
+        approve_next(None, None)
+        await finished
+        await asyncio.gather(*more)
+        entries = await engine.history(HistoryFilter(limit=10_000))
+        assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
+        assert len(engine.document("web").events) == 30

@@ -153,7 +153,8 @@ class Metadata:
         delay_seconds = self._rules.first_get_delay.total_seconds()
         if delay_seconds:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), delay_seconds)
+                async with asyncio.timeout(delay_seconds):
+                    await self._stopping.wait()
         await self._engine.enable(caller.group, by=caller.vm)
 
     async def _approve(self, request: Request, caller: Caller) -> Answer:
