@@ -69,12 +69,13 @@ def test_vms_are_listed_and_shown(service: Service) -> None:
 
 def test_a_restart_from_announcement_to_the_end(service: Service) -> None:
     said = run(service, "vm", "restart", "web-0")
-    assert "Reboot scheduled: restart of web-0, not before in 15m (" in said
+    assert "Reboot scheduled: restart of web-0, not before " in said
+    assert " UTC (in 15m)." in said
     event_id = said.split()[-1]
     assert "scheduled" in run(service, "event", "list")
     assert "not before" in run(service, "event", "show", event_id[:8])
-    assert "12m (virtual clock" not in run(service, "clock", "advance", "14m50s")
-    assert "in 10s" in run(service, "event", "list")
+    assert "(virtual clock)" in run(service, "clock", "advance", "14m50s")
+    assert "(in 10s)" in run(service, "event", "list")
     approved = parsed(service, "event", "approve", event_id)
     assert (approved["status"], approved["approved_by"]) == ("started", "operator")
     assert "by operator" in run(service, "event", "list")

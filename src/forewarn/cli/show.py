@@ -59,15 +59,15 @@ def print_facts(facts: dict[str, str | None]) -> None:
 
 
 def when(text: str | None, now: str) -> str:
-    """A moment as a person reads it: how far off, and what the clock says then."""
+    """A moment as a person reads it: what the clock says then, and how far off that is."""
     if text is None:
         return ""
     moment, present = datetime.fromisoformat(text), datetime.fromisoformat(now)
     distance = format_duration(abs(moment - present))
     clock = f"{moment:%H:%M:%S}" if moment.date() == present.date() else f"{moment:%Y-%m-%d %H:%M:%S}"
     if distance == "0s":
-        return f"now ({clock} UTC)"
-    return f"in {distance} ({clock} UTC)" if moment > present else f"{distance} ago ({clock} UTC)"
+        return f"{clock} UTC (now)"
+    return f"{clock} UTC (in {distance})" if moment > present else f"{clock} UTC ({distance} ago)"
 
 
 def names(found: list[str], most: int = 5) -> str:

@@ -183,6 +183,11 @@ def _example_vm(fleet: Fleet) -> str:
 
 def _command_line(data: str) -> str:
     """How this program is called from a shell here."""
-    program = "forewarn" if shutil.which("forewarn") else str(Path(sys.argv[0]))
+    program = "forewarn" if shutil.which("forewarn") else _short(Path(sys.argv[0]))
     default = resolve_settings(None, {})["data"].value
     return program if data in (MEMORY, default) else f"FOREWARN_DATA={data} {program}"
+
+
+def _short(path: Path) -> str:
+    """As one would type it from here."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
