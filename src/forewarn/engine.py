@@ -228,6 +228,10 @@ class Engine:
         """An event, live or long over."""
         return self._writer.ledger.event(event_id) or await self._writer.in_store(self._store.event, event_id)
 
+    async def events_beginning(self, start: str) -> list[Event]:
+        """The event of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
+        return await self._writer.in_store(self._store.events_beginning, start)
+
     async def operation(self, operation_id: str) -> Operation | None:
         """An operation, live or long over."""
         return self._writer.ledger.operation(operation_id) or await self._writer.in_store(

@@ -63,6 +63,9 @@ class Store(Protocol):
     def event(self, event_id: str) -> Event | None:
         """An event, live or long over."""
 
+    def events_beginning(self, start: str) -> list[Event]:
+        """At most two events whose ids begin so: enough to know whether it is clear which is meant."""
+
     def events(self, limit: int) -> list[Event]:
         """The newest events, live or over, newest first."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from forewarn.cli.client import Client
-from forewarn.cli.show import names, print_facts, print_json, print_table, service_command, when
+from forewarn.cli.show import names, print_facts, print_json, print_table, service_command, short_ids, when
 from forewarn.core.durations import format_duration
 
 
@@ -38,9 +38,10 @@ def list_events(everything: bool, data: str | None, as_json: bool) -> None:
         print_json(answer)
         return
     now = client.get("clock")["now"]
+    ids = short_ids([event["id"] for event in answer["events"]])
     rows = (
         (
-            event["id"],
+            ids[event["id"]],
             event["type"],
             event["status"],
             names(event["vms"]),

@@ -39,7 +39,7 @@ def _console() -> Console:
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty: str) -> None:
     """A table, or a sentence when there is nothing to show."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
@@ -68,6 +68,20 @@ def when(text: str | None, now: str) -> str:
     if distance == "0s":
         return f"{clock} UTC (now)"
     return f"{clock} UTC (in {distance})" if moment > present else f"{clock} UTC ({distance} ago)"
+
+
+def how_long_ago(text: str, now: str) -> str:
+    """The same where there is little room."""
+    passed = datetime.fromisoformat(now) - datetime.fromisoformat(text)
+    return "now" if passed.total_seconds() < 1 else f"{format_duration(passed)} ago"
+
+
+def short_ids(ids: list[str]) -> dict[str, str]:
+    """Each id cut to as many characters as tell it from the others, eight at least."""
+    length = 8
+    while len({found[:length] for found in ids}) < len(set(ids)):
+        length += 1
+    return {found: found[:length] for found in ids}
 
 
 def names(found: list[str], most: int = 5) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from forewarn.cli.client import Client
-from forewarn.cli.show import print_facts, print_json, print_table, service_command, when
+from forewarn.cli.show import how_long_ago, print_facts, print_json, print_table, service_command, when
 
 
 @click.group()
@@ -39,16 +39,23 @@ def list_vms(data: str | None, as_json: bool) -> None:
     rows = (
         (
             vm["name"],
-            f"{vm['group']} ({vm['kind']})" if vm["group"] != vm["name"] else vm["kind"],
+            vm["group"] if vm["group"] != vm["name"] else "",
             vm["host"],
             f"{vm['update_domain']}/{vm['fault_domain']}",
             vm["listen"] or vm["address"] or "",
-            _hearing(vm, now),
+            _listening(vm, now),
             str(len(vm["events"]) or ""),
         )
         for vm in answer["vms"]
     )
     print_table(("VM", "group", "host", "UD/FD", "asks from", "listening", "events"), rows, "The fleet has no VMs.")
+
+
+def _listening(vm: dict[str, Any], now: str) -> str:
+    if vm["last_heard_at"] is None:
+        return "never asked"
+    heard = how_long_ago(vm["last_heard_at"], now)
+    return heard if vm["listening"] else f"no ({heard})"
 
 
 def _hearing(vm: dict[str, Any], now: str) -> str:

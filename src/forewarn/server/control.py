@@ -156,18 +156,15 @@ class Control:
         return JSONResponse(shapes.event_shape(await self._engine.cancel(event.id, by=OPERATOR)))
 
     async def _find_event(self, request: Request) -> Event:
-        """By its id, in any letter case, or by the beginning of the id of a live one."""
+        """By its id, in any letter case, or by the beginning of it where that is clear."""
         wanted = request.path_params["id"].lower()
-        event = await self._engine.event(wanted)
-        if event is not None:
-            return event
-        live = self._engine.live_events()
-        matching = [event for event in live if event.id.startswith(wanted)]
+        matching = await self._engine.events_beginning(wanted)
         if len(matching) == 1:
             return matching[0]
-        hint = nearest(wanted, (event.id for event in live))
         if matching:
-            hint = f" {len(matching)} live events begin so: write more of the id."
+            hint = " Several events begin so: write more of the id."
+        else:
+            hint = nearest(wanted, (event.id for event in self._engine.live_events()))
         raise UnknownEvent(event_id=request.path_params["id"], hint=hint)
 
     # --- Clock --------------------------------------------------------------------------------------

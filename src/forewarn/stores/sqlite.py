@@ -99,6 +99,11 @@ class SqliteStore:
         row = self._guarded(lambda: self._db.execute(_SQL["event"], (event_id,)).fetchone())
         return rows.event_from_row(row) if row else None
 
+    def events_beginning(self, start: str) -> list[Event]:
+        # Ids are hexadecimal: all that begin so sort before the beginning followed by a tilde.
+        bounds = (start, start + "~")
+        return self._guarded(lambda: list(map(rows.event_from_row, self._db.execute(_SQL["events_beginning"], bounds))))
+
     def events(self, limit: int) -> list[Event]:
         return self._guarded(lambda: list(map(rows.event_from_row, self._db.execute(_SQL["events"], (limit,)))))
 

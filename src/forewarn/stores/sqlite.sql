@@ -27,6 +27,9 @@ SELECT coalesce(max(sequence), 0) FROM history;
 -- name: event
 SELECT * FROM event WHERE id = ?;
 
+-- name: events_beginning
+SELECT * FROM event WHERE id >= ? AND id < ? LIMIT 2;
+
 -- name: events
 SELECT * FROM event ORDER BY rowid DESC LIMIT ?;
 
