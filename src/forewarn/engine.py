@@ -214,9 +214,6 @@ class Engine:
     def live_events(self) -> list[Event]:
         return self._writer.ledger.live_events()
 
-    def live_operation(self, operation_id: str) -> Operation | None:
-        return self._writer.ledger.operation(operation_id)
-
     def last_heard(self, group: str) -> datetime | None:
         """When the group last asked."""
         self._hearing.take()

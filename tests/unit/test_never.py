@@ -254,9 +254,7 @@ class NeverMachine(RuleBasedStateMachine):
                 assert not self.all_may_start(event), "what may start has not started"
 
     def all_may_start(self, event: Event) -> bool:
-        operation = self.engine.live_operation(event.operation)
-        assert operation is not None
-        siblings = [sibling for sibling in self.engine.live_events() if sibling.operation == operation.id]
+        siblings = [sibling for sibling in self.engine.live_events() if sibling.operation == event.operation]
         return all(sibling.approved_at or self.now >= sibling.not_before for sibling in siblings)
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import socket
-from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,6 @@ from forewarn.server.fastlane import FastLane, Lane, protocol_for
 from forewarn.server.intake import IDLE_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from forewarn.core.fleet import Fleet
     from forewarn.server.metadata import Metadata
 
@@ -80,10 +77,6 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.listener = listener
         self._loop_task: asyncio.Task[None] | None = None
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
     async def start(self) -> None:
         self.config.load()

@@ -11,7 +11,7 @@ from forewarn.core.ledger import Delivery
 from forewarn.errors import StoreFailed
 from forewarn.ports import HistoryFilter, Saved
 from forewarn.stores import rows
-from forewarn.stores.sqlite_file import MEMORY, open_database, read_statements
+from forewarn.stores.sqlite_file import open_database, read_statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,7 +31,6 @@ class SqliteStore:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._db, self._lock = open_database(folder)
-        self.name = str(folder) if folder is not None else MEMORY
 
     def load(self) -> Saved:
         return self._guarded(self._load)
