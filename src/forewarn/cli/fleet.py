@@ -64,7 +64,7 @@ def apply(file: str, force: bool, data: str | None, as_json: bool) -> None:
       forewarn fleet apply fleet.toml
     """
     text = read_fleet_file(file)
-    query = {"source": file, "force": "true" if force else "false"}
+    query = {"source": file, "path": str(Path(file).resolve()), "force": "true" if force else "false"}
     change = Client(data).put("fleet", body=text.encode(), **query)
     if as_json:
         print_json(change)

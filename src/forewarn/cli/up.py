@@ -30,7 +30,7 @@ from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.server.callers import Callers
 from forewarn.server.control import OPERATOR, Control, control_app
 from forewarn.server.fastlane import Lane
-from forewarn.server.fleet_control import FILE_FACT, apply_fleet, fingerprint
+from forewarn.server.fleet_control import applied_before, apply_fleet
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
 from forewarn.server.metadata import Metadata, Rules
 from forewarn.server.pages import Pages
@@ -138,11 +138,11 @@ class Service:
         await self.engine.stop()
 
     async def _prepare_fleet(self) -> None:
-        path: str = self._values["fleet"]
-        if path:
-            text = read_fleet_file(path)
-            if self.engine.facts.get(FILE_FACT) != fingerprint(text):
-                await apply_fleet(self.engine, self.metadata, text, path, OPERATOR, force=False)
+        source: str = self._values["fleet"]
+        if source:
+            text, path = read_fleet_file(source), str(Path(source).resolve())
+            if not applied_before(self.engine, text, path):
+                await apply_fleet(self.engine, self.metadata, text, source, OPERATOR, path=path, force=False)
                 return
         elif not self.engine.fleet.vms:
             await self.engine.apply_fleet(_this_machine(), OPERATOR, why="no fleet file: this machine alone")

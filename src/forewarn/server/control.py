@@ -89,7 +89,8 @@ class Control:
         source = request.query_params.get("source", "the fleet file")
         force = request.query_params.get("force", "false") == "true"
         text = (await read_body(request, LARGEST_FLEET)).decode("utf-8", errors="replace")
-        change = await apply_fleet(self._engine, self._metadata, text, source, OPERATOR, force=force)
+        path = request.query_params.get("path", "")
+        change = await apply_fleet(self._engine, self._metadata, text, source, OPERATOR, path=path, force=force)
         return JSONResponse(shapes.fleet_change_shape(change))
 
     async def vms(self, _: Request) -> Response:

@@ -15,26 +15,38 @@ if TYPE_CHECKING:
     from forewarn.engine import Engine
     from forewarn.server.listeners import MetadataServer
 
-FILE_FACT = "fleet_file"
-"""Under this name the store keeps which file was applied last."""
+
+def applied_before(engine: Engine, text: str, path: str) -> bool:
+    """Whether this file, as it is now, was the last of its path to be applied.
+
+    What was applied from elsewhere since then stays: a restart must not take it back.
+    """
+    return engine.facts.get(_fact(path)) == _fingerprint(text)
 
 
-def fingerprint(text: str) -> str:
-    """Tells a fleet file from an earlier version of itself."""
+def _fact(path: str) -> str:
+    """The name under which the store keeps what was last applied from a path."""
+    return f"fleet file {path}"
+
+
+def _fingerprint(text: str) -> str:
     return sha256(text.encode()).hexdigest()
 
 
 async def apply_fleet(
-    engine: Engine, metadata: MetadataServer, text: str, source: str, by: str, *, force: bool
+    engine: Engine, metadata: MetadataServer, text: str, source: str, by: str, *, path: str, force: bool
 ) -> FleetChange:
-    """Parse, check, reserve the VMs' own addresses, write, and only then listen there."""
+    """Parse, check, reserve the VMs' own addresses, write, and only then listen there.
+
+    `source` is what messages call the file, `path` where it is, if it is known.
+    """
     # A full collection walks every VM with all threads stopped, and there is no garbage to find.
     gc.disable()
     try:
         fleet = await asyncio.to_thread(parse_fleet, text, source)
         reserved = metadata.reserve(fleet)
         try:
-            facts = {FILE_FACT: fingerprint(text)}
+            facts = {_fact(path): _fingerprint(text)} if path else {}
             change = await engine.apply_fleet(fleet, by, force=force, why=source, facts=facts)
         except BaseException:
             release(reserved)
