@@ -23,6 +23,11 @@ def read_fleet_file(path: str) -> str:
         raise UnreadableFile(path=path, problem=error.strerror or str(error)) from error
 
 
+def full_path(path: str) -> str:
+    """The same file by the same name, wherever it is typed."""
+    return str(Path(path).resolve())
+
+
 @click.group()
 def command() -> None:
     """The fleet: check and apply its file.
@@ -64,7 +69,7 @@ def apply(file: str, force: bool, data: str | None, as_json: bool) -> None:
       forewarn fleet apply fleet.toml
     """
     text = read_fleet_file(file)
-    query = {"source": file, "path": str(Path(file).resolve()), "force": "true" if force else "false"}
+    query = {"source": file, "path": full_path(file), "force": "true" if force else "false"}
     change = Client(data).put("fleet", body=text.encode(), **query)
     if as_json:
         print_json(change)

@@ -20,7 +20,7 @@ import uvloop
 
 from forewarn import __version__
 from forewarn.cli import service_file
-from forewarn.cli.fleet import read_fleet_file
+from forewarn.cli.fleet import full_path, read_fleet_file
 from forewarn.cli.settings import resolve_settings, setting_options
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.core.fleet import VM, Fleet, own_host
@@ -140,7 +140,7 @@ class Service:
     async def _prepare_fleet(self) -> None:
         source: str = self._values["fleet"]
         if source:
-            text, path = read_fleet_file(source), str(Path(source).resolve())
+            text, path = read_fleet_file(source), full_path(source)
             if not applied_before(self.engine, text, path):
                 await apply_fleet(self.engine, self.metadata, text, source, OPERATOR, path=path, force=False)
                 return
