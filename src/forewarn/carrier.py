@@ -67,8 +67,10 @@ class Carrier:
                 await asyncio.shield(self._report(operation.id))
             except Stopping:
                 return
-            except ForewarnError as error:
-                logger.warning("Operation %s (%s) was not carried out: %s", operation.id, operation.cause, error)
+            except Exception as error:  # whatever a driver raises, its work is still to be done
+                said = (operation.id, operation.cause, error)
+                expected = isinstance(error, ForewarnError)
+                logger.warning("Operation %s (%s) was not carried out: %s", *said, exc_info=not expected)
                 again_at = self._clock.now() + RETRY_AFTER
                 while self._clock.now() < again_at:
                     await self._clock.sleep_until(again_at)

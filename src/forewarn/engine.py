@@ -56,6 +56,8 @@ class Engine:
         self._carrier = Carrier(clock, fabric, self._carried_out)
         self._agenda = Agenda()
         self._timekeeper = Timekeeper(clock, self._agenda, self._hearing, self._writer, self._carrier, self.tick)
+        self._watched: set[str] = set()
+        """Groups with an entry for their silence in the agenda: one each."""
         self._subscribers: list[Callable[[Published], None]] = []
 
     # --- Life -------------------------------------------------------------------------------------
@@ -162,6 +164,7 @@ class Engine:
         due = self._agenda.take(now)
         operations = [key for kind, key in due if kind == "operation"]
         groups = [key for kind, key in due if kind == "silence"]
+        self._watched.difference_update(groups)
         silent = [group for group in groups if not self._watch_silence(group, after=now)]
         if not operations and not silent:
             return
@@ -174,9 +177,12 @@ class Engine:
 
         try:
             await self._writer.order(order)
-        except StoreFailed:
-            for kind, key in due:
-                self._agenda.add(now, kind, key)
+        except Exception:
+            for key in operations:
+                self._agenda.add(now, "operation", key)
+            for group in silent:  # the others are watched again already
+                self._agenda.add(now, "silence", group)
+            self._watched.update(silent)
             raise
 
     async def advance(self, length: timedelta) -> datetime:
@@ -275,6 +281,8 @@ class Engine:
 
     def _watch_silence(self, group: str, after: datetime | None = None) -> bool:
         """Note when the group will have been silent for too long; False when that has come already."""
+        if group in self._watched:  # what is noted for it comes no later, and is looked at again then
+            return True
         heard_at = self._writer.ledger.heard_at(group)
         if heard_at is None:
             return False
@@ -282,4 +290,5 @@ class Engine:
         if after is not None and moment <= after:
             return False
         self._agenda.add(moment, "silence", group)
+        self._watched.add(group)
         return True

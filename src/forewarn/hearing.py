@@ -32,8 +32,9 @@ class Hearing:
     def take(self) -> None:
         """Note that all who asked were heard now."""
         if self.asked:
-            self._writer.ledger.heard.update(dict.fromkeys(self.asked, self._clock.now()))
-            self._unwritten |= self.asked
+            known = self.asked & self._writer.ledger.deliveries.keys()  # others have left the fleet since
+            self._writer.ledger.heard.update(dict.fromkeys(known, self._clock.now()))
+            self._unwritten |= known
             self.asked.clear()
 
     def forgive_downtime(self) -> None:

@@ -108,8 +108,9 @@ class Timekeeper:
                     await self._hearing.write()
                 await self._tick()
                 seconds = self._seconds_to_next()
-            except StoreFailed as error:
-                logger.warning("%s", error)
+            except Exception as error:  # whatever it is, time must not stand still for it
+                expected = isinstance(error, StoreFailed)
+                logger.warning("What is due is tried again: %s", error, exc_info=not expected)
                 seconds = LOOK_AGAIN_SECONDS
                 await asyncio.sleep(seconds)
             # Not wait_for: before Python 3.12 it can swallow the cancellation that is to end this loop.

@@ -10,6 +10,7 @@ It is written with callbacks, not as a task: an approval should not wait for thr
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from forewarn.ports import Clock, Store
 
     Tell = Callable[[Any, BaseException | None], None]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -183,16 +186,18 @@ class Writer:
     ) -> None:
         """The batch is on disk, or could not be written."""
         self._writing = False
-        if error is None:
-            # Nothing else can come in between: whoever is told now will find the ledger as it is after the next line.
-            _answer(outcomes)
-            self._committed(changes, self.ledger)
-        elif isinstance(error, StoreFailed) and len(batch) > 1:
-            # One order may be what the disk has no room for: the others get their own chance.
-            self._singly.extend(batch)
-        else:
-            _answer([outcome._replace(error=error) for outcome in outcomes])
-        self._begin()
+        try:
+            if error is None:
+                # Nothing else can come in between: whoever is told now finds the ledger as it is after the next line.
+                _answer(outcomes)
+                self._committed(changes, self.ledger)
+            elif isinstance(error, StoreFailed) and len(batch) > 1:
+                # One order may be what the disk has no room for: the others get their own chance.
+                self._singly.extend(batch)
+            else:
+                _answer([outcome._replace(error=error) for outcome in outcomes])
+        finally:
+            self._begin()
 
 
 class Outcome(NamedTuple):
@@ -205,7 +210,10 @@ class Outcome(NamedTuple):
 
 def _answer(outcomes: list[Outcome]) -> None:
     for tell, result, error in outcomes:
-        tell(result, error)
+        try:
+            tell(result, error)
+        except Exception:  # its own affair: the ledger and the others must not suffer
+            logger.exception("Whoever gave an order could not be told.")
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -315,3 +315,41 @@ async def test_whoever_is_told_may_order_more_at_once_and_still_only_one_batch_i
         entries = await engine.history(HistoryFilter(limit=10_000))
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
         assert len(engine.document("web").events) == 30
+
+
+async def test_history_names_only_a_groups_own_vms_among_those_not_told() -> None:
+    async with running_engine(listening=False) as engine:
+        operation = await engine.request("host-update", engine.fleet.on_host("host-a"), by="operator")
+        entries = await engine.history(HistoryFilter(operation=operation.id))
+        not_told = {entry.group: entry.vms for entry in entries if entry.what == "not told"}
+        assert not_told == {"web": ("web-0", "web-2"), "db-0": ("db-0",)}
+
+
+async def test_a_group_that_is_written_otherwise_has_another_incarnation() -> None:
+    async with running_engine() as engine:
+        await only_event(engine, "restart", "web-0")
+        before = engine.document("web").incarnation
+        groups = [group._replace(kind="cloud-service") for group in FLEET.groups.values()]
+        await engine.apply_fleet(Fleet(FLEET.vms.values(), groups, FLEET.hosts.values()), by="operator")
+        assert engine.document("web").incarnation == before + 1
+
+
+async def test_what_is_noted_for_later_does_not_pile_up() -> None:
+    async with running_engine() as engine:
+        for _ in range(20):
+            engine.asked.update(("web", "db-0", "auto"))
+            event = await only_event(engine, "restart", "web-0")
+            await asyncio.gather(engine._hearing.write(), engine.cancel(event.id, by="operator"))
+            await engine.advance(timedelta(hours=23))
+        silences = [entry for entry in engine._agenda._heap if entry[1] == "silence"]
+        assert len(silences) == 3, "one for each group"
+
+
+async def test_groups_that_have_left_are_forgotten() -> None:
+    async with running_engine() as engine:
+        without = Fleet([vm for vm in FLEET.vms.values() if vm.name != "db-0"], FLEET.groups.values())
+        engine.asked.add("db-0")
+        await engine.apply_fleet(without, by="operator")
+        engine.asked.add("db-0")  # its last poll, answered just before
+        await engine.advance(MINUTE)
+        assert engine.last_heard("db-0") is None

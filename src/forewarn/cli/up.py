@@ -134,8 +134,10 @@ class Service:
     async def stop(self) -> None:
         """Answer what is under way, also what is held back, then stop."""
         service_file.remove(self._data)
-        await asyncio.gather(self.metadata.stop(), self.control.stop())
-        await self.engine.stop()
+        try:
+            await asyncio.gather(self.metadata.stop(), self.control.stop())
+        finally:
+            await self.engine.stop()
 
     async def _prepare_fleet(self) -> None:
         source: str = self._values["fleet"]

@@ -140,14 +140,18 @@ class Ledger:
                 self.events[event.id] = event
                 self._of_group.setdefault(event.group, {})[event.id] = None
             elif self.events.pop(event.id, None) is not None:
-                del self._of_group[event.group][event.id]
+                of_group = self._of_group[event.group]
+                del of_group[event.id]
+                if not of_group:
+                    del self._of_group[event.group]
         for group, delivery in changes.deliveries.items():
             if delivery is None:
                 self.deliveries.pop(group, None)
                 self.heard.pop(group, None)
             else:
                 self.deliveries[group] = delivery
-        self.heard.update(changes.heard)
+        for group, moment in changes.heard.items():
+            self.heard[group] = max(moment, self.heard.get(group, moment))  # it may have asked since
         if changes.fleet is not None:
             self.fleet = changes.fleet
         self.facts.update(changes.facts)
@@ -204,9 +208,14 @@ class Draft:
         self.changes.events[event.id] = event
         changed = before.status is not event.status if before else event.status.live
         counted = already is not None and (before is None or already.status is not before.status)
-        delivery = self.delivery(event.group)
-        if changed and not counted and delivery is not None:
-            self.changes.deliveries[event.group] = delivery._replace(incarnation=delivery.incarnation + 1)
+        if changed and not counted:
+            self.count_change(event.group)
+
+    def count_change(self, group: str) -> None:
+        """The group's document is another one now."""
+        delivery = self.delivery(group)
+        if delivery is not None:
+            self.changes.deliveries[group] = delivery._replace(incarnation=delivery.incarnation + 1)
 
     def put_delivery(self, delivery: Delivery, heard_at: datetime) -> None:
         self.changes.deliveries[delivery.group] = delivery

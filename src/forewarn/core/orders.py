@@ -73,8 +73,15 @@ def request(
     )
     operation = operation._replace(events=tuple(event.id for event in events))
     draft.note(Entry(at=now, what="requested", by=by, operation=operation.id, vms=names, why=cause))
+    of_group: dict[str, list[str]] = {group: [] for group in groups}
+    for name in names:
+        of_group[draft.fleet.vm(name).group].append(name)
     for group, why in unnoticed.items():
-        draft.note(Entry(at=now, what="not told", by=ENGINE, group=group, operation=operation.id, vms=names, why=why))
+        vms_of_group = tuple(of_group[group])
+        entry = Entry(
+            at=now, what="not told", by=ENGINE, group=group, operation=operation.id, vms=vms_of_group, why=why
+        )
+        draft.note(entry)
     for event in events:
         _note(draft, now, "scheduled", by, event, f"not before {event.not_before:%Y-%m-%d %H:%M:%S} UTC")
         if approved_from_the_start(operation, draft.fleet, event.group):
@@ -228,6 +235,10 @@ def apply_fleet(
         raise VMHasLiveEvent(vms=", ".join(vms), events=", ".join(event.id for event in touched))
     for event in touched:
         _end(draft, now, _operation_of(draft, event), by, "its VM left the fleet")
+    for declared in change.groups:
+        before = draft.fleet.groups.get(declared.name)
+        if before is not None and before.kind != declared.kind and draft.events_of(declared.name):
+            draft.count_change(declared.name)  # names may be written otherwise from now on
     draft.put_fleet(fleet, change)
     for group in draft.deliveries_among(change.vacated):
         draft.forget_delivery(group)

@@ -40,19 +40,20 @@ async def apply_fleet(
 
     `source` is what messages call the file, `path` where it is, if it is known.
     """
-    # A full collection walks every VM with all threads stopped, and there is no garbage to find.
-    gc.disable()
-    try:
-        fleet = await asyncio.to_thread(parse_fleet, text, source)
-        reserved = metadata.reserve(fleet)
+    async with metadata.applying:
+        # A full collection walks every VM with all threads stopped, and there is no garbage to find.
+        gc.disable()
         try:
-            facts = {_fact(path): _fingerprint(text)} if path else {}
-            change = await engine.apply_fleet(fleet, by, force=force, why=source, facts=facts)
-        except BaseException:
-            release(reserved)
-            raise
-        await metadata.listen(fleet, reserved)
-    finally:
-        gc.enable()
-        gc.freeze()
+            fleet = await asyncio.to_thread(parse_fleet, text, source)
+            reserved = metadata.reserve(fleet)
+            try:
+                facts = {_fact(path): _fingerprint(text)} if path else {}
+                change = await engine.apply_fleet(fleet, by, force=force, why=source, facts=facts)
+            except BaseException:
+                release(reserved)
+                raise
+            await metadata.listen(fleet, reserved)
+        finally:
+            gc.enable()
+            gc.freeze()
     return change

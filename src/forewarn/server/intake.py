@@ -36,6 +36,14 @@ UNREAD_SECONDS = 30
 """How long a client may leave its answers unread."""
 
 
+def _nothing() -> None:
+    pass
+
+
+def _never() -> bool:
+    return False
+
+
 class Flow(FlowControl):
     """Reads on only when all that was read has been dealt with, whoever asks for it."""
 
@@ -46,6 +54,10 @@ class Flow(FlowControl):
     def resume_reading(self) -> None:
         if self._may_read():
             super().resume_reading()
+
+    def let_go(self) -> None:
+        """The connection is gone: hold on to it no longer."""
+        self._may_read = _never
 
 
 class Intake(HttpToolsProtocol):
@@ -82,6 +94,13 @@ class Intake(HttpToolsProtocol):
             self._under_way.disconnected = True
             self._under_way.message_event.set()
         super().connection_lost(exc)
+        # Nothing may hold this connection in a circle: then it is freed here and now, not by the collector.
+        if isinstance(self.flow, Flow):
+            self.flow.let_go()
+        if self.cycle is not None:
+            self.cycle.on_response = _nothing
+        if self._under_way is not None:
+            self._under_way.on_response = _nothing
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._under_way = cycle

@@ -101,6 +101,8 @@ class MetadataServer(Server):
         self._lane = lane
         self._of_vms: dict[str, asyncio.AbstractServer] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self.applying = asyncio.Lock()
+        """One fleet at a time: two could reserve the same address."""
 
     async def start(self) -> None:
         await super().start()

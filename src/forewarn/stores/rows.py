@@ -22,10 +22,15 @@ _EMPTY = "[]"
 """Most VMs have no tags and no policy: they share one empty tuple instead of parsing it each time."""
 
 
-@lru_cache(256)
 def _listed(names: tuple[str, ...]) -> str:
-    """Names as JSON. Remembered, because an operation, its event and its history name the same VMs."""
-    return json.dumps(names)
+    """Names as JSON."""
+    return _single(names[0]) if len(names) == 1 else json.dumps(names)
+
+
+@lru_cache(256)
+def _single(name: str) -> str:
+    """Remembered, because an operation, its event and its history name the same VM, mostly one."""
+    return json.dumps([name])
 
 
 def moment_to_text(moment: datetime | None) -> str | None:

@@ -123,10 +123,12 @@ class SqliteStore:
         """SQLite's errors are translated once, here. A transaction that failed leaves nothing behind."""
         try:
             return call()
-        except sqlite3.Error as error:
+        except BaseException as error:
             if self._db.in_transaction:
                 self._roll_back()
-            raise StoreFailed(problem=str(error)) from error
+            if isinstance(error, sqlite3.Error):
+                raise StoreFailed(problem=str(error)) from error
+            raise
 
     def _roll_back(self) -> None:
         try:
