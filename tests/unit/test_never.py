@@ -86,6 +86,7 @@ class NeverMachine(RuleBasedStateMachine):
         self.check_what_is_over()
         entries = self.do(self.engine.history(HistoryFilter(limit=100_000)))
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
+        assert {entry.event for entry in entries if entry.what == "scheduled"} == set(self.promised)
         for what in ("scheduled", "started", "completed", "cancelled"):
             told = [entry.event for entry in entries if entry.what == what]
             assert len(told) == len(set(told)), f"{what} twice"
