@@ -100,9 +100,9 @@ class Writer:
             self._queue.append(Waiting(order, tell))
             self._begin_soon()
 
-    async def order(self, order: Callable[[Draft, datetime], T], *, can_wait: bool = False) -> T:
+    async def order(self, order: Callable[[Draft, datetime], T]) -> T:
         """The same, for whoever has the time to wait here."""
-        return await self.submit(order, can_wait=can_wait)
+        return await self.submit(order)
 
     @contextmanager
     def hurry(self) -> Iterator[None]:

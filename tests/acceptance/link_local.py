@@ -11,24 +11,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-SIOCSIFADDR, SIOCSIFFLAGS = 0x8916, 0x8914
-IFF_UP, IFF_RUNNING = 0x1, 0x40
+from namespace import bring_up_loopback
+
+SIOCSIFADDR = 0x8916
 LINK_LOCAL = "169.254.169.254"
 
 
 def give_address() -> None:
-    """Loopback up, with the metadata service's address on it."""
+    """The metadata service's address on the loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        up = struct.pack("16sh14x", b"lo", IFF_UP | IFF_RUNNING)
-        fcntl.ioctl(control, SIOCSIFFLAGS, up)
         address = struct.pack("16sHH4s8x", b"lo:imds", socket.AF_INET, 0, socket.inet_aton(LINK_LOCAL))
         fcntl.ioctl(control, SIOCSIFADDR, address)
 
 
 def main() -> int:
-    interfaces = {name for _, name in socket.if_nameindex()}
-    if interfaces != {"lo"}:
-        sys.exit(f"not in a namespace of its own: {interfaces}")
+    bring_up_loopback()
     give_address()
     forewarn = str(Path(sys.executable).with_name("forewarn"))
     service = subprocess.Popen(

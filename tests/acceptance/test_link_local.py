@@ -7,15 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from namespace import IN_NAMESPACE
+
 HERE = Path(__file__).parent
 
 
 def in_namespace(*command: str, data: Path) -> subprocess.CompletedProcess[str]:
-    namespace = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
     inside = [sys.executable, str(HERE / "link_local.py"), *command]
-    environment = {**os.environ, "FOREWARN_DATA": str(data)}
+    environment = {**os.environ, "FOREWARN_DATA": str(data), "PYTHONPATH": str(HERE.parent)}
     return subprocess.run(
-        [*namespace, *inside], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [*IN_NAMESPACE, *inside], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
 
 

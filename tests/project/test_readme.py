@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
+from namespace import IN_NAMESPACE
+
 ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
 
 
 class Section(NamedTuple):
@@ -45,7 +46,6 @@ def is_service(command: str) -> bool:
 
 @pytest.mark.parametrize("section", sections(), ids=lambda section: section.title[:30])
 def test_every_command_runs(section: Section, tmp_path: Path) -> None:
-    namespace = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--net"]
     before = [command for command in section.commands if not is_service(command)]
     service = [command for command in section.commands if is_service(command)]
     assert len(service) == 1, "one service a chapter"
@@ -55,7 +55,7 @@ def test_every_command_runs(section: Section, tmp_path: Path) -> None:
             "set -euo pipefail",
             f"cd {ROOT}",
             ". .venv/bin/activate" if (ROOT / ".venv").is_dir() else f"PATH={Path(sys.executable).parent}:$PATH",
-            f"{sys.executable} {HERE / 'loopback_up.py'}",
+            f"{sys.executable} {ROOT / 'tests' / 'namespace.py'}",
             *before[:first],
             f"{service[0]} >{tmp_path}/service.log 2>&1 &",
             "service=$!",
@@ -65,7 +65,7 @@ def test_every_command_runs(section: Section, tmp_path: Path) -> None:
         ]
     )
     result = subprocess.run(
-        [*namespace, "bash", "-c", script],
+        [*IN_NAMESPACE, "bash", "-c", script],
         env={**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "share")},
         capture_output=True,
         text=True,

@@ -58,6 +58,11 @@ def to_text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def to_text_if_any(moment: datetime | None) -> str | None:
+    """The same for a moment that may not have come."""
+    return to_text(moment) if moment is not None else None
+
+
 def from_text(text: str) -> datetime:
     """The inverse of `to_text`."""
     return datetime.fromisoformat(text)

@@ -1,8 +1,8 @@
 """Approvals, answered in the protocol: past the application, but through the same checks, engine and texts.
 
 Only a POST that is in order up to its body is taken here. It is a request of uvicorn's like any other, so
-that pipelining, stopping and closing are as ever; but what would be three quarters of its time, building
-a scope, calling an application and checking its headers, is left out.
+that pipelining, stopping and closing are as ever; but the task, the call of the application and the checks
+of what it sends are left out.
 """
 
 from __future__ import annotations
@@ -11,11 +11,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-
 from forewarn.errors import ForewarnError
 from forewarn.server.intake import Intake
-from forewarn.server.pages import SERVER
 from forewarn.server.problems import metadata_answer
 from forewarn.wire import refusals
 from forewarn.wire.answer import Answer, error_answer
@@ -99,11 +96,6 @@ class Approvals(Intake):
     def _send(self, cycle: RequestResponseCycle, answer: Answer) -> None:
         if cycle.disconnected:
             return
-        kind = f"content-type: {answer.content_type}\r\n" if answer.body else ""
-        head = f"{kind}content-length: {len(answer.body)}\r\nserver: {SERVER}\r\n".encode()
-        end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[answer.status] + head + self._stamp.next() + end + answer.body)
+        self._write_answer(answer, keep_alive=cycle.keep_alive)
         cycle.response_started = cycle.response_complete = True
-        if not cycle.keep_alive:
-            self.transport.close()
         cycle.on_response()

@@ -224,13 +224,16 @@ class Intake(HttpToolsProtocol):
                 cycle.more_body = False
                 cycle.message_event.set()
             return
-        refusal = self._refusal
-        head = (
-            f"content-type: {refusal.content_type}\r\ncontent-length: {len(refusal.body)}\r\nserver: {SERVER}\r\n"
-        ).encode()
-        stamp = self._stamp.next() + b"connection: close\r\n\r\n"
-        self.transport.write(STATUS_LINE[refusal.status] + head + stamp + refusal.body)
-        self.transport.close()
+        self._write_answer(self._refusal, keep_alive=False)
+
+    def _write_answer(self, answer: Answer, *, keep_alive: bool) -> None:
+        """Write an answer past the application, as the application would; and close, unless the client may go on."""
+        kind = f"content-type: {answer.content_type}\r\n" if answer.body else ""
+        head = f"{kind}content-length: {len(answer.body)}\r\nserver: {SERVER}\r\n".encode()
+        end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
+        self.transport.write(STATUS_LINE[answer.status] + head + self._stamp.next() + end + answer.body)
+        if not keep_alive:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.durations import from_text, to_text
+from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.event import Event, Source, Status
 from forewarn.core.fleet import VM, Group, Host
 from forewarn.core.ledger import Delivery, Entry
@@ -31,10 +31,6 @@ def _listed(names: tuple[str, ...]) -> str:
 def _single(name: str) -> str:
     """Remembered, because an operation, its event and its history name the same VM, mostly one."""
     return json.dumps([name])
-
-
-def moment_to_text(moment: datetime | None) -> str | None:
-    return to_text(moment) if moment is not None else None
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -70,7 +66,7 @@ def host_from_row(row: Row) -> Host:
 
 
 def delivery_to_row(delivery: Delivery, heard_at: datetime | None) -> dict[str, Any]:
-    return delivery._asdict() | {"heard_at": moment_to_text(heard_at)}
+    return delivery._asdict() | {"heard_at": to_text_if_any(heard_at)}
 
 
 def operation_to_row(operation: Operation) -> Row:
@@ -83,10 +79,10 @@ def operation_to_row(operation: Operation) -> Row:
         operation.progress.value,
         _listed(operation.events),
         json.dumps(dict(operation.unnoticed)) if operation.unnoticed else "{}",
-        moment_to_text(operation.started_at),
-        moment_to_text(operation.carried_out_at),
-        moment_to_text(operation.settles_at),
-        moment_to_text(operation.ended_at),
+        to_text_if_any(operation.started_at),
+        to_text_if_any(operation.carried_out_at),
+        to_text_if_any(operation.settles_at),
+        to_text_if_any(operation.ended_at),
     )
 
 
@@ -120,10 +116,10 @@ def event_to_row(event: Event) -> Row:
         event.source.value,
         None if event.duration is None else event.duration.total_seconds(),
         to_text(event.created_at),
-        moment_to_text(event.approved_at),
+        to_text_if_any(event.approved_at),
         event.approved_by,
-        moment_to_text(event.started_at),
-        moment_to_text(event.ended_at),
+        to_text_if_any(event.started_at),
+        to_text_if_any(event.ended_at),
     )
 
 

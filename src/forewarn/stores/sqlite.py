@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from forewarn.core.durations import from_text
+from forewarn.core.durations import from_text, to_text
 from forewarn.core.fleet import Fleet
 from forewarn.core.ledger import Delivery
 from forewarn.errors import StoreFailed
@@ -89,7 +89,7 @@ class SqliteStore:
                 self._db.execute(_SQL["save_delivery"], values)
         only_heard = [group for group in changes.heard if group not in changes.deliveries]
         if only_heard:
-            self._many("save_heard", ((rows.moment_to_text(changes.heard[group]), group) for group in only_heard))
+            self._many("save_heard", ((to_text(changes.heard[group]), group) for group in only_heard))
 
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.executemany(_SQL[statement], parameters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.durations import to_text
+from forewarn.core.durations import to_text_if_any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from forewarn.core.fleet import VM, FleetChange, Group
     from forewarn.core.ledger import Entry
     from forewarn.core.operations import Operation
-
-
-def _moment(moment: datetime | None) -> str | None:
-    return to_text(moment) if moment is not None else None
 
 
 def vm_shape(vm: VM, group: Group, document: Document, heard_at: datetime | None) -> dict[str, Any]:
@@ -38,7 +34,7 @@ def vm_shape(vm: VM, group: Group, document: Document, heard_at: datetime | None
         "tags": dict(vm.tags),
         "auto_approve": list(group.auto_approve),
         "listening": document.enabled,
-        "last_heard_at": _moment(heard_at),
+        "last_heard_at": to_text_if_any(heard_at),
         "incarnation": document.incarnation,
         "events": [event.id for event in document.events if vm.name in event.resources],
     }
@@ -53,15 +49,15 @@ def event_shape(event: Event) -> dict[str, Any]:
         "type": event.type,
         "status": event.status.lower(),
         "vms": list(event.resources),
-        "not_before": _moment(event.not_before),
+        "not_before": to_text_if_any(event.not_before),
         "description": event.description,
         "source": event.source.lower(),
         "duration_seconds": None if event.duration is None else event.duration.total_seconds(),
-        "created_at": _moment(event.created_at),
-        "approved_at": _moment(event.approved_at),
+        "created_at": to_text_if_any(event.created_at),
+        "approved_at": to_text_if_any(event.approved_at),
         "approved_by": event.approved_by,
-        "started_at": _moment(event.started_at),
-        "ended_at": _moment(event.ended_at),
+        "started_at": to_text_if_any(event.started_at),
+        "ended_at": to_text_if_any(event.ended_at),
     }
 
 
@@ -72,14 +68,14 @@ def operation_shape(operation: Operation, events: Sequence[Event]) -> dict[str, 
         "cause": operation.cause,
         "vms": list(operation.vms),
         "requested_by": operation.requested_by,
-        "requested_at": _moment(operation.requested_at),
+        "requested_at": to_text_if_any(operation.requested_at),
         "progress": operation.progress.value,
         "events": [event_shape(event) for event in events],
         "not_told": dict(operation.unnoticed),
-        "started_at": _moment(operation.started_at),
-        "carried_out_at": _moment(operation.carried_out_at),
-        "settles_at": _moment(operation.settles_at),
-        "ended_at": _moment(operation.ended_at),
+        "started_at": to_text_if_any(operation.started_at),
+        "carried_out_at": to_text_if_any(operation.carried_out_at),
+        "settles_at": to_text_if_any(operation.settles_at),
+        "ended_at": to_text_if_any(operation.ended_at),
     }
 
 
@@ -87,7 +83,7 @@ def entry_shape(entry: Entry) -> dict[str, Any]:
     """A row of history."""
     return {
         "sequence": entry.sequence,
-        "at": _moment(entry.at),
+        "at": to_text_if_any(entry.at),
         "what": entry.what,
         "by": entry.by,
         "group": entry.group or None,
