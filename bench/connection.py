@@ -90,8 +90,8 @@ class Control:
 
     def restart(self, vm: str) -> str:
         """The id of the event that a restart makes."""
-        operation = self.call("POST", "/v1/operations", {"cause": "restart", "vms": [vm]})
-        event_id: str = operation["events"][0]["id"]
+        answer = self.call("POST", "/v1/operations", {"cause": "restart", "vms": [vm]})
+        event_id: str = answer["operations"][0]["events"][0]["id"]
         return event_id
 
     def close(self) -> None:

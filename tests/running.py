@@ -159,7 +159,7 @@ class Service:
         """The operation of a user's restart."""
         answer = self.control("POST", "/v1/operations", {"cause": "restart", "vms": [name]})
         assert answer.status == 201, answer
-        operation: dict[str, Any] = answer.json()
+        operation: dict[str, Any] = answer.json()["operations"][0]
         return operation
 
     def advance(self, length: str) -> None:

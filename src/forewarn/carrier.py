@@ -1,4 +1,7 @@
-"""Hands started operations to the fabric and sees them through, again after a failure."""
+"""Hands started operations to the fabric and sees them through, again after a failure.
+
+In a rollout it then asks whether the VMs are well, until they are or their time is over.
+"""
 
 from __future__ import annotations
 
@@ -8,80 +11,120 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from forewarn.core.operations import CAUSES
-from forewarn.errors import ForewarnError, Stopping
+from forewarn.core.operations import Health
+from forewarn.errors import ForewarnError, Stopping, WorkFailed
 from forewarn.ports import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from datetime import datetime
 
     from forewarn.core.operations import Operation
     from forewarn.ports import Clock, Fabric
+    from forewarn.reports import Reports
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER = timedelta(seconds=30)
 """How long after a failed attempt the fabric is asked again, by the clock."""
+LOOK_AGAIN = timedelta(seconds=10)
+"""How long after a look at VMs that are not well the next one comes, by the clock."""
 
 
 class Carrier:
-    """The operations that the fabric is working on. `write` puts on disk that some are carried out."""
+    """The operations that the fabric is working on."""
 
-    def __init__(
-        self, clock: Clock, fabric: Fabric, write: Callable[[Callable[[], list[str]]], asyncio.Future[None]]
-    ) -> None:
+    def __init__(self, clock: Clock, fabric: Fabric, reports: Reports) -> None:
         self.changed = asyncio.Event()
         """Set when one is finished."""
         self._clock = clock
-        self._write = write
+        self._fabric = fabric
+        self._reports = reports
         self._carried_out: list[str] = []
         self._written: asyncio.Future[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._verbs = {"Freeze": fabric.freeze, "Reboot": fabric.reboot, "Redeploy": fabric.redeploy}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def take(self, operation: Operation) -> None:
-        """Have this operation carried out."""
-        task = asyncio.create_task(self._see_through(operation))
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
+    def take(self, operation: Operation, vms: tuple[str, ...]) -> None:
+        """Have this operation carried out on these of its VMs: others have gone since it was asked for."""
+        task = asyncio.create_task(self._see_through(operation, vms))
+        self._tasks[operation.id] = task
+        task.add_done_callback(partial(self._finished, operation.id))
+
+    def let_go(self, operation_id: str) -> None:
+        """Nobody need wait for the fabric any more: it is said to be over."""
+        if operation_id in self._tasks:
+            self._tasks[operation_id].cancel()
 
     async def stop(self) -> None:
         """Leave the rest to the next start: it asks the fabric again, by the same ids."""
-        for task in self._tasks:
+        tasks = list(self._tasks.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _finished(self, operation_id: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(operation_id) is task:
+            del self._tasks[operation_id]
         self.changed.set()
 
-    async def _see_through(self, operation: Operation) -> None:
-        cause = CAUSES[operation.cause]
-        order = Order(operation.id, operation.vms, cause.duration)
+    async def _see_through(self, operation: Operation, vms: tuple[str, ...]) -> None:
+        try:
+            if operation.carried_out_at is None and not await self._work(operation, vms):
+                return
+            if operation.request.rollout and operation.health is Health.UNKNOWN:
+                await self._look_after(operation, vms)
+        except Stopping:
+            return
+
+    async def _work(self, operation: Operation, vms: tuple[str, ...]) -> bool:
+        """Have it done; False when it cannot be."""
+        moves = tuple((name, host) for name, host in operation.moves if name in vms)
+        order = Order(operation.id, vms, operation.request.duration, operation.cause, operation.host, moves)
         while True:
             try:
-                await self._verbs[cause.event_type](order)
+                await getattr(self._fabric, operation.verb)(order)
                 await asyncio.shield(self._report(operation.id))
             except Stopping:
-                return
+                raise
+            except WorkFailed as error:
+                logger.warning("Operation %s (%s) has failed: %s", operation.id, operation.cause, error)
+                await asyncio.shield(self._reports.failed(operation.id, str(error)))
+                return False
             except Exception as error:  # whatever a driver raises, its work is still to be done
                 said = (operation.id, operation.cause, error)
                 expected = isinstance(error, ForewarnError)
                 logger.warning("Operation %s (%s) was not carried out: %s", *said, exc_info=not expected)
-                again_at = self._clock.now() + RETRY_AFTER
-                while self._clock.now() < again_at:
-                    await self._clock.sleep_until(again_at)
+                await self._wait_until(self._clock.now() + RETRY_AFTER)
             else:
+                return True
+
+    async def _look_after(self, operation: Operation, vms: tuple[str, ...]) -> None:
+        """Ask until all VMs are well, or the gate has closed."""
+        while (closes_at := self._reports.gate_closes_at(operation.id)) is not None:
+            bad = [name for name in vms if not await self._is_well(name)]
+            if not bad or self._clock.now() >= closes_at:
+                await asyncio.shield(self._reports.checked(operation.id, bad))
                 return
+            await self._wait_until(min(self._clock.now() + LOOK_AGAIN, closes_at))
+
+    async def _is_well(self, vm: str) -> bool:
+        try:
+            return (await self._fabric.inspect(vm)).running
+        except Exception as error:  # noqa: BLE001 - whatever a driver raises, the VM cannot be said to be well
+            logger.warning("%s could not be looked at: %s", vm, error)
+            return False
+
+    async def _wait_until(self, moment: datetime) -> None:
+        while self._clock.now() < moment:
+            await self._clock.sleep_until(moment)
 
     def _report(self, operation_id: str) -> asyncio.Future[None]:
         """Those that are carried out until the writer comes to it are written by one order."""
         if self._written is None:
             self._carried_out = []
-            self._written = self._write(partial(self._close_report, self._carried_out))
+            self._written = self._reports.carried_out(partial(self._close_report, self._carried_out))
         self._carried_out.append(operation_id)
         return self._written
 

@@ -9,30 +9,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import uuid
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.agenda import Agenda
+from forewarn.archive import Archive
 from forewarn.carrier import Carrier
-from forewarn.core import orders
-from forewarn.core.fleet import difference
+from forewarn.core import approvals, fleet_orders, listening, progress, rollout_walk
+from forewarn.core.draft import Draft
+from forewarn.core.fleet_change import renew
 from forewarn.core.ledger import Changes, Ledger
-from forewarn.core.operations import Progress
+from forewarn.core.operations import Health, Operation, Progress
 from forewarn.errors import StoreFailed
 from forewarn.hearing import Hearing
+from forewarn.reports import Reports, whole
 from forewarn.timekeeper import Timekeeper
-from forewarn.writer import Writer
+from forewarn.writer import Writer, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime, timedelta
 
     from forewarn.core.event import Document, Event
-    from forewarn.core.fleet import Fleet, FleetChange
-    from forewarn.core.ledger import Draft, Entry
-    from forewarn.core.operations import Operation
-    from forewarn.ports import Clock, Fabric, HistoryFilter, Store
+    from forewarn.core.fleet import Fleet
+    from forewarn.core.fleet_change import FleetChange
+    from forewarn.core.rollout import Rollout
+    from forewarn.core.terms import Terms
+    from forewarn.ports import Clock, Fabric, Store
 
+T = TypeVar("T")
+P = ParamSpec("P")
 logger = logging.getLogger(__name__)
 
 
@@ -41,23 +46,23 @@ class Published(NamedTuple):
 
     groups: frozenset[str]
     fleet: bool
+    """Whether VMs or groups have come, gone, or are called otherwise."""
 
 
 class Engine:
     """One fleet's events, from request to removal."""
 
-    def __init__(self, clock: Clock, store: Store, fabric: Fabric, pace: orders.Pace) -> None:
+    def __init__(self, clock: Clock, store: Store, fabric: Fabric, terms: Terms) -> None:
         self.clock = clock
-        self.pace = pace
+        self.terms = terms
         self._store = store
         self._fabric = fabric
         self._writer = Writer(clock, store, self._committed)
-        self._hearing = Hearing(clock, self._writer)
-        self._carrier = Carrier(clock, fabric, self._carried_out)
         self._agenda = Agenda()
+        self._hearing = Hearing(clock, self._writer, self._agenda, terms)
+        self.archive = Archive(self._writer, store)
+        self._carrier = Carrier(clock, fabric, Reports(self._writer, terms))
         self._timekeeper = Timekeeper(clock, self._agenda, self._hearing, self._writer, self._carrier, self.tick)
-        self._watched: set[str] = set()
-        """Groups with an entry for their silence in the agenda: one each."""
         self._subscribers: list[Callable[[Published], None]] = []
 
     # --- Life -------------------------------------------------------------------------------------
@@ -70,6 +75,7 @@ class Engine:
         ledger.absorb(
             Changes(
                 operations={operation.id: operation for operation in saved.operations},
+                rollouts={rollout.id: rollout for rollout in saved.rollouts},
                 events={event.id: event for event in saved.events},
                 deliveries={delivery.group: delivery for delivery in saved.deliveries},
                 heard=saved.heard,
@@ -81,13 +87,15 @@ class Engine:
         self._hearing.forgive_downtime()
         for operation in ledger.operations.values():
             self._schedule(operation)
+        for rollout in ledger.rollouts.values():
+            self._agenda.add(rollout.next_at or self.clock.now(), "rollout", rollout.id)
         for delivery in ledger.deliveries.values():
             if delivery.enabled:
-                self._watch_silence(delivery.group)
-        unfinished = [o for o in ledger.operations.values() if o.progress is Progress.STARTED and not o.carried_out_at]
+                self._hearing.watch(delivery.group)
+        unfinished = [operation for operation in ledger.operations.values() if _needs_fabric(operation)]
         await self._fabric.recover([operation.id for operation in unfinished])
         for operation in unfinished:
-            self._carrier.take(operation)
+            self._carry_out(operation)
         self._timekeeper.start()
         await self.tick()
 
@@ -107,30 +115,44 @@ class Engine:
 
     # --- Orders -----------------------------------------------------------------------------------
 
-    async def request(self, cause: str, vms: Sequence[str], by: str) -> Operation:
-        """Begin an operation on these VMs."""
-        return await self._writer.order(
-            lambda draft, now: orders.request(draft, now, self.pace, cause, vms, by, lambda: str(uuid.uuid4()))
-        )
+    async def order(
+        self, decide: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Have something decided on a draft: on disk when this returns; if it raises, nothing has changed."""
+        return await self._writer.order(whole(self.terms, decide, *args, **kwargs))
 
-    async def approve(self, ids: Sequence[str], by: str, group: str | None = None) -> None:
-        """Let events start early; with a group, only events of that group are known."""
-        await self._writer.order(lambda draft, now: orders.approve(draft, now, self.pace, ids, by, group))
+    def preview(
+        self, decide: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[T, Changes]:
+        """What the same order would do now, and what would be written. Nothing changes."""
+        draft = self.draft()
+        return whole(self.terms, decide, *args, **kwargs)(draft, self.clock.now()), draft.changes
+
+    def draft(self) -> Draft:
+        """What is true now, to be asked like a draft."""
+        return Draft(self._writer.ledger, new_id)
 
     def approve_and_tell(
         self, ids: Sequence[str], by: str, group: str, tell: Callable[[None, BaseException | None], None]
     ) -> None:
-        """The same for who cannot wait: `tell` is called when it is on disk, or with what was wrong."""
-        self._writer.submit_and_tell(lambda draft, now: orders.approve(draft, now, self.pace, ids, by, group), tell)
-
-    async def cancel(self, event_id: str, by: str) -> Event:
-        """Withdraw an event that has not started."""
-        return await self._writer.order(lambda draft, now: orders.cancel(draft, now, event_id, by))
+        """Approve for who cannot wait: `tell` is called when it is on disk, or with what was wrong."""
+        self._writer.submit_and_tell(whole(self.terms, approvals.approve, ids, by, group), tell)
 
     async def enable(self, group: str, by: str) -> None:
         """Begin to tell a group. On disk when this returns."""
-        enabling = secrets.token_hex(4)
-        await self._writer.order(lambda draft, now: orders.enable(draft, now, group, by, enabling))
+        await self.order(listening.enable, group, by, secrets.token_hex(4))
+
+    async def end_by_hand(
+        self,
+        decide: Callable[Concatenate[Draft, datetime, Terms, str, P], T],
+        operation_id: str,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Somebody says how the work of an operation has ended: nobody waits for the fabric then."""
+        outcome = await self.order(decide, operation_id, *args, **kwargs)
+        self._carrier.let_go(operation_id)
+        return outcome
 
     async def apply_fleet(
         self,
@@ -144,14 +166,15 @@ class Engine:
         """Replace the fleet by this one. Says what is added, changed and removed."""
         while True:
             before = self.fleet
-            change = await asyncio.to_thread(difference, before, fleet)
+            after, change = await asyncio.to_thread(renew, before, fleet, self._writer.ledger.destinations())
 
             def order(draft: Draft, now: datetime) -> bool:
-                if draft.fleet is not before:  # noqa: B023 - runs before the loop goes on
+                # What has set out for a spare host meanwhile must find it. (B023: runs before the loop goes on.)
+                if draft.fleet is not before or draft.destinations() - after.hosts.keys():  # noqa: B023
                     return False
                 draft.changes.facts.update(facts or {})
                 if change:  # noqa: B023
-                    orders.apply_fleet(draft, now, fleet, change, by, force=force, why=why)  # noqa: B023
+                    fleet_orders.apply_fleet(draft, now, after, change, by, force=force, why=why)  # noqa: B023
                 return True
 
             if await self._writer.order(order):
@@ -163,40 +186,31 @@ class Engine:
         now = self.clock.now()
         due = self._agenda.take(now)
         operations = [key for kind, key in due if kind == "operation"]
+        rollouts = [key for kind, key in due if kind == "rollout"]
         groups = [key for kind, key in due if kind == "silence"]
-        self._watched.difference_update(groups)
-        silent = [group for group in groups if not self._watch_silence(group, after=now)]
-        if not operations and not silent:
+        silent = self._hearing.silent_among(groups, now)
+        if not operations and not rollouts and not silent:
             return
 
-        def order(draft: Draft, now: datetime) -> None:
+        def do_what_is_due(draft: Draft, now: datetime, terms: Terms) -> None:
             for operation_id in operations:
-                orders.move(draft, now, self.pace, operation_id)
+                progress.move(draft, now, terms, operation_id)
+            draft.stirred.update(dict.fromkeys(rollouts))
             for group in silent:
-                orders.disable_if_silent(draft, now, self.pace, group)
+                listening.disable_if_silent(draft, now, terms, group)
 
         try:
-            await self._writer.order(order)
+            await self.order(do_what_is_due)
         except Exception:
-            for key in operations:
-                self._agenda.add(now, "operation", key)
-            for group in silent:  # the others are watched again already
-                self._agenda.add(now, "silence", group)
-            self._watched.update(silent)
+            for kind, keys in (("operation", operations), ("rollout", rollouts)):
+                for key in keys:
+                    self._agenda.add(now, kind, key)
+            self._hearing.look_again(silent, now)
             raise
 
     async def advance(self, length: timedelta) -> datetime:
         """Move a virtual clock on; returns when everything due by then is done."""
         return await self._timekeeper.advance(length)
-
-    def _carried_out(self, take: Callable[[], list[str]]) -> asyncio.Future[None]:
-        """Note what the fabric has done. Nobody is answered by that, and after a crash the fabric is asked again."""
-
-        def order(draft: Draft, now: datetime) -> None:
-            for operation_id in take():
-                orders.carried_out(draft, now, self.pace, operation_id)
-
-        return self._writer.submit(order, can_wait=True)
 
     # --- Reading: memory only ---------------------------------------------------------------------
 
@@ -217,6 +231,12 @@ class Engine:
         """What the group would be told now."""
         return self._writer.ledger.document(group)
 
+    def live_operations(self) -> list[Operation]:
+        return list(self._writer.ledger.operations.values())
+
+    def live_rollouts(self) -> list[Rollout]:
+        return self._writer.ledger.live_rollouts()
+
     def live_events(self) -> list[Event]:
         return self._writer.ledger.live_events()
 
@@ -225,29 +245,6 @@ class Engine:
         self._hearing.take()
         return self._writer.ledger.heard_at(group)
 
-    # --- Reading: the store -----------------------------------------------------------------------
-
-    async def event(self, event_id: str) -> Event | None:
-        """An event, live or long over."""
-        return self._writer.ledger.event(event_id) or await self._writer.in_store(self._store.event, event_id)
-
-    async def events_beginning(self, start: str) -> list[Event]:
-        """The event of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
-        return await self._writer.in_store(self._store.events_beginning, start)
-
-    async def operation(self, operation_id: str) -> Operation | None:
-        """An operation, live or long over."""
-        return self._writer.ledger.operation(operation_id) or await self._writer.in_store(
-            self._store.operation, operation_id
-        )
-
-    async def past_events(self, limit: int) -> list[Event]:
-        """The newest events, live or over."""
-        return await self._writer.in_store(self._store.events, limit)
-
-    async def history(self, wanted: HistoryFilter) -> list[Entry]:
-        return await self._writer.in_store(self._store.history, wanted)
-
     # --- After a commit ---------------------------------------------------------------------------
 
     def _committed(self, changes: Changes, ledger: Ledger) -> None:
@@ -255,40 +252,46 @@ class Engine:
         started = [
             operation
             for operation in changes.operations.values()
-            if operation.progress is Progress.STARTED
+            if _needs_fabric(operation)
             and ((before := ledger.operation(operation.id)) is None or before.progress is Progress.PENDING)
         ]
         ledger.absorb(changes)
-        for operation in changes.operations.values():
-            self._schedule(operation)
+        # An event may be due at another time than before although its operation is as it was.
+        for operation_id in {*changes.operations, *(event.operation for event in changes.events.values())}:
+            if (operation := ledger.operation(operation_id)) is not None:
+                self._schedule(operation)
+        for rollout in changes.rollouts.values():
+            if rollout.stage.live and rollout.next_at is not None:
+                self._agenda.add(rollout.next_at, "rollout", rollout.id)
         for group, delivery in changes.deliveries.items():
             if delivery is not None and delivery.enabled and group in changes.heard:
-                self._watch_silence(group)
+                self._hearing.watch(group)
         groups = frozenset(changes.deliveries) | {event.group for event in changes.events.values()}
-        if groups or changes.fleet is not None:
-            published = Published(groups, changes.fleet is not None)
+        renewed = not all(change.in_place for change in changes.fleet_changes)
+        if groups or renewed:
+            published = Published(groups, renewed)
             for subscriber in self._subscribers:
                 subscriber(published)
         for operation in started:
-            self._carrier.take(operation)
+            self._carry_out(operation)
+
+    def _carry_out(self, operation: Operation) -> None:
+        self._carrier.take(operation, operation.concerned(self.fleet))
 
     # --- Time -------------------------------------------------------------------------------------
 
     def _schedule(self, operation: Operation) -> None:
-        moment = orders.when_due(self._writer.ledger, operation)
+        moment = progress.when_due(self._writer.ledger, operation)
         if moment is not None:
             self._agenda.add(moment, "operation", operation.id)
+        closes_at = rollout_walk.gate_closes_at(self.terms, operation)
+        if closes_at is not None:
+            self._agenda.add(closes_at, "rollout", operation.request.rollout)
 
-    def _watch_silence(self, group: str, after: datetime | None = None) -> bool:
-        """Note when the group will have been silent for too long; False when that has come already."""
-        if group in self._watched:  # what is noted for it comes no later, and is looked at again then
-            return True
-        heard_at = self._writer.ledger.heard_at(group)
-        if heard_at is None:
-            return False
-        moment = heard_at + self.pace.quicken(self.pace.silence)
-        if after is not None and moment <= after:
-            return False
-        self._agenda.add(moment, "silence", group)
-        self._watched.add(group)
-        return True
+
+def _needs_fabric(operation: Operation) -> bool:
+    """Whether the fabric has still something to do for it, or to say of it."""
+    if operation.progress is not Progress.STARTED:
+        return False
+    unchecked = bool(operation.request.rollout) and operation.health is Health.UNKNOWN
+    return operation.carried_out_at is None or unchecked

@@ -11,7 +11,9 @@ from forewarn.errors import StoreFailed
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from forewarn.core.ledger import Draft
+    from forewarn.agenda import Agenda
+    from forewarn.core.draft import Draft
+    from forewarn.core.terms import Terms
     from forewarn.ports import Clock
     from forewarn.writer import Writer
 
@@ -21,11 +23,15 @@ WRITE_EVERY = timedelta(minutes=1)
 class Hearing:
     """Who has asked since it was last looked at, and what of that is not yet on disk."""
 
-    def __init__(self, clock: Clock, writer: Writer) -> None:
+    def __init__(self, clock: Clock, writer: Writer, agenda: Agenda, terms: Terms) -> None:
         self.asked: set[str] = set()
         """Groups that asked since `take`: the server adds to it, without a look at the clock."""
         self._clock = clock
         self._writer = writer
+        self._agenda = agenda
+        self._longest = terms.quicken(terms.silence)
+        self._watched: set[str] = set()
+        """Groups with an entry for their silence in the agenda: one each."""
         self._unwritten: set[str] = set()
         self._written_at: datetime | None = None
 
@@ -46,6 +52,35 @@ class Hearing:
         heard = {group: heard_at + downtime for group, heard_at in self._writer.ledger.heard.items()}
         self._writer.ledger.heard = heard
         self._unwritten = set(heard)
+
+    # --- Silence ------------------------------------------------------------------------------------
+
+    def watch(self, group: str, after: datetime | None = None) -> bool:
+        """Note when the group will have been silent for too long; False when that has come already."""
+        if group in self._watched:  # what is noted for it comes no later, and is looked at again then
+            return True
+        heard_at = self._writer.ledger.heard_at(group)
+        if heard_at is None:
+            return False
+        moment = heard_at + self._longest
+        if after is not None and moment <= after:
+            return False
+        self._agenda.add(moment, "silence", group)
+        self._watched.add(group)
+        return True
+
+    def silent_among(self, groups: list[str], now: datetime) -> list[str]:
+        """Which of the groups whose time has come have been silent; the others are watched again."""
+        self._watched.difference_update(groups)
+        return [group for group in groups if not self.watch(group, after=now)]
+
+    def look_again(self, silent: list[str], now: datetime) -> None:
+        """That these are silent could not be written: it is still to be done."""
+        for group in silent:
+            self._agenda.add(now, "silence", group)
+        self._watched.update(silent)
+
+    # --- Writing ------------------------------------------------------------------------------------
 
     @property
     def due(self) -> bool:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
     from forewarn.core.ledger import Changes, Delivery, Entry
     from forewarn.core.operations import Operation
+    from forewarn.core.rollout import Rollout
 
 
 class Clock(Protocol):
@@ -35,6 +36,7 @@ class Saved:
 
     fleet: Fleet
     operations: list[Operation] = field(default_factory=list)
+    rollouts: list[Rollout] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     heard: dict[str, datetime] = field(default_factory=dict)
@@ -72,6 +74,15 @@ class Store(Protocol):
     def operation(self, operation_id: str) -> Operation | None:
         """An operation, live or long over."""
 
+    def operations_beginning(self, start: str) -> list[Operation]:
+        """At most two operations whose ids begin so."""
+
+    def operations(self, limit: int) -> list[Operation]:
+        """The newest operations, live or over, newest first."""
+
+    def rollouts(self, limit: int) -> list[Rollout]:
+        """The newest rollouts, live or over, newest first."""
+
     def history(self, wanted: HistoryFilter) -> list[Entry]:
         """Rows of history in their order."""
 
@@ -85,6 +96,11 @@ class Order(NamedTuple):
     operation: str
     vms: tuple[str, ...]
     duration: timedelta | None = None
+    cause: str = ""
+    host: str = ""
+    """The host that it is about; empty where it is about VMs alone."""
+    moves: tuple[tuple[str, str], ...] = ()
+    """VMs that are to be on another host afterwards, each with that host."""
 
 
 class Machine(NamedTuple):
@@ -96,7 +112,14 @@ class Machine(NamedTuple):
 
 
 class Fabric(Protocol):
-    """Carries operations out. "Already so" is success."""
+    """Carries operations out. "Already so" is success.
+
+    Each verb returns when the work is done. It raises WorkFailed when it cannot be done at all; whatever
+    else it raises means that it has not been done yet, and it is ordered again a little later.
+    """
+
+    makes_hosts: bool
+    """Whether a host can be had by asking for it: where no host fits, the fabric is given a new one."""
 
     async def inspect(self, vm: str) -> Machine:
         """The machine as it is now."""
@@ -104,17 +127,26 @@ class Fabric(Protocol):
     async def freeze(self, order: Order) -> None:
         """Pause for a moment; nothing is lost."""
 
+    async def migrate(self, order: Order) -> None:
+        """Move to another host while it runs; nothing is lost."""
+
     async def reboot(self, order: Order) -> None:
         """Stop and start; memory is lost."""
 
     async def redeploy(self, order: Order) -> None:
-        """Move to another node; memory and ephemeral disks are lost."""
+        """Move to another host and start there; memory and ephemeral disks are lost."""
+
+    async def deallocate(self, order: Order) -> None:
+        """Stop, and give its place to others."""
+
+    async def start(self, order: Order) -> None:
+        """Run again what was deallocated."""
 
     async def delete(self, order: Order) -> None:
         """Remove for good."""
 
     async def recover(self, unfinished: Sequence[str]) -> None:
-        """Put right what a service that died left half done; runs first at start."""
+        """Put right what a service that died left half done; runs first at start, with the ids of what goes on."""
 
     def events(self) -> AsyncIterator[str]:
         """Names of VMs that something happened to. They wake the engine; state decides."""

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import platformdirs
 
+from forewarn.core.causes import CAUSES
 from forewarn.core.durations import format_duration, parse_duration
+from forewarn.core.kinds import EVENT_TYPES
 from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
 
 if TYPE_CHECKING:
@@ -63,6 +65,21 @@ def _number(least: float, most: float, unit: str) -> Callable[[str], float]:
     return read
 
 
+def _fabric(text: str) -> str:
+    if text not in FABRICS:
+        raise ValueError(f"choose one of {', '.join(FABRICS)}")
+    return text
+
+
+def _count(most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) > most:
+            raise ValueError(f"write a whole number from 0 to {most:,}")
+        return int(text)
+
+    return read
+
+
 def _silence(text: str) -> timedelta:
     length = parse_duration(text)
     if length < timedelta(seconds=1):
@@ -103,6 +120,20 @@ class Setting(NamedTuple):
         return "FOREWARN_" + self.name.upper()
 
 
+FABRICS = ("simulated", "manual", "command")
+
+_SETTLE_ROWS = tuple(
+    Setting(
+        f"settle_{name.replace('-', '_')}",
+        format_duration(cause.settle),
+        "LENGTH",
+        f"How long an event of cause {name} stays Started.",
+        parse_duration,
+    )
+    for name, cause in CAUSES.items()
+    if cause.types and EVENT_TYPES[cause.types[0]].starts
+)
+
 SETTINGS = {
     row.name: row
     for row in (
@@ -123,6 +154,18 @@ SETTINGS = {
         ),
         Setting("first_get_delay", "0s", "LENGTH", "How long a group's first GET is held.", parse_duration),
         Setting("silence", "24h", "LENGTH", "After how long without a GET a group is told no more.", _silence),
+        Setting("fabric", "simulated", "|".join(FABRICS), "Who does the work that is announced.", _fabric),
+        Setting(
+            "fabric_command", "", "PROGRAM", "With --fabric command: what to run for each order, with its arguments."
+        ),
+        Setting(
+            "pending_user_operations",
+            "0",
+            "N",
+            "How many operations of users a group may have pending; 0: any number.",
+            _count(1_000_000),
+        ),
+        Setting("postponement", "7d", "LENGTH", "How far an event of the platform may be postponed.", parse_duration),
         Setting("preview_versions", "false", "true|false", "Also serve api-versions in preview.", _switch),
         Setting(
             "newer_versions",
@@ -137,6 +180,7 @@ SETTINGS = {
         Setting(
             "fast_lane", "true", "true|false", "Answer polls in the protocol; false: all go the long way.", _switch
         ),
+        *_SETTLE_ROWS,
     )
 }
 

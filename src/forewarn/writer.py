@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections import deque
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from forewarn.core.draft import Draft
 from forewarn.core.durations import to_text
-from forewarn.core.ledger import Draft, Ledger
+from forewarn.core.ledger import Ledger
 from forewarn.errors import Stopping, StoreFailed
 from forewarn.store_thread import StoreThread
 
@@ -36,6 +38,11 @@ T = TypeVar("T")
 
 LONGEST_WAIT_SECONDS = 0.2
 """How long an order that can wait does."""
+
+
+def new_id() -> str:
+    """The id of a new event, operation or rollout."""
+    return str(uuid.uuid4())
 
 
 class Waiting(NamedTuple):
@@ -161,11 +168,11 @@ class Writer:
 
     def _decide(self, batch: list[Waiting]) -> tuple[Changes, list[Outcome]]:
         now = self._clock.now()
-        whole = Draft(self.ledger)
+        whole = Draft(self.ledger, new_id)
         outcomes = []
         for waiting in batch:
             # On a draft of its own, so that an order that fails leaves nothing in the others' way.
-            draft = Draft(whole)
+            draft = Draft(whole, new_id)
             try:
                 result = waiting.order(draft, now)
             except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the order, not to the writer

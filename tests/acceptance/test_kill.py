@@ -99,7 +99,7 @@ def client(service: Service, witness: Witness, number: int, stop: threading.Even
             if rng.random() < 0.3:
                 answer = service.control("POST", "/v1/operations", {"cause": "restart", "vms": [rng.choice(VMS)]})
                 if answer.status == 201:
-                    witness.operation(answer.json())
+                    witness.operation(answer.json()["operations"][0])
             connection.request("GET", DOCUMENT, headers={"Metadata": "true"})
             got = connection.getresponse()
             body = got.read()

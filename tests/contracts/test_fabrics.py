@@ -1,40 +1,165 @@
-"""One contract for all fabrics: orders are idempotent by their id, and do what their name says."""
+"""One contract for all fabrics: orders are idempotent by their id, and do what their name says.
+
+A fabric is whatever has a name in the folder of fabrics; each needs a row below that says how it is built.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import pkgutil
+import sys
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+import forewarn.fabrics
 from forewarn.clock import VirtualClock
-from forewarn.errors import Unavailable
+from forewarn.errors import Unavailable, WorkFailed
+from forewarn.fabrics import simulated
+from forewarn.fabrics.command import CommandFabric
+from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.ports import Fabric, Machine, Order
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
 START = datetime(2041, 1, 1, tzinfo=UTC)
+VERBS = ["freeze", "migrate", "reboot", "redeploy", "deallocate", "start", "delete"]
+
+# An operator's program as it should be: what it has done is kept by the operation's id, so it does nothing twice.
+OPERATORS_PROGRAM = """\
+import json, pathlib, sys
+kept, verb, order = pathlib.Path(sys.argv[1]), sys.argv[-1], json.load(sys.stdin)
+state = json.loads(kept.read_text()) if kept.exists() else {"done": [], "vms": {}}
+if verb == "inspect":
+    running, boots = state["vms"].get(order["vm"], (True, 1))
+    print(json.dumps({"running": running, "boots": boots}))
+elif order["operation"] not in state["done"]:
+    for vm in order["vms"]:
+        running, boots = state["vms"].get(vm, (True, 1))
+        if verb in ("reboot", "redeploy") or verb == "start" and not running:
+            running, boots = True, boots + 1
+        elif verb in ("deallocate", "delete"):
+            running = False
+        state["vms"][vm] = (running, boots)
+    state["done"].append(order["operation"])
+    kept.with_suffix(".new").write_text(json.dumps(state))
+    kept.with_suffix(".new").replace(kept)
+"""
 
 
-@pytest.fixture(params=["simulated"])
-def fabric() -> Fabric:
-    return SimulatedFabric(VirtualClock(START))
+class Row(NamedTuple):
+    """A fabric: how it is built, and which parts of the contract are about it."""
+
+    build: Callable[[Path, VirtualClock], Fabric]
+    works_by_itself: bool
+    """Whether an order gets done without anybody else saying so."""
+    tells: bool
+    """Whether it says by itself what happened."""
 
 
-@pytest.mark.parametrize(("verb", "boots"), [("freeze", 1), ("reboot", 2), ("redeploy", 2)])
-async def test_an_order_given_twice_is_carried_out_once(fabric: Fabric, verb: str, boots: int) -> None:
+def build_command(folder: Path, clock: VirtualClock) -> Fabric:
+    program = folder / "program.py"
+    program.write_text(OPERATORS_PROGRAM)
+    return CommandFabric([sys.executable, "-IS", str(program), str(folder / "state.json")], folder / "orders")
+
+
+FABRICS = {
+    "command": Row(build_command, works_by_itself=True, tells=False),
+    "manual": Row(lambda _, clock: ManualFabric(clock), works_by_itself=False, tells=False),
+    "simulated": Row(lambda _, clock: SimulatedFabric(clock), works_by_itself=True, tells=True),
+}
+
+
+def those_that(fits: Callable[[Row], bool]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("name", [name for name, row in FABRICS.items() if fits(row)])
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock(START)
+
+
+@pytest.fixture
+def fabric(name: str, tmp_path: Path, clock: VirtualClock) -> Fabric:
+    return FABRICS[name].build(tmp_path, clock)
+
+
+def test_every_fabric_in_the_folder_has_a_row_here() -> None:
+    assert {module.name for module in pkgutil.iter_modules(forewarn.fabrics.__path__)} == set(FABRICS)
+
+
+# --- All of them ----------------------------------------------------------------------------------
+
+
+@those_that(lambda _: True)
+async def test_a_machine_that_nothing_was_done_to_runs(fabric: Fabric) -> None:
+    await fabric.recover([])
+    assert await fabric.inspect("a") == Machine("a", running=True, boots=1)
+    assert fabric.makes_hosts in (True, False)
+
+
+@those_that(lambda _: True)
+async def test_watching_can_be_ended_and_is_no_sleep_by_the_clock(fabric: Fabric, clock: VirtualClock) -> None:
+    events = fabric.events()
+    first = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)
+    assert not first.done()
+    assert clock.sleeping == 0
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+# --- Those that work by themselves ----------------------------------------------------------------
+
+
+@those_that(lambda row: row.works_by_itself)
+@pytest.mark.parametrize(
+    ("verb", "after"),
+    [
+        ("freeze", (True, 1)),
+        ("migrate", (True, 1)),
+        ("reboot", (True, 2)),
+        ("redeploy", (True, 2)),
+        ("deallocate", (False, 1)),
+        ("start", (True, 1)),
+        ("delete", (False, 1)),
+    ],
+)
+async def test_an_order_given_twice_is_carried_out_once(fabric: Fabric, verb: str, after: tuple[bool, int]) -> None:
     order = Order("op-1", ("a", "b"))
     await getattr(fabric, verb)(order)
+    await fabric.recover(["op-1"])
     await getattr(fabric, verb)(order)
-    assert await fabric.inspect("a") == Machine("a", running=True, boots=boots)
-    assert await fabric.inspect("b") == Machine("b", running=True, boots=boots)
+    assert await fabric.inspect("a") == Machine("a", *after)
+    assert await fabric.inspect("b") == Machine("b", *after)
     assert await fabric.inspect("c") == Machine("c", running=True, boots=1)
 
 
-async def test_what_is_deleted_runs_no_more(fabric: Fabric) -> None:
-    await fabric.delete(Order("op-1", ("a",)))
-    assert not (await fabric.inspect("a")).running
+@those_that(lambda row: row.works_by_itself)
+async def test_what_is_deallocated_can_be_started_once(fabric: Fabric) -> None:
+    await fabric.deallocate(Order("op-1", ("a",)))
+    await fabric.start(Order("op-2", ("a",)))
+    assert await fabric.inspect("a") == Machine("a", running=True, boots=2)
+    await fabric.start(Order("op-3", ("a",)))
+    assert await fabric.inspect("a") == Machine("a", running=True, boots=2)
 
 
+@those_that(lambda row: row.works_by_itself)
+async def test_an_order_that_was_cancelled_is_carried_out_once_when_it_is_given_again(fabric: Fabric) -> None:
+    cancelled = asyncio.ensure_future(fabric.reboot(Order("op-1", ("a",))))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
+    await fabric.reboot(Order("op-1", ("a",)))
+    assert await fabric.inspect("a") == Machine("a", running=True, boots=2)
+
+
+@those_that(lambda row: row.tells)
 async def test_whoever_watches_is_told_which_machines_changed(fabric: Fabric) -> None:
     events = fabric.events()
     first = asyncio.ensure_future(anext(events))
@@ -43,11 +168,37 @@ async def test_whoever_watches_is_told_which_machines_changed(fabric: Fabric) ->
     assert await first == "a"
 
 
-async def test_the_simulated_one_can_be_told_to_fail_and_to_be_slow() -> None:
-    clock = VirtualClock(START)
+# --- Those whose work somebody else does ----------------------------------------------------------
+
+
+@those_that(lambda row: not row.works_by_itself)
+@pytest.mark.parametrize("verb", VERBS)
+async def test_an_order_waits_by_the_clock_until_it_is_let_go_of(
+    fabric: Fabric, clock: VirtualClock, verb: str
+) -> None:
+    order = asyncio.ensure_future(getattr(fabric, verb)(Order("op-1", ("a",))))
+    await asyncio.sleep(0)
+    assert clock.sleeping == 1
+    clock.set(START + timedelta(days=7300))
+    await asyncio.sleep(0)
+    assert not order.done()
+    assert clock.sleeping == 1
+    order.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await order
+    assert clock.sleeping == 0
+
+
+# --- What is special about the simulated one ------------------------------------------------------
+
+
+async def test_the_simulated_one_can_be_told_to_fail_and_to_be_slow(clock: VirtualClock) -> None:
     fabric = SimulatedFabric(clock)
     fabric.failures = 1
     with pytest.raises(Unavailable):
+        await fabric.reboot(Order("op-1", ("a",)))
+    fabric.failures_for_good = 1
+    with pytest.raises(WorkFailed):
         await fabric.reboot(Order("op-1", ("a",)))
     assert (await fabric.inspect("a")).boots == 1
     fabric.delay = timedelta(minutes=5)
@@ -60,3 +211,30 @@ async def test_the_simulated_one_can_be_told_to_fail_and_to_be_slow() -> None:
     clock.set(START + timedelta(minutes=5))
     await slow
     assert (await fabric.inspect("a")).boots == 2
+
+
+async def test_a_sick_machine_is_seen_not_to_run_until_it_is_well(clock: VirtualClock) -> None:
+    fabric = SimulatedFabric(clock)
+    fabric.sick.add("a")
+    await fabric.reboot(Order("op-1", ("a", "b")))
+    assert await fabric.inspect("a") == Machine("a", running=False, boots=2)
+    assert await fabric.inspect("b") == Machine("b", running=True, boots=2)
+    fabric.sick.clear()
+    assert await fabric.inspect("a") == Machine("a", running=True, boots=2)
+
+
+async def test_deleted_machines_are_not_remembered_without_end(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulated, "_REMEMBERED_ORDERS", 3)
+    fabric = SimulatedFabric(clock)
+    await fabric.reboot(Order("op-kept", ("kept",)))
+    for number in range(10):
+        await fabric.delete(Order(f"op-{number}", (f"vm-{number}",)))
+        assert not (await fabric.inspect(f"vm-{number}")).running
+    assert not (await fabric.inspect("vm-7")).running
+    assert set(fabric._machines) == {"kept", "vm-7", "vm-8", "vm-9"}
+    await fabric.redeploy(Order("op-back", ("vm-7",)))
+    for number in range(10, 20):
+        await fabric.delete(Order(f"op-{number}", (f"vm-{number}",)))
+    assert set(fabric._machines) == {"kept", "vm-7", "vm-17", "vm-18", "vm-19"}

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forewarn.core.event import Event, Source, Status
-from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, difference
+from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
+from forewarn.core.fleet_change import FleetChange, difference
 from forewarn.core.ledger import Changes, Delivery, Entry
-from forewarn.core.operations import Operation, Progress
+from forewarn.core.operations import Health, Operation, Progress, Request
+from forewarn.core.rollout import Course, Rollout, Stage
+from forewarn.core.windows import parse_window
 from forewarn.errors import StoreFailed
 from forewarn.ports import HistoryFilter, Store
 from forewarn.stores.sqlite import SqliteStore
@@ -23,12 +26,41 @@ NOW = datetime(2041, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
 
 OPERATION = Operation(
     id="op-1",
-    cause="restart",
+    request=Request(
+        "host-update",
+        host="a",
+        type="Freeze",
+        duration=timedelta(seconds=9),
+        notice=timedelta(hours=1),
+        deadline=NOW + timedelta(days=3),
+        overrides=("windows",),
+        rollout="ro-1",
+        health_time=timedelta(minutes=5),
+    ),
     vms=("web-0",),
     requested_by="user",
     requested_at=NOW,
     events=("ev-1",),
     unnoticed=(("db", "db has never asked: no notice"),),
+    moves=(("web-0", "spare"),),
+    holds_until=NOW + timedelta(minutes=20),
+    health=Health.BAD,
+    outcome="not back in time: web-0",
+)
+ROLLOUT = Rollout(
+    id="ro-1",
+    patterns=("a*", "b?"),
+    course=Course("Freeze", timedelta(seconds=9), overrides=("notice",), budget=3, pause=timedelta(minutes=1)),
+    requested_by="operator",
+    requested_at=NOW,
+    stage=Stage.PAUSED,
+    wave=2,
+    waiting=("b1",),
+    under_way=(("a", "op-1"),),
+    done=("a2",),
+    skipped=(("a3", "it is failed"),),
+    next_at=NOW + timedelta(minutes=2),
+    outcome="",
 )
 EVENT = Event(
     id="ev-1",
@@ -46,10 +78,15 @@ EVENT = Event(
 FLEET = Fleet(
     [
         VM("web-0", "web", "a", 1, 1, "10.0.0.4", "", "web0", "spot", "Standard_D2", "2", (("k", "v"),)),
-        VM("own", "own", "own-host", auto_approve=("reboot",)),
+        VM("own", "own", "own-host", auto_approve=("reboot",), deallocated=True, home="a"),
     ],
-    [Group("web", "scale-set", 5, 3, ("reboot", "redeploy"))],
-    [Host("a"), Host("spare")],
+    [
+        Group(
+            *("web", "scale-set", 5, 3, ("reboot", "redeploy"), timedelta(minutes=10)),
+            windows=(parse_window("sat,sun 02:00 4h Europe/Berlin"),),
+        )
+    ],
+    [Host("a", HostState.DEGRADED), Host("spare", spare=True)],
 )
 
 
@@ -78,11 +115,12 @@ def reopen(tmp_path: Path) -> Iterator[Callable[[], Store]]:
 def everything() -> Changes:
     return Changes(
         operations={"op-1": OPERATION},
+        rollouts={"ro-1": ROLLOUT},
         events={"ev-1": EVENT},
         deliveries={"web": Delivery("web", enabled=True, enabling="abc", incarnation=7)},
         heard={"web": NOW},
         fleet=FLEET,
-        fleet_change=difference(Fleet(), FLEET),
+        fleet_changes=[difference(Fleet(), FLEET)],
         facts={"alive_at": "x"},
         history=[Entry(sequence=1, at=NOW, what="scheduled", by="user", group="web", event="ev-1", vms=("web-0",))],
     )
@@ -107,6 +145,7 @@ def check_everything(store: Store) -> None:
     saved = store.load()
     assert (saved.fleet.vms, saved.fleet.groups, saved.fleet.hosts) == (FLEET.vms, FLEET.groups, FLEET.hosts)
     assert saved.operations == [OPERATION]
+    assert saved.rollouts == [ROLLOUT]
     assert saved.events == [EVENT]
     assert saved.deliveries == [Delivery("web", enabled=True, enabling="abc", incarnation=7)]
     assert saved.heard == {"web": NOW}
@@ -149,7 +188,7 @@ def test_a_fleet_that_changes(store: Store) -> None:
     change = difference(FLEET, after)
     assert [vm.name for vm in change.removed] == ["own"]
     assert change.hosts_removed == ("spare",)
-    store.commit(Changes(fleet=after, fleet_change=change))
+    store.commit(Changes(fleet=after, fleet_changes=[change]))
     loaded = store.load().fleet
     assert (loaded.vms, loaded.hosts) == (after.vms, after.hosts)
 

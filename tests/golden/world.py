@@ -28,6 +28,9 @@ update_domains = 2
 name = "app"
 kind = "scale-set"
 
+[[host]]
+name = "shared"
+
 [[vm]]
 name = "web-0"
 group = "web"
@@ -45,6 +48,7 @@ address = "{QUIET}"
 [[vm]]
 name = "app_0"
 group = "app"
+host = "shared"
 address = "{APP_0}"
 
 [[vm]]
@@ -58,6 +62,7 @@ address = "127.0.0.6"
 
 [[vm]]
 name = "other"
+host = "shared"
 address = "{OTHER}"
 """
 
@@ -148,9 +153,9 @@ def _events(service: Service) -> dict[str, str]:
     started = service.restart_vm("app_1")["events"][0]["id"]
     service.control("POST", f"/v1/events/{started}/approve")
     # These wait for another scope's approval, so that an approval by their own does not start them.
-    shared = {"cause": "host-update", "vms": ["app_0", "other"]}
-    waiting = service.control("POST", "/v1/operations", shared).json()["events"]
-    untouched = service.control("POST", "/v1/operations", shared).json()["events"]
+    shared = {"cause": "host-update", "host": "shared"}
+    waiting = service.control("POST", "/v1/operations", shared).json()["operations"][0]["events"]
+    untouched = service.control("POST", "/v1/operations", shared).json()["operations"][0]["events"]
     found = {"told": told, "started": started}
     for name, events in (("waiting", waiting), ("untouched", untouched)):
         found[name] = next(event["id"] for event in events if event["group"] == "app")

@@ -9,8 +9,8 @@ import pytest
 
 from forewarn import errors
 from forewarn.cli import EXIT_CODES, NOUNS, root
+from forewarn.core.causes import CAUSES
 from forewarn.core.kinds import EVENT_TYPES
-from forewarn.core.operations import CAUSES
 from forewarn.settings import SETTINGS
 from forewarn.wire.versions import API_VERSIONS
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forewarn.clock import VirtualClock
+from forewarn.core import approvals
 from forewarn.core.fleet import VM, Fleet, Group, Host
-from forewarn.core.orders import Pace
+from forewarn.core.operations import Request
+from forewarn.core.requests import request
+from forewarn.core.terms import Terms
 from forewarn.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.stores.sqlite import SqliteStore
@@ -16,6 +19,9 @@ from forewarn.stores.sqlite import SqliteStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from forewarn.core.event import Event
+    from forewarn.core.operations import Operation
 
 # Far from today, so that a stray look at the real clock shows.
 START = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -37,18 +43,18 @@ FLEET = Fleet(
 )
 
 
-def make_engine(folder: Path | None = None, *, pace: Pace | None = None) -> tuple[Engine, SimulatedFabric]:
+def make_engine(folder: Path | None = None, *, terms: Terms | None = None) -> tuple[Engine, SimulatedFabric]:
     clock = VirtualClock(START)
     fabric = SimulatedFabric(clock)
-    return Engine(clock, SqliteStore(folder), fabric, pace or Pace()), fabric
+    return Engine(clock, SqliteStore(folder), fabric, terms or Terms(makes_hosts=True)), fabric
 
 
 @asynccontextmanager
 async def running_engine(
-    folder: Path | None = None, *, fleet: Fleet = FLEET, listening: bool = True, pace: Pace | None = None
+    folder: Path | None = None, *, fleet: Fleet = FLEET, listening: bool = True, terms: Terms | None = None
 ) -> AsyncIterator[Engine]:
     """A started engine; unless told otherwise every group has asked once."""
-    engine, _ = make_engine(folder, pace=pace)
+    engine, _ = make_engine(folder, terms=terms)
     await engine.start()
     try:
         await engine.apply_fleet(fleet, by="test")
@@ -58,3 +64,17 @@ async def running_engine(
         yield engine
     finally:
         await engine.stop()
+
+
+async def ask(engine: Engine, cause: str, *vms: str, by: str = "user", **options: Any) -> Operation:
+    """The one operation that a request makes."""
+    (operation,) = await engine.order(request, Request(cause, vms, **options), by)
+    return operation
+
+
+async def approve(engine: Engine, *ids: str, by: str, group: str | None = None) -> None:
+    await engine.order(approvals.approve, ids, by, group)
+
+
+async def cancel(engine: Engine, event_id: str, by: str = "operator") -> Event:
+    return await engine.order(approvals.cancel, event_id, by)

@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from engines import FLEET, MINUTE, START, make_engine, running_engine
+from engines import FLEET, MINUTE, START, approve, ask, cancel, make_engine, running_engine
 
 from forewarn.core.event import Status
 from forewarn.core.fleet import VM, Fleet
 from forewarn.core.operations import Progress
-from forewarn.core.orders import Pace
+from forewarn.core.terms import Terms
 from forewarn.errors import (
     AlreadyStarted,
     NothingToDo,
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 async def only_event(engine: Engine, cause: str, *vms: str) -> Event:
-    operation = await engine.request(cause, vms, by="user")
+    operation = await ask(engine, cause, *vms)
     (event_id,) = operation.events
-    event = await engine.event(event_id)
+    event = await engine.archive.event(event_id)
     assert event is not None
     return event
 
@@ -44,7 +44,7 @@ def statuses(engine: Engine, group: str) -> list[Status]:
 
 
 async def words(engine: Engine, event: Event) -> list[str]:
-    entries = await engine.history(HistoryFilter(event=event.id, operation=event.operation))
+    entries = await engine.archive.history(HistoryFilter(event=event.id, operation=event.operation))
     return [entry.what for entry in entries]
 
 
@@ -73,12 +73,12 @@ async def test_a_redeploy_has_the_least_notice_of_its_type() -> None:
 async def test_an_approval_by_any_vm_of_the_group_starts_it_at_once() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "restart", "web-0")
-        await engine.approve([event.id], by="web-1", group="web")
+        await approve(engine, event.id, by="web-1", group="web")
         assert statuses(engine, "web") == [Status.STARTED]
-        again = await engine.event(event.id)
+        again = await engine.archive.event(event.id)
         assert again is not None
         assert again.approved_by == "web-1"
-        await engine.approve([event.id], by="web-0", group="web")  # clients repeat themselves
+        await approve(engine, event.id, by="web-0", group="web")  # clients repeat themselves
         assert engine.document("web").incarnation == 2
 
 
@@ -88,19 +88,21 @@ async def test_another_group_neither_sees_nor_approves_it_and_nothing_of_a_mixed
         other = await only_event(engine, "restart", "web-0")
         assert [event.id for event in engine.document("db-0").events] == [mine.id]
         with pytest.raises(UnknownStartRequest, match=other.id):
-            await engine.approve([mine.id, other.id], by="db-0", group="db-0")
+            await approve(engine, mine.id, other.id, by="db-0", group="db-0")
         assert statuses(engine, "db-0") == [Status.SCHEDULED]
         assert statuses(engine, "web") == [Status.SCHEDULED]
 
 
 async def test_shared_hardware_starts_when_every_group_has_approved_or_is_due() -> None:
     async with running_engine() as engine:
-        operation = await engine.request("host-update", engine.fleet.on_host("host-a"), by="operator")
-        events = {event.group: event for event_id in operation.events if (event := await engine.event(event_id))}
+        operation = await ask(engine, "host-update", by="operator", host="host-a")
+        events = {
+            event.group: event for event_id in operation.events if (event := await engine.archive.event(event_id))
+        }
         assert events["web"].resources == ("web-0", "web-2")
         assert events["db-0"].resources == ("db-0",)
         assert engine.document("auto").events == ()
-        await engine.approve([events["db-0"].id], by="db-0", group="db-0")
+        await approve(engine, events["db-0"].id, by="db-0", group="db-0")
         assert statuses(engine, "db-0") == [Status.SCHEDULED], "it waits for the other tenant"
         assert engine.document("db-0").incarnation == 1, "an approval alone changes no document"
         await engine.advance(15 * MINUTE)
@@ -109,9 +111,9 @@ async def test_shared_hardware_starts_when_every_group_has_approved_or_is_due() 
 
 async def test_shared_hardware_starts_early_when_all_approve() -> None:
     async with running_engine() as engine:
-        operation = await engine.request("host-update", engine.fleet.on_host("host-a"), by="operator")
+        operation = await ask(engine, "host-update", by="operator", host="host-a")
         for event_id in operation.events:
-            await engine.approve([event_id], by="operator")
+            await approve(engine, event_id, by="operator")
         assert statuses(engine, "db-0") == statuses(engine, "web") == [Status.STARTED]
 
 
@@ -126,11 +128,11 @@ async def test_automatic_approval_goes_straight_to_started() -> None:
 
 async def test_a_cancelled_operation_disappears_from_every_document() -> None:
     async with running_engine() as engine:
-        operation = await engine.request("host-update", engine.fleet.on_host("host-a"), by="operator")
-        await engine.cancel(operation.events[0], by="operator")
+        operation = await ask(engine, "host-update", by="operator", host="host-a")
+        await cancel(engine, operation.events[0])
         assert statuses(engine, "db-0") == statuses(engine, "web") == []
         await engine.advance(60 * MINUTE)
-        ended = await engine.operation(operation.id)
+        ended = await engine.archive.operation(operation.id)
         assert ended is not None
         assert (ended.progress, ended.started_at) == (Progress.CANCELLED, None)
 
@@ -139,18 +141,18 @@ async def test_what_has_started_cannot_be_cancelled() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "restart", "auto-0")
         with pytest.raises(AlreadyStarted):
-            await engine.cancel(event.id, by="operator")
+            await cancel(engine, event.id)
 
 
 async def test_a_group_that_never_asked_gets_no_notice_and_history_says_so() -> None:
     async with running_engine(listening=False) as engine:
-        operation = await engine.request("restart", ["db-0"], by="user")
+        operation = await ask(engine, "restart", "db-0", by="user")
         assert operation.events == ()
         assert operation.progress is Progress.STARTED
         assert dict(operation.unnoticed) == {"db-0": "db-0 has never asked: no notice"}
         await engine.enable("db-0", by="db-0")
         assert engine.document("db-0").events == ()
-        entries = await engine.history(HistoryFilter(operation=operation.id))
+        entries = await engine.archive.history(HistoryFilter(operation=operation.id))
         assert "db-0 has never asked: no notice" in [entry.why for entry in entries]
 
 
@@ -165,7 +167,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
         assert not engine.document("db-0").enabled
         await engine.advance(timedelta(hours=1))
         assert not engine.document("web").enabled
-        operation = await engine.request("restart", ["web-0"], by="user")
+        operation = await ask(engine, "restart", "web-0", by="user")
         assert dict(operation.unnoticed) == {"web": "web has not asked for 1d: no notice"}
         await engine.enable("web", by="web-0")
         document = engine.document("web")
@@ -174,7 +176,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
 
 
 async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
-    async with running_engine(pace=Pace(silence=5 * MINUTE)) as engine:
+    async with running_engine(terms=Terms(silence=5 * MINUTE)) as engine:
         event = await only_event(engine, "restart", "web-0")
         await engine.advance(5 * MINUTE)
         assert not engine.document("web").enabled
@@ -183,11 +185,11 @@ async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
         assert [told.id for told in document.events] == [event.id]
         assert document.incarnation == 1, "0 is what a client takes for: nothing has happened yet"
         await engine.advance(10 * MINUTE)
-        assert (await engine.event(event.id)).status is Status.STARTED  # type: ignore[union-attr]
+        assert (await engine.archive.event(event.id)).status is Status.STARTED  # type: ignore[union-attr]
 
 
 async def test_speed_shortens_notice_settling_and_silence() -> None:
-    async with running_engine(pace=Pace(speed=60)) as engine:
+    async with running_engine(terms=Terms(speed=60)) as engine:
         event = await only_event(engine, "restart", "web-0")
         assert event.not_before == START + timedelta(seconds=15)
         await engine.advance(timedelta(seconds=15))
@@ -208,18 +210,18 @@ async def test_speed_shortens_notice_settling_and_silence() -> None:
 )
 async def test_a_wrong_request_changes_nothing(cause: str, vms: list[str], error: type[Exception]) -> None:
     async with running_engine() as engine:
-        before = await engine.history(HistoryFilter())
+        before = await engine.archive.history(HistoryFilter())
         with pytest.raises(error):
-            await engine.request(cause, vms, by="user")
+            await ask(engine, cause, *vms)
         assert engine.live_events() == []
-        assert await engine.history(HistoryFilter()) == before
+        assert await engine.archive.history(HistoryFilter()) == before
 
 
 async def test_an_unknown_event_gets_the_nearest_one_as_a_hint() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "restart", "web-0")
         with pytest.raises(UnknownEvent, match=f"Did you mean '{event.id}'"):
-            await engine.cancel(event.id[:-1] + "x", by="operator")
+            await cancel(engine, event.id[:-1] + "x")
 
 
 async def test_a_vm_with_a_live_event_leaves_only_by_force_and_then_its_event_ends() -> None:
@@ -231,7 +233,7 @@ async def test_a_vm_with_a_live_event_leaves_only_by_force_and_then_its_event_en
         assert "db-0" in engine.fleet.vms
         change = await engine.apply_fleet(without, by="operator", force=True)
         assert [vm.name for vm in change.removed] == ["db-0"]
-        assert (await engine.event(event.id)).status is Status.CANCELLED  # type: ignore[union-attr]
+        assert (await engine.archive.event(event.id)).status is Status.CANCELLED  # type: ignore[union-attr]
         assert not engine.document("db-0").enabled
 
 
@@ -250,7 +252,7 @@ async def test_moving_a_vm_with_a_live_event_to_another_group_is_refused_too() -
 async def test_orders_that_arrive_together_are_answered_each_for_itself() -> None:
     async with running_engine() as engine:
         outcomes = await asyncio.gather(
-            *(engine.request("restart", [name], by="user") for name in ("web-0", "nobody", "web-1", "db-0")),
+            *(ask(engine, "restart", name, by="user") for name in ("web-0", "nobody", "web-1", "db-0")),
             return_exceptions=True,
         )
         assert [isinstance(outcome, UnknownVM) for outcome in outcomes] == [False, True, False, False]
@@ -264,7 +266,7 @@ async def test_the_fabric_failing_being_slow_or_forgetting_only_delays_the_end()
     await engine.enable("web", by="test")
     fabric.failures, fabric.delay = 2, 20 * MINUTE
     event = await only_event(engine, "restart", "web-0")
-    await engine.approve([event.id], by="web-0", group="web")
+    await approve(engine, event.id, by="web-0", group="web")
     await engine.advance(30 * MINUTE)
     assert statuses(engine, "web") == [Status.STARTED], "the work is not done, though the settle time is over"
     await engine.advance(31 * MINUTE)
@@ -305,22 +307,22 @@ async def test_whoever_is_told_may_order_more_at_once_and_still_only_one_batch_i
                 finished.set_exception(error)
             elif events:
                 engine.approve_and_tell([events.pop().id], "db-0", "db-0", approve_next)
-                loop.call_soon(lambda: more.append(asyncio.ensure_future(engine.request("restart", ["web-0"], by="x"))))
+                loop.call_soon(lambda: more.append(asyncio.ensure_future(ask(engine, "restart", "web-0", by="x"))))
             else:
                 finished.set_result(None)
 
         approve_next(None, None)
         await finished
         await asyncio.gather(*more)
-        entries = await engine.history(HistoryFilter(limit=10_000))
+        entries = await engine.archive.history(HistoryFilter(limit=10_000))
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
         assert len(engine.document("web").events) == 30
 
 
 async def test_history_names_only_a_groups_own_vms_among_those_not_told() -> None:
     async with running_engine(listening=False) as engine:
-        operation = await engine.request("host-update", engine.fleet.on_host("host-a"), by="operator")
-        entries = await engine.history(HistoryFilter(operation=operation.id))
+        operation = await ask(engine, "host-update", by="operator", host="host-a")
+        entries = await engine.archive.history(HistoryFilter(operation=operation.id))
         not_told = {entry.group: entry.vms for entry in entries if entry.what == "not told"}
         assert not_told == {"web": ("web-0", "web-2"), "db-0": ("db-0",)}
 
@@ -339,7 +341,7 @@ async def test_what_is_noted_for_later_does_not_pile_up() -> None:
         for _ in range(20):
             engine.asked.update(("web", "db-0", "auto"))
             event = await only_event(engine, "restart", "web-0")
-            await asyncio.gather(engine._hearing.write(), engine.cancel(event.id, by="operator"))
+            await asyncio.gather(engine._hearing.write(), cancel(engine, event.id))
             await engine.advance(timedelta(hours=23))
         silences = [entry for entry in engine._agenda._heap if entry[1] == "silence"]
         assert len(silences) == 3, "one for each group"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from engines import FLEET
 
-from forewarn.core.orders import Pace
+from forewarn.core.terms import Terms
 from forewarn.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.stores.sqlite import SqliteStore
@@ -44,7 +44,7 @@ async def heard_after(folder: Path, clock: RunningClock) -> datetime | None:
 
 
 async def started(folder: Path, clock: RunningClock) -> Engine:
-    engine = Engine(clock, SqliteStore(folder), SimulatedFabric(clock), Pace())
+    engine = Engine(clock, SqliteStore(folder), SimulatedFabric(clock), Terms())
     await engine.start()
     return engine
 

@@ -35,18 +35,22 @@ CELLS: list[tuple[Status, Trigger, Status | type[ForewarnError]]] = [
     (S.SCHEDULED, T.START, S.STARTED),
     (S.SCHEDULED, T.FINISH, NotStarted),
     (S.SCHEDULED, T.CANCEL, S.CANCELLED),
+    (S.SCHEDULED, T.POSTPONE, S.SCHEDULED),
     (S.STARTED, T.APPROVE, S.STARTED),
     (S.STARTED, T.START, S.STARTED),
     (S.STARTED, T.FINISH, S.COMPLETED),
     (S.STARTED, T.CANCEL, AlreadyStarted),
+    (S.STARTED, T.POSTPONE, AlreadyStarted),
     (S.COMPLETED, T.APPROVE, AlreadyOver),
     (S.COMPLETED, T.START, AlreadyOver),
     (S.COMPLETED, T.FINISH, S.COMPLETED),
     (S.COMPLETED, T.CANCEL, AlreadyOver),
+    (S.COMPLETED, T.POSTPONE, AlreadyOver),
     (S.CANCELLED, T.APPROVE, AlreadyOver),
     (S.CANCELLED, T.START, AlreadyOver),
     (S.CANCELLED, T.FINISH, AlreadyOver),
     (S.CANCELLED, T.CANCEL, S.CANCELLED),
+    (S.CANCELLED, T.POSTPONE, AlreadyOver),
 ]
 
 
@@ -100,3 +104,18 @@ def test_due(event: Event, moment: datetime | None) -> None:
 def test_what_is_over_says_when_it_ended() -> None:
     assert step(EVENT, T.CANCEL, NOW).ended_at == NOW
     assert step(EVENT._replace(status=S.STARTED), T.FINISH, LATER).ended_at == LATER
+
+
+def test_not_before_only_moves_later() -> None:
+    later = LATER + timedelta(hours=1)
+    assert step(EVENT, T.POSTPONE, NOW, until=later).not_before == later
+    assert step(EVENT, T.POSTPONE, NOW, until=LATER) is EVENT
+    assert step(EVENT, T.POSTPONE, NOW, until=NOW) is EVENT
+
+
+def test_advice_never_starts() -> None:
+    advice = EVENT._replace(type="SpotRebalanceRecommendation", not_before=NOW)
+    assert due(advice) is None
+    assert not may_start(advice, LATER)
+    assert not may_start(step(advice, T.APPROVE, NOW, by="web-0"), LATER)
+    assert step(advice, T.CANCEL, LATER).status is S.CANCELLED

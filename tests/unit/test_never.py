@@ -9,14 +9,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engines import FLEET, make_engine
+from engines import approve, cancel, make_engine
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from forewarn.clock import VirtualClock
+from forewarn.core import approvals
 from forewarn.core.event import Status
-from forewarn.core.fleet import Fleet
+from forewarn.core.fleet import VM, Fleet, Group, Host
+from forewarn.core.fleet_orders import return_host
+from forewarn.core.operations import Request
+from forewarn.core.requests import request
 from forewarn.errors import ForewarnError, UnknownStartRequest, VMHasLiveEvent
 from forewarn.ports import HistoryFilter
 from forewarn.wire.document import render
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from forewarn.core.event import Event
-    from forewarn.core.operations import Operation
     from forewarn.engine import Engine
     from forewarn.fabrics.simulated import SimulatedFabric
 
@@ -36,6 +39,25 @@ if TYPE_CHECKING:
 RUNS, STEPS = 1000, 50
 
 NEWEST = KNOWN_VERSIONS["2024-07-09"]
+FLEET = Fleet(
+    [
+        VM("web-0", "web", "host-a", update_domain=0),
+        VM("web-1", "web", "host-b", update_domain=1),
+        VM("web-2", "web", "host-a", update_domain=0),
+        VM("db-0", "db-0", "host-a"),
+        VM("auto-0", "auto", "host-b"),
+        VM("pool_0", "pool", "host-a", update_domain=0, priority="spot"),
+        VM("pool_1", "pool", "host-b", update_domain=1, priority="spot"),
+    ],
+    [
+        Group("web", "availability-set", 5, 2),
+        Group("auto", "availability-set", 5, 2, auto_approve=("reboot",)),
+        Group("pool", "scale-set", 5, 5, terminate_notice=timedelta(minutes=10)),
+    ],
+    [Host("host-a"), Host("host-b"), Host("host-c")],
+)
+HOSTS = sorted(FLEET.hosts)
+ROUTINE = ("host-update", "live-migration", "degraded-hardware")
 VMS = sorted(FLEET.vms)
 GROUPS = sorted({vm.group for vm in FLEET.vms.values()})
 LENGTHS = [timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=10), timedelta(minutes=15)]
@@ -84,11 +106,11 @@ class NeverMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.check_what_is_over()
-        entries = self.do(self.engine.history(HistoryFilter(limit=100_000)))
+        entries = self.do(self.engine.archive.history(HistoryFilter(limit=100_000)))
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
         assert {entry.event for entry in entries if entry.what == "scheduled"} == set(self.promised)
         for what in ("scheduled", "started", "completed", "cancelled"):
-            told = [entry.event for entry in entries if entry.what == what]
+            told = [entry.event for entry in entries if entry.what == what and entry.event]
             assert len(told) == len(set(told)), f"{what} twice"
         carried_out = [entry.operation for entry in entries if entry.what == "carried out"]
         assert len(carried_out) == len(set(carried_out))
@@ -98,24 +120,60 @@ class NeverMachine(RuleBasedStateMachine):
 
     # --- What can happen ----------------------------------------------------------------------------
 
-    @rule(cause=st.sampled_from(["restart", "redeploy"]), vm=st.sampled_from(VMS))
-    def user_asks(self, cause: str, vm: str) -> None:
-        if vm in self.engine.fleet.vms:
-            self.promise(self.do(self.engine.request(cause, [vm], by="user")))
+    @rule(cause=st.sampled_from(["restart", "redeploy", "live-migration", "delete", "start"]), vm=st.sampled_from(VMS))
+    def something_is_asked_for(self, cause: str, vm: str) -> None:
+        self.ask(Request(cause, (vm,)))
 
-    @rule(host=st.sampled_from(["host-a", "host-b"]))
-    def host_is_updated(self, host: str) -> None:
-        vms = self.engine.fleet.on_host(host)
-        if vms:
-            self.promise(self.do(self.engine.request("host-update", vms, by="operator")))
+    @rule(
+        cause=st.sampled_from(["eviction", "rebalance", "scale-in"]), vm=st.sampled_from(["pool_0", "pool_1", "db-0"])
+    )
+    def room_is_needed(self, cause: str, vm: str) -> None:
+        self.ask(Request(cause, (vm,)))
 
-    def promise(self, operation: Operation) -> None:
-        for event_id in operation.events:
-            event = self.do(self.engine.event(event_id))
+    @rule(host=st.sampled_from(HOSTS), kind=st.sampled_from(["Freeze", "Reboot"]))
+    def host_is_updated(self, host: str, kind: str) -> None:
+        self.ask(Request("host-update", host=host, type=kind))
+
+    @rule(
+        cause=st.sampled_from(["degraded-hardware", "hardware-failure", "emergency-repair"]),
+        host=st.sampled_from(HOSTS),
+    )
+    def host_is_ill(self, cause: str, host: str) -> None:
+        notice = timedelta(hours=1) if cause == "degraded-hardware" else None
+        self.ask(Request(cause, host=host, notice=notice))
+
+    @rule(host=st.sampled_from(HOSTS))
+    def host_is_well_again(self, host: str) -> None:
+        self.do(self.engine.order(return_host, host, "operator"))
+
+    def ask(self, asked: Request) -> None:
+        before = self.engine.preview(lambda draft, now, terms: draft.fleet)[0]
+        try:
+            operations = self.do(self.engine.order(request, asked, "somebody"))
+        except ForewarnError:
+            assert self.engine.fleet is before, "what was refused has changed the fleet"
+            return
+        for event_id in [event_id for operation in operations for event_id in operation.events]:
+            event = self.do(self.engine.archive.event(event_id))
             assert event is not None
             self.promised[event_id] = event
             if event.approved_at is not None:
                 self.approved.add(event_id)
+
+    @rule(data=st.data(), length=st.sampled_from([timedelta(minutes=7), timedelta(days=2), timedelta(days=9)]))
+    def operator_postpones(self, data: st.DataObject, length: timedelta) -> None:
+        live = self.engine.live_events()
+        if not live:
+            return
+        event = data.draw(st.sampled_from(live))
+        try:
+            after = self.do(self.engine.order(approvals.postpone, event.id, "operator", event.not_before + length))
+        except ForewarnError:
+            operation = self.do(self.engine.archive.operation(event.operation))
+            late = operation.request.deadline is not None and event.not_before + length > operation.request.deadline
+            assert late or event.approved_at or event.status is Status.STARTED or operation.cause not in ROUTINE
+        else:
+            assert after.not_before == event.not_before + length
 
     @rule(group=st.sampled_from(GROUPS))
     def group_polls(self, group: str) -> None:
@@ -132,7 +190,7 @@ class NeverMachine(RuleBasedStateMachine):
         own = {event.id for event in live if event.group == group}
         in_time = {event.id for event in live if event.status is Status.SCHEDULED and event.approved_at is None}
         try:
-            self.do(self.engine.approve(wanted, by=group, group=group))
+            self.do(approve(self.engine, *wanted, by=group, group=group))
         except UnknownStartRequest:
             assert not own.issuperset(wanted), "an approval of one's own live events was refused"
         else:
@@ -147,12 +205,12 @@ class NeverMachine(RuleBasedStateMachine):
             return
         event = data.draw(st.sampled_from(live))
         try:
-            self.do(self.engine.cancel(event.id, by="operator"))
+            self.do(cancel(self.engine, event.id))
         except ForewarnError:
             assert event.status is Status.STARTED
         else:
             assert event.status is Status.SCHEDULED
-            operation = self.do(self.engine.operation(event.operation))
+            operation = self.do(self.engine.archive.operation(event.operation))
             self.cancelled.update(operation.events)
 
     @rule(length=st.sampled_from(LENGTHS))
@@ -208,14 +266,16 @@ class NeverMachine(RuleBasedStateMachine):
                 self.check_promise(live.get(event_id) or self.over[event_id])
 
     async def read(self, ids: list[str]) -> dict[str, Event]:
-        found = {event_id: await self.engine.event(event_id) for event_id in ids}
+        found = {event_id: await self.engine.archive.event(event_id) for event_id in ids}
         assert None not in found.values(), "an acknowledged request is lost"
         return {event_id: event for event_id, event in found.items() if event is not None}
 
     def check_promise(self, event: Event) -> None:
         promised = self.promised[event.id]
-        for name in ("id", "operation", "group", "type", "resources", "not_before", "created_at"):
+        for name in ("id", "operation", "group", "type", "resources", "created_at"):
             assert getattr(event, name) == getattr(promised, name)
+        assert event.not_before >= promised.not_before, "a notice was made shorter"
+        self.promised[event.id] = promised._replace(not_before=event.not_before)
         if event.started_at is not None:
             assert event.id in self.approved or event.started_at >= event.not_before
         if event.id in self.approvals:
@@ -247,6 +307,15 @@ class NeverMachine(RuleBasedStateMachine):
             self.seen[group] = (document.enabling, document.incarnation, body)
 
     @invariant()
+    def domains_hold(self) -> None:
+        """A host takes down at most one update domain of a group."""
+        if not hasattr(self, "engine"):
+            return
+        found: dict[tuple[str, str], int] = {}
+        for vm in self.engine.fleet.vms.values():
+            assert found.setdefault((vm.host, vm.group), vm.update_domain) == vm.update_domain
+
+    @invariant()
     def nothing_due_is_left(self) -> None:
         if not hasattr(self, "engine"):
             return
@@ -256,6 +325,14 @@ class NeverMachine(RuleBasedStateMachine):
 
     def all_may_start(self, event: Event) -> bool:
         siblings = [sibling for sibling in self.engine.live_events() if sibling.operation == event.operation]
+        if event.type == "SpotRebalanceRecommendation":
+            return False
+        if event.type == "Terminate":  # deletions told for the same moment go together
+            siblings += [
+                other
+                for other in self.engine.live_events()
+                if (other.group, other.type, other.not_before) == (event.group, event.type, event.not_before)
+            ]
         return all(sibling.approved_at or self.now >= sibling.not_before for sibling in siblings)
 
 

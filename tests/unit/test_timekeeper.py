@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forewarn.clock import SystemClock
-from forewarn.core.orders import Pace
+from forewarn.core.terms import Terms
 from forewarn.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.stores.sqlite import SqliteStore
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_stop_that_meets_a_new_deadline_is_not_lost(tmp_path: Path, turns: int) -> None:
     clock = SystemClock()
-    engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), Pace())
+    engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), Terms())
     await engine.start()
     await engine._hearing.write()
     for _ in range(20):  # by then it waits for the next deadline

@@ -13,8 +13,12 @@ from forewarn.errors import Conflict, Forbidden, ForewarnError, Invalid, NotFoun
 
 NOUNS = {
     "up": "Start the service.",
-    "vm": "VMs: see them, restart and redeploy them.",
-    "event": "Events: see, approve and cancel them.",
+    "vm": "VMs: see them, and have things happen to them.",
+    "host": "Hosts: see them, and announce work on them.",
+    "rollout": "Rollouts: update many hosts, domain by domain.",
+    "event": "Events: see, approve, postpone and cancel them.",
+    "operation": "Operations: what was asked for, and saying how it went.",
+    "group": "Groups: who is told together, and by which policy.",
     "fleet": "The fleet: check and apply its file.",
     "clock": "The service's clock.",
     "settings": "Every setting, and where its value comes from.",

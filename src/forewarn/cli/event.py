@@ -1,4 +1,4 @@
-"""forewarn event: see, approve and cancel events."""
+"""forewarn event: see, approve, postpone and cancel events."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Any
 
 import click
 
+from forewarn.cli.asking import acting_command
 from forewarn.cli.client import Client
+from forewarn.cli.explanation import print_explanation
 from forewarn.cli.show import names, print_facts, print_json, print_table, service_command, short_ids, when
+from forewarn.cli.waiting import wait_for_operations
 from forewarn.core.durations import format_duration
 
 
 @click.group()
 def command() -> None:
-    """Events: see, approve and cancel them. An id may be cut short where it is clear.
+    """Events: see, approve, postpone and cancel them. An id may be cut short where it is clear.
 
     \b
     Example:
@@ -126,6 +129,52 @@ def cancel(event_id: str, data: str | None, as_json: bool) -> None:
     """
     client = Client(data)
     _print_event(client, client.post("events", event_id, "cancel"), as_json)
+
+
+@command.command()
+@click.argument("event_id", metavar="ID")
+@click.option("--by", "length", metavar="LENGTH", help="How much later than it would start now.")
+@click.option("--until", metavar="MOMENT", help="Not before this moment, or this long from now on.")
+@acting_command
+def postpone(event_id: str, length: str | None, until: str | None, **options: Any) -> None:
+    """Let routine work of the platform wait, up to its deadline. Windows are kept; NotBefore only moves later.
+
+    \b
+    Example:
+      forewarn event postpone 4caea225 --by 2h
+    """
+    if bool(length) == bool(until):
+        raise click.UsageError("Say how far: --by LENGTH or --until MOMENT.")
+    client = Client(options["data"])
+    body = {"by": length, "until": until, "dry_run": options["dry_run"]}
+    event = client.post("events", event_id, "postpone", body=body)
+    if options["dry_run"] and not options["as_json"]:
+        click.echo("Dry run: nothing is changed. It would be:")
+    if options["wait"] and not options["dry_run"]:
+        wait_for_operations(client, [event["operation"]], quiet=options["as_json"])
+        event = client.get("events", event["id"])
+    _print_event(client, event, options["as_json"])
+
+
+@command.command()
+@click.argument("event_id", metavar="ID")
+@click.option("--wait", is_flag=True, help="Stay, and show how it goes on until it is over.")
+@service_command
+def explain(event_id: str, wait: bool, data: str | None, as_json: bool) -> None:
+    """Why it is waiting: the cause, who asked, what it waits for, what comes next, and when at the latest.
+
+    \b
+    Example:
+      forewarn event explain 4caea225
+    """
+    client = Client(data)
+    found = client.get("events", event_id, "explain")
+    if as_json:
+        print_json(found)
+    else:
+        print_explanation(found, client.get("clock")["now"])
+    if wait:
+        wait_for_operations(client, [found["operation"]], quiet=as_json)
 
 
 @command.command()

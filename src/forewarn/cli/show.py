@@ -34,7 +34,7 @@ def print_json(value: Any) -> None:
 
 
 def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False)
+    return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False, markup=False)
 
 
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty: str) -> None:

@@ -8,12 +8,14 @@ import logging
 import os
 import resource
 import secrets
+import shlex
 import shutil
 import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
 
 import click
 import uvloop
@@ -23,21 +25,29 @@ from forewarn.cli import service_file
 from forewarn.cli.fleet import full_path, read_fleet_file
 from forewarn.cli.settings import resolve_settings, setting_options
 from forewarn.clock import SystemClock, VirtualClock
+from forewarn.core.causes import CAUSES
 from forewarn.core.fleet import VM, Fleet, own_host
-from forewarn.core.orders import Pace
-from forewarn.engine import Engine
+from forewarn.core.terms import Terms
+from forewarn.engine import Engine, Published
+from forewarn.errors import BadSetting
+from forewarn.fabrics.command import CommandFabric
+from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.server.callers import Callers
-from forewarn.server.control import OPERATOR, Control, control_app
+from forewarn.server.control import Control, control_app
 from forewarn.server.fastlane import Lane
 from forewarn.server.fleet_control import applied_before, apply_fleet
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
 from forewarn.server.metadata import Metadata, Rules
+from forewarn.server.operation_control import OPERATOR
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
 from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.wire.versions import available_versions
+
+if TYPE_CHECKING:
+    from forewarn.ports import Clock, Fabric
 
 
 @click.command()
@@ -82,6 +92,45 @@ async def serve(values: dict[str, Any]) -> None:
         await service.stop()
 
 
+def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
+    """Who does the work: what the setting names."""
+    program: str = values["fabric_command"]
+    if bool(program) != (values["fabric"] == "command"):
+        problem = (
+            "write the program to run, like '/usr/local/bin/host-work'"
+            if not program
+            else f"it is for --fabric command, and this is {values['fabric']}"
+        )
+        raise BadSetting(name="fabric_command", value=program, origin="--fabric", problem=problem)
+    if values["fabric"] == "manual":
+        return ManualFabric(clock)
+    if values["fabric"] == "command":
+        data = values["data"]
+        folder = Path(mkdtemp(prefix="forewarn-")) if data == MEMORY else Path(data)  # the programs may outlive us
+        return CommandFabric(_words(program), folder / "orders")
+    return SimulatedFabric(clock)
+
+
+def _words(program: str) -> list[str]:
+    try:
+        return shlex.split(program)
+    except ValueError as error:
+        problem = f"{error}; write it as for a shell"
+        raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem) from None
+
+
+def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
+    """The terms of the house, as the settings say."""
+    return Terms(
+        speed=values["speed"],
+        silence=values["silence"],
+        settle={cause: values[name] for cause in CAUSES if (name := f"settle_{cause.replace('-', '_')}") in values},
+        pending_user_operations=values["pending_user_operations"],
+        postponement=values["postponement"],
+        makes_hosts=fabric.makes_hosts,
+    )
+
+
 class Service:
     """Everything that runs, put together."""
 
@@ -90,7 +139,8 @@ class Service:
         self._data: str = values["data"]
         store = SqliteStore(None if self._data == MEMORY else Path(self._data))
         clock = VirtualClock() if values["clock"] == "virtual" else SystemClock()
-        self.engine = Engine(clock, store, SimulatedFabric(clock), Pace(values["speed"], values["silence"]))
+        fabric = build_fabric(values, clock)
+        self.engine = Engine(clock, store, fabric, terms_of(values, fabric))
         rules = Rules(
             rate_limit=values["rate_limit"],
             preview_versions=values["preview_versions"],
@@ -107,6 +157,7 @@ class Service:
         limited = rules.rate_limit > 0
         lane = Lane(self.engine, callers, pages, stamp, versions, limited=limited, fast=values["fast_lane"])
         self.metadata = MetadataServer(app, open_socket(values["metadata"]), lane)
+        self.engine.subscribe(self._on_published)
         self._token = secrets.token_urlsafe(32)
         control = Control(self.engine, self.metadata, preview_versions=rules.preview_versions)
         self.control = Server(control_app(control, self._token), open_socket(values["control"]))
@@ -139,6 +190,10 @@ class Service:
         finally:
             await self.engine.stop()
 
+    def _on_published(self, published: Published) -> None:
+        if published.fleet:  # a VM that was deleted had perhaps an address of its own
+            self.metadata.close_departed(self.engine.fleet)
+
     async def _prepare_fleet(self) -> None:
         source: str = self._values["fleet"]
         if source:
@@ -162,6 +217,7 @@ class Service:
             f"  metadata  {metadata}",
             f"  control   http://{address_of(self.control.listener)}",
             f"  data      {self._data}",
+            *([f"  fabric    {self._values['fabric']}"] if self._values["fabric"] != "simulated" else []),
             "",
             "Try in another terminal:",
             f"  curl -H Metadata:true '{metadata}?api-version=2020-07-01'",

@@ -1,4 +1,4 @@
-"""forewarn vm: see VMs, restart and redeploy them, read what they are told."""
+"""forewarn vm: see VMs, have things happen to them, read what they are told."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
+from forewarn.cli.asking import ask, asking_command, confirm
 from forewarn.cli.client import Client
 from forewarn.cli.show import how_long_ago, print_facts, print_json, print_table, service_command, when
 
 
 @click.group()
 def command() -> None:
-    """VMs: see them, restart and redeploy them.
+    """VMs: see them, and have things happen to them.
 
     \b
     Example:
@@ -43,7 +44,7 @@ def list_vms(data: str | None, as_json: bool) -> None:
             vm["host"],
             f"{vm['update_domain']}/{vm['fault_domain']}",
             vm["listen"] or vm["address"] or "",
-            _listening(vm, now),
+            _listening(vm, now) if vm["state"] == "running" else vm["state"],
             str(len(vm["events"]) or ""),
         )
         for vm in answer["vms"]
@@ -85,7 +86,8 @@ def show(name: str, data: str | None, as_json: bool) -> None:
         {
             "VM": vm["name"],
             "group": f"{vm['group']} ({vm['kind']})",
-            "host": vm["host"],
+            "state": vm["state"],
+            "host": vm["host"] + (f" (moved; its file says {vm['home']})" if vm["home"] else ""),
             "update domain": str(vm["update_domain"]),
             "fault domain": str(vm["fault_domain"]),
             "address": vm["address"],
@@ -103,57 +105,109 @@ def show(name: str, data: str | None, as_json: bool) -> None:
     )
 
 
+several = click.argument("names", nargs=-1, required=True, metavar="NAME...")
+
+
 @command.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@service_command
-def restart(names: tuple[str, ...], data: str | None, as_json: bool) -> None:
+@several
+@asking_command()
+def restart(names: tuple[str, ...], **options: Any) -> None:
     """Restart a VM: its group is told, and it happens when approved or due.
 
     \b
     Example:
       forewarn vm restart web-0
     """
-    _request("restart", names, data, as_json)
+    ask({"cause": "restart", "vms": names}, options)
 
 
 @command.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@service_command
-def redeploy(names: tuple[str, ...], data: str | None, as_json: bool) -> None:
-    """Move a VM to another node: its group is told, and it happens when approved or due.
+@several
+@asking_command()
+def redeploy(names: tuple[str, ...], **options: Any) -> None:
+    """Move a VM to another host: its group is told, and it happens when approved or due.
 
     \b
     Example:
       forewarn vm redeploy web-0
     """
-    _request("redeploy", names, data, as_json)
+    ask({"cause": "redeploy", "vms": names}, options)
 
 
-def _request(cause: str, names: tuple[str, ...], data: str | None, as_json: bool) -> None:
-    client = Client(data)
-    for name in names:  # so that a name mistyped at the end does not leave half of it done
-        client.get("vms", name)
-    operations = [client.post("operations", body={"cause": cause, "vms": [name]}) for name in names]
-    if as_json:
-        print_json(operations[0] if len(operations) == 1 else operations)
-        return
-    now = client.get("clock")["now"]
-    for operation in operations:
-        for line in _outcome(operation, now):
-            click.echo(line)
+@command.command()
+@several
+@click.option("--duration", metavar="LENGTH", help="How long the VM is paused; default: 5s.")
+@asking_command(routine=True)
+def migrate(names: tuple[str, ...], duration: str | None, **options: Any) -> None:
+    """Move a running VM to another host. VMs on one host are moved, and told of it, together.
+
+    \b
+    Example:
+      forewarn vm migrate web-0
+    """
+    ask({"cause": "live-migration", "vms": names, "duration": duration}, options)
 
 
-def _outcome(operation: dict[str, Any], now: str) -> list[str]:
-    what = f"{operation['cause']} of {', '.join(operation['vms'])}"
-    lines = [f"{why}; the {what} starts now." for why in operation["not_told"].values()]
-    for event in operation["events"]:
-        if event["status"] == "scheduled":
-            lines.append(f"{event['type']} scheduled: {what}, not before {when(event['not_before'], now)}.")
-            lines.append(f"  event {event['id']}")
-        else:
-            lines.append(f"{event['type']} {event['status']}: {what}, approved by policy.")
-            lines.append(f"  event {event['id']}")
-    return lines
+@command.command()
+@several
+@asking_command()
+def evict(names: tuple[str, ...], **options: Any) -> None:
+    """Take the room of a Spot VM: it is told, and 30 seconds later deallocated. It stays in the fleet.
+
+    \b
+    Example:
+      forewarn vm evict batch_3
+    """
+    ask({"cause": "eviction", "vms": names}, options)
+
+
+@command.command()
+@several
+@asking_command(notice=False)
+def rebalance(names: tuple[str, ...], **options: Any) -> None:
+    """Advise a Spot VM to move on. Only the api-version in preview shows it; withdraw it with event cancel.
+
+    \b
+    Example:
+      forewarn vm rebalance batch_3
+    """
+    ask({"cause": "rebalance", "vms": names}, options)
+
+
+@command.command()
+@several
+@click.option(
+    "--as",
+    "reason",
+    type=click.Choice(["delete", "scale-in", "repair"]),
+    default="delete",
+    help="Who asks: a user (delete), or the platform for a smaller set or in place of an ill VM.  [default: delete]",
+)
+@click.option("--yes", is_flag=True, help="Do not ask whether it is meant.")
+@asking_command(notice=False)
+def delete(names: tuple[str, ...], reason: str, yes: bool, **options: Any) -> None:
+    """Delete a VM. A scale set with terminate notices is told beforehand; the VM leaves when the event does.
+
+    \b
+    Example:
+      forewarn vm delete pool_3 --as scale-in
+    """
+    if not options["dry_run"]:
+        confirm(f"Delete {', '.join(names)}?", yes)
+    ask({"cause": "instance-repair" if reason == "repair" else reason, "vms": names}, options)
+
+
+@command.command()
+@several
+@asking_command(notice=False)
+def start(names: tuple[str, ...], **options: Any) -> None:
+    """Start a VM that was deallocated.
+
+    \b
+    Example:
+      forewarn vm start batch_3
+    """
+    ask({"cause": "start", "vms": names}, options)
 
 
 @command.command()

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: `90s`, `14m50s`, `2h`, `7d`."""
+"""Lengths of time as people write them: `90s`, `14m50s`, `2h`, `7d`; or as ISO 8601 does: `PT10M`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from forewarn.errors import BadDuration
 
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _FORM = re.compile(r"(?:([0-9]+)d ?)?(?:([0-9]+)h ?)?(?:([0-9]+)m ?)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
+_ISO_FORM = re.compile(r"p((?:[0-9]+d)?)(?:t((?:[0-9]+h)?(?:[0-9]+m)?(?:[0-9]+(?:\.[0-9]+)?s)?))?")
 _LONGEST = timedelta(days=3660)
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read `14m50s`, `1d2h`, or a bare number of seconds."""
+    """Read `14m50s`, `1d2h`, `PT10M`, or a bare number of seconds."""
     cleaned = text.strip().lower()
+    if iso := _ISO_FORM.fullmatch(cleaned):
+        cleaned = iso[1] + (iso[2] or "")
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", cleaned):
         cleaned += "s"
     match = _FORM.fullmatch(cleaned)

@@ -7,13 +7,21 @@ not stored: they follow from the VM.
 
 from __future__ import annotations
 
+from copy import copy
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from forewarn.errors import UnknownHost, UnknownVM, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from datetime import timedelta
+
+    from forewarn.core.fleet_change import FleetChange
+    from forewarn.core.windows import Window
+
+
+_Thing = TypeVar("_Thing")
 
 
 class GroupKind(StrEnum):
@@ -33,12 +41,27 @@ class Group(NamedTuple):
     update_domains: int = 1
     fault_domains: int = 1
     auto_approve: tuple[str, ...] = ()
+    terminate_notice: timedelta | None = None
+    """How long beforehand a scale set is told of a deletion; None: it is not told."""
+    windows: tuple[Window, ...] = ()
+    """When routine operations of the platform may start; none: at any time."""
+
+
+class HostState(StrEnum):
+    """Whether a host can be used. VMs may stay on one that is out of use; none is put there."""
+
+    IN_USE = "in-use"
+    DEGRADED = "degraded"
+    FAILED = "failed"
 
 
 class Host(NamedTuple):
     """A physical node: what happens to it happens to the VMs on it."""
 
     name: str
+    state: HostState = HostState.IN_USE
+    spare: bool = False
+    """Not in the fleet file: it was added because no other host fitted."""
 
 
 class VM(NamedTuple):
@@ -57,31 +80,15 @@ class VM(NamedTuple):
     zone: str = ""
     tags: tuple[tuple[str, str], ...] = ()
     auto_approve: tuple[str, ...] = ()
-
-
-class FleetChange(NamedTuple):
-    """What lies between two fleets. Changed things are listed as they are afterwards."""
-
-    added: tuple[VM, ...] = ()
-    changed: tuple[VM, ...] = ()
-    removed: tuple[VM, ...] = ()
-    groups: tuple[Group, ...] = ()
-    groups_removed: tuple[str, ...] = ()
-    hosts: tuple[Host, ...] = ()
-    hosts_removed: tuple[str, ...] = ()
-    leaving: frozenset[str] = frozenset()
-    """VMs that are removed, or come to be in another group."""
-    vacated: frozenset[str] = frozenset()
-    """Groups that have no VM any more."""
-
-    def __bool__(self) -> bool:
-        return any(self)
+    deallocated: bool = False
+    home: str = ""
+    """The host that the fleet file says, where the VM has since been moved to another."""
 
 
 class Fleet:
     """All VMs, groups and hosts, with the ways to find them. Never changed, only replaced."""
 
-    __slots__ = ("_by_address", "_by_listen", "_members", "_on_host", "groups", "hosts", "vms")
+    __slots__ = ("_by_address", "_by_listen", "_by_load", "_members", "_on_host", "groups", "hosts", "vms")
 
     def __init__(
         self,
@@ -94,6 +101,7 @@ class Fleet:
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self._by_address = {vm.address: vm for vm in self.vms.values() if vm.address}
         self._by_listen = {vm.listen: vm for vm in self.vms.values() if vm.listen}
+        self._by_load: list[tuple[int, str]] | None = None
         self._members: dict[str, list[str]] = {}
         self._on_host: dict[str, list[str]] = {}
         for vm in self.vms.values():
@@ -126,14 +134,43 @@ class Fleet:
             return tuple(self._members.get(group, ()))
         return (group,) if group in self.vms else ()
 
-    def on_host(self, host: str) -> tuple[str, ...]:
+    def host(self, name: str) -> Host:
+        """The host of that name: a declared one, or a VM's own."""
+        found = self.hosts.get(name)
+        if found is not None:
+            return found
+        if self._tenant(name) is None:
+            raise UnknownHost(name=name, hint=nearest(name, self.host_names()))
+        return Host(name)
+
+    def has_host(self, name: str) -> bool:
+        return name in self.hosts or self._tenant(name) is not None
+
+    def host_names(self) -> list[str]:
+        """All hosts, declared or a VM's own."""
+        own = (vm.host for vm in self.vms.values() if vm.host not in self.hosts)
+        return [*self.hosts, *own]
+
+    def on_host(self, name: str) -> tuple[str, ...]:
         """The VMs on a host."""
-        if host in self.hosts:
-            return tuple(self._on_host.get(host, ()))
-        alone = tuple(vm.name for vm in self.vms.values() if vm.host == host)
-        if not alone:
-            raise UnknownHost(name=host, hint=nearest(host, self.hosts))
-        return alone
+        if name in self.hosts:
+            return tuple(self._on_host.get(name, ()))
+        tenant = self._tenant(name)
+        if tenant is None:
+            raise UnknownHost(name=name, hint=nearest(name, self.host_names()))
+        return (tenant.name,)
+
+    def _tenant(self, host: str) -> VM | None:
+        """The VM that has this host, which is not declared, for its own."""
+        vm = self.vms.get(host.removesuffix(OWN_HOST))
+        return vm if vm is not None and vm.host == host else None
+
+    def hosts_by_load(self) -> list[tuple[int, str]]:
+        """The declared hosts that are in use, those with the fewest VMs first. Made when first asked for."""
+        if self._by_load is None:
+            in_use = (host.name for host in self.hosts.values() if host.state is HostState.IN_USE)
+            self._by_load = sorted((len(self._on_host.get(name, ())), name) for name in in_use)
+        return self._by_load
 
     def at_listener(self, address: str) -> VM | None:
         """Whom an address of its own always means."""
@@ -143,27 +180,80 @@ class Fleet:
         """Addresses that always mean one VM."""
         return self._by_listen.keys()
 
+    def changed_by(self, change: FleetChange) -> Fleet:
+        """This fleet after a change of a few VMs, groups or hosts: what is not touched is shared, not built anew."""
+        after = copy(self)
+        after._renew(change)  # noqa: SLF001 - its own kind
+        return after
+
+    def _renew(self, change: FleetChange) -> None:
+        self._by_load = None
+        changed = {vm.name: vm for vm in (*change.changed, *change.added)}
+        gone = [vm.name for vm in change.removed]
+        before = [self.vms[name] for name in (*changed, *gone) if name in self.vms]
+        self.groups = _without(self.groups, change.groups_removed) | {group.name: group for group in change.groups}
+        self.hosts = _without(self.hosts, change.hosts_removed) | {host.name: host for host in change.hosts}
+        if before or changed:
+            self.vms = _without(self.vms, gone) | changed
+            self._by_address = _moved(self._by_address, before, changed.values(), "address")
+            self._by_listen = _moved(self._by_listen, before, changed.values(), "listen")
+        self._members = self._listed(self._members, self.groups, "group", before, changed.values(), change.groups)
+        self._on_host = self._listed(self._on_host, self.hosts, "host", before, changed.values(), change.hosts)
+
+    def _listed(
+        self,
+        lists: dict[str, list[str]],
+        declared: Mapping[str, object],
+        field: str,
+        before: Iterable[VM],
+        after: Iterable[VM],
+        renewed: Iterable[Group | Host],
+    ) -> dict[str, list[str]]:
+        """The VMs by group or by host after some have come, gone or moved."""
+        result = {name: names for name, names in lists.items() if name in declared}
+        touched: dict[str, dict[str, None]] = {}
+
+        def names_of(name: str) -> dict[str, None]:
+            if name not in touched:
+                touched[name] = dict.fromkeys(result.get(name, ()))
+            return touched[name]
+
+        for thing in renewed:
+            if thing.name not in lists:  # declared only now: its VM was a scope, or had a host, of its own
+                alone = self.vms.get(thing.name.removesuffix(OWN_HOST if field == "host" else ""))
+                if alone is not None and getattr(alone, field) == thing.name:
+                    names_of(thing.name)[alone.name] = None
+        for vm in before:
+            names_of(getattr(vm, field)).pop(vm.name, None)
+        for vm in after:
+            names_of(getattr(vm, field))[vm.name] = None
+        result.update((name, list(names)) for name, names in touched.items() if name in declared)
+        return result
+
+
+OWN_HOST = "-host"
+"""How the name of a VM's own host ends."""
+
 
 def own_host(vm_name: str) -> str:
     """The name of the host that a VM without one is given."""
-    return f"{vm_name}-host"
+    return vm_name + OWN_HOST
 
 
-def difference(before: Fleet, after: Fleet) -> FleetChange:
-    """What must be done to `before` to have `after`."""
-    changed = tuple(vm for name, vm in after.vms.items() if name in before.vms and before.vms[name] != vm)
-    removed = tuple(vm for name, vm in before.vms.items() if name not in after.vms)
-    groups_removed = tuple(name for name in before.groups if name not in after.groups)
-    leaving = {vm.name for vm in removed} | {vm.name for vm in changed if before.vms[vm.name].group != vm.group}
-    left = {before.vms[name].group for name in leaving} | {*groups_removed}
-    return FleetChange(
-        added=tuple(vm for name, vm in after.vms.items() if name not in before.vms),
-        changed=changed,
-        removed=removed,
-        groups=tuple(group for name, group in after.groups.items() if before.groups.get(name) != group),
-        groups_removed=groups_removed,
-        hosts=tuple(host for name, host in after.hosts.items() if before.hosts.get(name) != host),
-        hosts_removed=tuple(name for name in before.hosts if name not in after.hosts),
-        leaving=frozenset(leaving),
-        vacated=frozenset(group for group in left if not after.members(group)),
-    )
+def _without(found: Mapping[str, _Thing], names: Iterable[str]) -> dict[str, _Thing]:
+    kept = dict(found)
+    for name in names:
+        kept.pop(name, None)
+    return kept
+
+
+def _moved(index: dict[str, VM], before: Iterable[VM], after: Iterable[VM], field: str) -> dict[str, VM]:
+    """An index of VMs by one of their fields, brought up to date."""
+    result = dict(index)
+    for vm in before:
+        if getattr(vm, field):
+            result.pop(getattr(vm, field), None)
+    for vm in after:
+        if getattr(vm, field):
+            result[getattr(vm, field)] = vm
+    return result

@@ -1,8 +1,8 @@
-"""All that is known at one moment, and the changes about to be made to it.
+"""All that is known at one moment.
 
-A `Ledger` holds what is true and on disk. Orders (orders.py) are carried out on a `Draft` laid over
-it; only when the draft's `Changes` have been committed does the ledger take them over. So nothing
-is ever published that a crash could take back, and an order that fails leaves no trace.
+A `Ledger` holds what is true and on disk. Orders are decided on a `Draft` (draft.py) laid over it;
+only when the draft's `Changes` have been committed does the ledger take them over. So nothing is ever
+published that a crash could take back, and an order that fails leaves no trace.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.event import Document
 from forewarn.core.fleet import Fleet
+from forewarn.core.operations import Operation, Progress
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.event import Event
-    from forewarn.core.fleet import FleetChange
-    from forewarn.core.operations import Operation
+    from forewarn.core.fleet_change import FleetChange
+    from forewarn.core.rollout import Rollout
 
 
 class Delivery(NamedTuple):
@@ -49,17 +50,20 @@ class Changes:
     """What one commit writes: all of it, or nothing."""
 
     operations: dict[str, Operation] = field(default_factory=dict)
+    rollouts: dict[str, Rollout] = field(default_factory=dict)
     events: dict[str, Event] = field(default_factory=dict)
     deliveries: dict[str, Delivery | None] = field(default_factory=dict)
     heard: dict[str, datetime] = field(default_factory=dict)
     fleet: Fleet | None = None
-    fleet_change: FleetChange | None = None
+    fleet_changes: list[FleetChange] = field(default_factory=list)
+    """What made this fleet of the last one, in its order."""
     facts: dict[str, str] = field(default_factory=dict)
     history: list[Entry] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(
             self.operations
+            or self.rollouts
             or self.events
             or self.deliveries
             or self.heard
@@ -73,11 +77,13 @@ class Changes:
         if not self:
             return later
         self.operations.update(later.operations)
+        self.rollouts.update(later.rollouts)
         self.events.update(later.events)
         self.deliveries.update(later.deliveries)
         self.heard.update(later.heard)
         if later.fleet is not None:
-            self.fleet, self.fleet_change = later.fleet, later.fleet_change
+            self.fleet = later.fleet
+            self.fleet_changes += later.fleet_changes
         self.facts.update(later.facts)
         self.history.extend(later.history)
         return self
@@ -89,15 +95,36 @@ class Ledger:
     def __init__(self, fleet: Fleet | None = None) -> None:
         self.fleet = fleet or Fleet()
         self.operations: dict[str, Operation] = {}
+        self.rollouts: dict[str, Rollout] = {}
         self.events: dict[str, Event] = {}
         self.deliveries: dict[str, Delivery] = {}
         self.heard: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
         self.sequence = 0
         self._of_group: dict[str, dict[str, None]] = {}
+        self._at_host: dict[str, dict[str, None]] = {}
+        self._bound_for: dict[str, dict[str, None]] = {}
 
     def operation(self, operation_id: str) -> Operation | None:
         return self.operations.get(operation_id)
+
+    def rollout(self, rollout_id: str) -> Rollout | None:
+        return self.rollouts.get(rollout_id)
+
+    def live_rollouts(self) -> list[Rollout]:
+        return list(self.rollouts.values())
+
+    def operations_at(self, host: str) -> list[Operation]:
+        """The live operations that are about this host."""
+        return [self.operations[operation_id] for operation_id in self._at_host.get(host, ())]
+
+    def destinations(self) -> set[str]:
+        """The hosts to which VMs are on their way."""
+        return set(self._bound_for)
+
+    def operations_bound_for(self, host: str) -> list[Operation]:
+        """The operations under way that bring VMs to this host."""
+        return [self.operations[operation_id] for operation_id in self._bound_for.get(host, ())]
 
     def event(self, event_id: str) -> Event | None:
         return self.events.get(event_id)
@@ -135,15 +162,21 @@ class Ledger:
                 self.operations[operation.id] = operation
             else:
                 self.operations.pop(operation.id, None)
+            if operation.host:
+                _list(self._at_host, operation.host, operation.id, operation.progress.live)
+            for host in destinations(operation):
+                _list(self._bound_for, host, operation.id, is_bringing(operation))
+        for rollout in changes.rollouts.values():
+            if rollout.stage.live:
+                self.rollouts[rollout.id] = rollout
+            else:
+                self.rollouts.pop(rollout.id, None)
         for event in changes.events.values():
             if event.status.live:
                 self.events[event.id] = event
-                self._of_group.setdefault(event.group, {})[event.id] = None
-            elif self.events.pop(event.id, None) is not None:
-                of_group = self._of_group[event.group]
-                del of_group[event.id]
-                if not of_group:
-                    del self._of_group[event.group]
+            else:
+                self.events.pop(event.id, None)
+            _list(self._of_group, event.group, event.id, event.status.live)
         for group, delivery in changes.deliveries.items():
             if delivery is None:
                 self.deliveries.pop(group, None)
@@ -158,74 +191,21 @@ class Ledger:
         self.sequence += len(changes.history)
 
 
-class Draft:
-    """A ledger, or another draft, with changes laid over it."""
+def destinations(operation: Operation) -> set[str]:
+    """The hosts to which an operation brings VMs."""
+    return {host for _, host in operation.moves}
 
-    def __init__(self, base: Ledger | Draft) -> None:
-        self._base = base
-        self.changes = Changes()
 
-    @property
-    def fleet(self) -> Fleet:
-        return self.changes.fleet if self.changes.fleet is not None else self._base.fleet
+def is_bringing(operation: Operation) -> bool:
+    """Whether its VMs are still on their way."""
+    return operation.progress is Progress.STARTED and operation.carried_out_at is None
 
-    def operation(self, operation_id: str) -> Operation | None:
-        return self.changes.operations.get(operation_id) or self._base.operation(operation_id)
 
-    def event(self, event_id: str) -> Event | None:
-        """The event, if it is live."""
-        event = self.changes.events.get(event_id) or self._base.event(event_id)
-        return event if event is not None and event.status.live else None
-
-    def delivery(self, group: str) -> Delivery | None:
-        if group in self.changes.deliveries:
-            return self.changes.deliveries[group]
-        return self._base.delivery(group)
-
-    def deliveries_among(self, groups: frozenset[str]) -> set[str]:
-        among = self._base.deliveries_among(groups) | (self.changes.deliveries.keys() & groups)
-        return {group for group in among if self.delivery(group) is not None}
-
-    def heard_at(self, group: str) -> datetime | None:
-        return self.changes.heard.get(group) or self._base.heard_at(group)
-
-    def live_events(self) -> list[Event]:
-        found = {event.id: event for event in self._base.live_events()} | self.changes.events
-        return [event for event in found.values() if event.status.live]
-
-    def events_of(self, group: str) -> list[Event]:
-        found = {event.id: event for event in self._base.events_of(group)}
-        found.update((event.id, event) for event in self.changes.events.values() if event.group == group)
-        return [event for event in found.values() if event.status.live]
-
-    def put_operation(self, operation: Operation) -> None:
-        self.changes.operations[operation.id] = operation
-
-    def put_event(self, event: Event) -> None:
-        """Keep the event; the group's incarnation goes up once when its document changes by it."""
-        before = self._base.event(event.id)
-        already = self.changes.events.get(event.id)
-        self.changes.events[event.id] = event
-        changed = before.status is not event.status if before else event.status.live
-        counted = already is not None and (before is None or already.status is not before.status)
-        if changed and not counted:
-            self.count_change(event.group)
-
-    def count_change(self, group: str) -> None:
-        """The group's document is another one now."""
-        delivery = self.delivery(group)
-        if delivery is not None:
-            self.changes.deliveries[group] = delivery._replace(incarnation=delivery.incarnation + 1)
-
-    def put_delivery(self, delivery: Delivery, heard_at: datetime) -> None:
-        self.changes.deliveries[delivery.group] = delivery
-        self.changes.heard[delivery.group] = heard_at
-
-    def forget_delivery(self, group: str) -> None:
-        self.changes.deliveries[group] = None
-
-    def put_fleet(self, fleet: Fleet, change: FleetChange) -> None:
-        self.changes.fleet, self.changes.fleet_change = fleet, change
-
-    def note(self, entry: Entry) -> None:
-        self.changes.history.append(entry)
+def _list(lists: dict[str, dict[str, None]], key: str, member: str, wanted: bool) -> None:
+    """Put something on a list or take it off; a list with nothing on it is let go."""
+    if wanted:
+        lists.setdefault(key, {})[member] = None
+    elif key in lists:
+        lists[key].pop(member, None)
+        if not lists[key]:
+            del lists[key]

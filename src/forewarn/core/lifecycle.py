@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.core.durations import to_text
 from forewarn.core.event import Event, Status
+from forewarn.core.kinds import EVENT_TYPES
 from forewarn.errors import AlreadyOver, AlreadyStarted, ForewarnError, NotStarted, TooEarly
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Trigger(StrEnum):
     START = "start"
     FINISH = "finish"
     CANCEL = "cancel"
+    POSTPONE = "postpone"
 
 
 _S, _T = Status, Trigger
@@ -34,29 +36,35 @@ TRANSITIONS: dict[tuple[Status, Trigger], Status | type[ForewarnError]] = {
     (_S.SCHEDULED, _T.START): _S.STARTED,
     (_S.SCHEDULED, _T.FINISH): NotStarted,
     (_S.SCHEDULED, _T.CANCEL): _S.CANCELLED,
+    (_S.SCHEDULED, _T.POSTPONE): _S.SCHEDULED,
     # A client repeats its approval on every poll: once started it is simply heard again.
     (_S.STARTED, _T.APPROVE): _S.STARTED,
     (_S.STARTED, _T.START): _S.STARTED,
     (_S.STARTED, _T.FINISH): _S.COMPLETED,
     (_S.STARTED, _T.CANCEL): AlreadyStarted,
+    (_S.STARTED, _T.POSTPONE): AlreadyStarted,
     (_S.COMPLETED, _T.APPROVE): AlreadyOver,
     (_S.COMPLETED, _T.START): AlreadyOver,
     (_S.COMPLETED, _T.FINISH): _S.COMPLETED,
     (_S.COMPLETED, _T.CANCEL): AlreadyOver,
+    (_S.COMPLETED, _T.POSTPONE): AlreadyOver,
     (_S.CANCELLED, _T.APPROVE): AlreadyOver,
     (_S.CANCELLED, _T.START): AlreadyOver,
     (_S.CANCELLED, _T.FINISH): AlreadyOver,
     (_S.CANCELLED, _T.CANCEL): _S.CANCELLED,
+    (_S.CANCELLED, _T.POSTPONE): AlreadyOver,
 }
 
 
-def step(event: Event, trigger: Trigger, now: datetime, by: str = "") -> Event:
-    """The event after the trigger; the same object when nothing changes."""
+def step(event: Event, trigger: Trigger, now: datetime, by: str = "", until: datetime | None = None) -> Event:
+    """The event after the trigger; the same object when nothing changes. NotBefore only ever moves later."""
     after = TRANSITIONS[event.status, trigger]
     if not isinstance(after, Status):
         raise after(event_id=event.id, status=event.status.lower())
     if trigger is Trigger.APPROVE and event.status is Status.SCHEDULED and event.approved_at is None:
         return event._replace(approved_at=now, approved_by=by)
+    if trigger is Trigger.POSTPONE and until is not None and until > event.not_before:
+        return event._replace(not_before=until)
     if after is event.status:
         return event
     if trigger is Trigger.START:
@@ -67,12 +75,12 @@ def step(event: Event, trigger: Trigger, now: datetime, by: str = "") -> Event:
 
 
 def may_start(event: Event, now: datetime) -> bool:
-    """Approved, or its time has come."""
-    return event.approved_at is not None or now >= event.not_before
+    """Approved, or its time has come; advice never does."""
+    return EVENT_TYPES[event.type].starts and (event.approved_at is not None or now >= event.not_before)
 
 
 def due(event: Event) -> datetime | None:
-    """When time alone lets this event start; None when nothing is left to wait for."""
-    if event.status is Status.SCHEDULED and event.approved_at is None:
+    """When time alone lets this event start; None when nothing is left to wait for, or it never starts."""
+    if event.status is Status.SCHEDULED and event.approved_at is None and EVENT_TYPES[event.type].starts:
         return event.not_before
     return None

@@ -1,75 +1,43 @@
-"""The causes of events, and which events each one makes."""
+"""What was asked for, and how far it has come."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core.durations import whole_second_up
-from forewarn.core.event import Event, Source, Status
+from forewarn.core.causes import CAUSES
 from forewarn.core.kinds import EVENT_TYPES
-from forewarn.errors import UnknownCause, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from forewarn.core.fleet import Fleet
 
-
-class Cause(NamedTuple):
-    """What an operation of this cause tells, and does."""
-
-    name: str
-    event_type: str
-    source: Source
-    description: str
-    settle: timedelta
-    """How long the event stays Started: the published medians of July 2025 (contract, section 4)."""
-    duration: timedelta | None = None
-    auto_approve: str = ""
-    """The word in a group's `auto_approve` that lets this cause start at once."""
-
-
-CAUSES = {
-    row.name: row
-    for row in (
-        Cause(
-            "restart",
-            "Reboot",
-            Source.USER,
-            "Virtual machine is going to be restarted as requested by authorized user.",
-            settle=timedelta(minutes=10),
-            auto_approve="reboot",
-        ),
-        Cause(
-            "redeploy",
-            "Redeploy",
-            Source.USER,
-            "Virtual machine is going to be redeployed as requested by authorized user.",
-            settle=timedelta(minutes=10),
-            auto_approve="redeploy",
-        ),
-        Cause(
-            "host-update",
-            "Freeze",
-            Source.PLATFORM,
-            "Host server is undergoing maintenance.",
-            settle=timedelta(minutes=10),
-            duration=timedelta(seconds=9),
-        ),
-    )
+OVERRIDES = {
+    "notice": "a notice below the least of its type",
+    "windows": "a start outside the maintenance windows",
 }
+"""What an operator can insist on. Each use is written to history."""
 
-AUTO_APPROVE_WORDS = tuple(cause.auto_approve for cause in CAUSES.values() if cause.auto_approve)
 
+class Request(NamedTuple):
+    """What is asked for. Of `vms` and `host` the one that the cause is aimed at."""
 
-def cause_named(name: str) -> Cause:
-    """The row of that name, or an error that lists them."""
-    if name not in CAUSES:
-        raise UnknownCause(name=name, known=", ".join(CAUSES), hint=nearest(name, CAUSES))
-    return CAUSES[name]
+    cause: str
+    vms: tuple[str, ...] = ()
+    host: str = ""
+    type: str = ""
+    """The type of event; empty: the cause's usual one."""
+    duration: timedelta | None = None
+    """How long the interruption lasts; None: what the cause says."""
+    notice: timedelta | None = None
+    """How long beforehand it is told; None: what the cause says."""
+    deadline: datetime | None = None
+    """Up to when it may be postponed; None: what the house says."""
+    overrides: tuple[str, ...] = ()
+    rollout: str = ""
+    health_time: timedelta | None = None
+    """In a rollout: how long after its start its VMs may take to be well."""
 
 
 class Progress(StrEnum):
@@ -78,6 +46,7 @@ class Progress(StrEnum):
     PENDING = "pending"
     STARTED = "started"
     DONE = "done"
+    FAILED = "failed"
     CANCELLED = "cancelled"
 
     @property
@@ -85,11 +54,19 @@ class Progress(StrEnum):
         return self is Progress.PENDING or self is Progress.STARTED
 
 
+class Health(StrEnum):
+    """What the fabric said of the VMs afterwards; it is asked in rollouts only."""
+
+    UNKNOWN = ""
+    GOOD = "good"
+    BAD = "bad"
+
+
 class Operation(NamedTuple):
     """A cause at work on some VMs. Makes one event per group that listens; starts when all of them may."""
 
     id: str
-    cause: str
+    request: Request
     vms: tuple[str, ...]
     requested_by: str
     requested_at: datetime
@@ -101,43 +78,45 @@ class Operation(NamedTuple):
     carried_out_at: datetime | None = None
     settles_at: datetime | None = None
     ended_at: datetime | None = None
+    moves: tuple[tuple[str, str], ...] = ()
+    """Where VMs go, each with its host: decided when the operation starts."""
+    holds_until: datetime | None = None
+    """Until when it must not start for the sake of groups that are not told: the next of their windows."""
+    health: Health = Health.UNKNOWN
+    outcome: str = ""
+    """Why it failed or was cancelled."""
 
+    @property
+    def cause(self) -> str:
+        return self.request.cause
 
-def plan_events(
-    operation: Operation,
-    fleet: Fleet,
-    listening: Iterable[str],
-    now: datetime,
-    speed: float,
-    new_id: Callable[[], str],
-) -> list[Event]:
-    """One event per listening group: the smallest set that must be hit together, told once."""
-    cause = CAUSES[operation.cause]
-    notice = EVENT_TYPES[cause.event_type].least_notice / speed
-    by_group: dict[str, list[str]] = {group: [] for group in listening}
-    for name in operation.vms:
-        group = fleet.vm(name).group
-        if group in by_group:
-            by_group[group].append(name)
-    return [
-        Event(
-            id=new_id(),
-            operation=operation.id,
-            group=group,
-            type=cause.event_type,
-            status=Status.SCHEDULED,
-            resources=tuple(names),
-            not_before=whole_second_up(now + notice),
-            description=cause.description,
-            source=cause.source,
-            duration=cause.duration,
-            created_at=now,
-        )
-        for group, names in by_group.items()
-    ]
+    @property
+    def type(self) -> str:
+        """The type of its events; empty: it makes none."""
+        return self.request.type
 
+    @property
+    def host(self) -> str:
+        return self.request.host
 
-def approved_from_the_start(operation: Operation, fleet: Fleet, group: str) -> bool:
-    """Whether the group's policy lets this operation begin without asking."""
-    word = CAUSES[operation.cause].auto_approve
-    return bool(word) and word in fleet.group(group).auto_approve
+    @property
+    def verb(self) -> str:
+        """What the fabric is told to do; empty: nothing."""
+        verb = CAUSES[self.cause].verb
+        return verb or (EVENT_TYPES[self.type].verb if self.type else "")
+
+    @property
+    def moves_vms(self) -> bool:
+        """Whether its VMs are on another host afterwards."""
+        return self.verb in ("migrate", "redeploy")
+
+    def concerns(self, fleet: Fleet, name: str) -> bool:
+        """Whether there is still something to be done to this VM: it may have gone, or gone elsewhere, since."""
+        vm = fleet.vms.get(name)
+        if vm is None or (self.host and vm.host != self.host):
+            return False
+        return not vm.deallocated or self.verb in ("delete", "start")
+
+    def concerned(self, fleet: Fleet) -> tuple[str, ...]:
+        """The VMs to which there is still something to be done."""
+        return tuple(name for name in self.vms if self.concerns(fleet, name))

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from forewarn.core.fleet import VM, Group
+    from forewarn.core.draft import Draft
+    from forewarn.core.fleet import VM, Fleet, Group
 
 UNPLACED = -1
 """The domain of a VM that was given none. It exists only until `spread_domains` has run."""
 
 
-def spread_hosts(hosts: Sequence[str], count: int) -> list[str]:
-    """A host for each of `count` VMs, taken in turn."""
-    return list(islice(cycle(hosts), count))
+def spread_hosts(hosts: Sequence[str], wanted: int) -> list[str]:
+    """A host for each of so many VMs, taken in turn."""
+    return list(islice(cycle(hosts), wanted))
 
 
 def find_clash(vms: Iterable[VM]) -> tuple[int, int] | None:
@@ -67,3 +68,44 @@ def _in_turn(wishes: Sequence[tuple[str, str, int]], counts: Mapping[str, int]) 
             domain = of_host[group, host] = turn % counts.get(group, 1)
         domains.append(domain)
     return domains
+
+
+def choose_host(draft: Draft, vm: VM) -> str | None:
+    """The host to which a VM is best moved: in use, left alone, with the fewest VMs; None when none fits.
+
+    It fits when the domains hold: what a host takes down of a group is one update domain and one fault
+    domain. Nor do VMs of different zones share a host.
+    """
+    chosen, fewest = None, 0
+    for load, host in draft.fleet.hosts_by_load():
+        if chosen is not None and load >= fewest:  # and those on their way only add to it
+            break
+        if host == vm.host or draft.operations_at(host):
+            continue
+        tenants = list(_tenants(draft, host))
+        if (chosen is None or len(tenants) < fewest) and all(get_on(vm, tenant) for tenant in tenants):
+            chosen, fewest = host, len(tenants)
+    return chosen
+
+
+def spare_name(fleet: Fleet) -> str:
+    """A name for a host that is not there yet."""
+    return next(name for number in count(1) if (name := f"spare-{number}") not in fleet.hosts)
+
+
+def _tenants(draft: Draft, host: str) -> Iterator[VM]:
+    """The VMs on a host, and those on their way to it."""
+    fleet = draft.fleet
+    yield from (fleet.vms[name] for name in fleet.on_host(host))
+    for operation in draft.operations_bound_for(host):
+        yield from (fleet.vms[name] for name, target in operation.moves if target == host and name in fleet.vms)
+
+
+def get_on(vm: VM, tenant: VM) -> bool:
+    """Whether two VMs may be on one host."""
+    if vm.zone != tenant.zone:
+        return False
+    return vm.group != tenant.group or (vm.update_domain, vm.fault_domain) == (
+        tenant.update_domain,
+        tenant.fault_domain,
+    )

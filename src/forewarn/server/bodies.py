@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response, StreamingResponse
 
-from forewarn.errors import BadRequestBody
+from forewarn.core.durations import parse_duration
+from forewarn.errors import BadDuration, BadRequestBody, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Sequence
+    from datetime import timedelta
 
     from starlette.requests import Request
 
@@ -22,8 +26,9 @@ PART = 100
 """How many things of a list are written at once."""
 
 
-def stream_list(name: str, items: Iterator[dict[str, Any]]) -> Response:
+def stream_list(name: str, found: Iterable[dict[str, Any]]) -> Response:
     """A list of any length, a part at a time, so that polls are answered in between."""
+    items = iter(found)
 
     async def parts() -> AsyncIterator[bytes]:
         yield f'{{"{name}":['.encode()
@@ -46,6 +51,13 @@ async def read_body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
+async def read_fields(request: Request, known: Sequence[str]) -> Fields:
+    """The members of a request's object; an empty body has none."""
+    if request.headers.get("content-length") == "0":
+        return Fields({}, known)
+    return Fields(await read_object(request), known)
+
+
 async def read_object(request: Request) -> dict[str, Any]:
     try:
         parsed = json.loads(await read_body(request, LARGEST_OBJECT))
@@ -54,6 +66,71 @@ async def read_object(request: Request) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise BadRequestBody(pointer="", problem="is not a JSON object")
     return parsed
+
+
+class Fields:
+    """The members of a request's object, each read with its type; what is not known is refused."""
+
+    def __init__(self, values: dict[str, Any], known: Sequence[str]) -> None:
+        self._values = values
+        for name in values:
+            if name not in known:
+                raise BadRequestBody(pointer=f"/{name}", problem=f"is not known here.{nearest(name, known)}")
+
+    def __contains__(self, name: str) -> bool:
+        return self._values.get(name) is not None
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, str):
+            raise BadRequestBody(pointer=f"/{name}", problem="must be a string")
+        return default if value is None else value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        values = self._values.get(name)
+        if values is None:
+            return ()
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise BadRequestBody(pointer=f"/{name}", problem="must be a list of strings")
+        return tuple(values)
+
+    def flag(self, name: str) -> bool:
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise BadRequestBody(pointer=f"/{name}", problem="must be true or false")
+        return bool(value)
+
+    def number(self, name: str, default: int) -> int:
+        value = self._values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BadRequestBody(pointer=f"/{name}", problem="must be a whole number")
+        return value
+
+    def length(self, name: str) -> timedelta | None:
+        """A length of time, like 90s or 2h."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            return parse_duration(text)
+        except BadDuration as error:
+            raise BadRequestBody(pointer=f"/{name}", problem=str(error)) from error
+
+    def moment(self, name: str, now: datetime) -> datetime | None:
+        """A moment, or how long it is until then."""
+        text = self.text(name)
+        if not text:
+            return None
+        with suppress(BadDuration):
+            return now + parse_duration(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            problem = f"{text!r} is no moment. Write it like 2026-11-20T02:00:00Z, or from now on, like 2h"
+            raise BadRequestBody(pointer=f"/{name}", problem=problem) from None
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def text_of(body: dict[str, Any], name: str) -> str:

@@ -11,18 +11,13 @@ from starlette.routing import Route
 
 from forewarn import __version__
 from forewarn.core.durations import parse_duration, to_text
-from forewarn.errors import (
-    BadRequestBody,
-    BadToken,
-    NotFound,
-    UnknownEvent,
-    UnknownVersion,
-    nearest,
-)
-from forewarn.ports import HistoryFilter
+from forewarn.errors import BadToken, UnknownVersion
 from forewarn.server.bodies import LARGEST_FLEET, read_body, read_object, stream_list, text_of
 from forewarn.server.fleet_control import apply_fleet
+from forewarn.server.host_control import HostControl
+from forewarn.server.operation_control import OPERATOR, OperationControl
 from forewarn.server.problems import HANDLERS, problem
+from forewarn.server.rollout_control import RolloutControl
 from forewarn.wire import control as shapes
 from forewarn.wire.answer import JSON
 from forewarn.wire.document import render
@@ -32,14 +27,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from forewarn.core.event import Event
-    from forewarn.core.operations import Operation
     from forewarn.engine import Engine
     from forewarn.server.listeners import MetadataServer
-
-OPERATOR = "operator"
-"""Who is behind the service's own token, in history."""
-NEWEST_SHOWN = 1000
 
 
 class Control:
@@ -59,15 +48,11 @@ class Control:
             Route("/v1/vms", self.vms),
             Route("/v1/vms/{name}", self.vm),
             Route("/v1/vms/{name}/document", self.document),
-            Route("/v1/operations", self.request_operation, methods=["POST"]),
-            Route("/v1/operations/{id}", self.operation),
-            Route("/v1/events", self.events),
-            Route("/v1/events/{id}", self.event),
-            Route("/v1/events/{id}/history", self.history),
-            Route("/v1/events/{id}/approve", self.approve, methods=["POST"]),
-            Route("/v1/events/{id}/cancel", self.cancel, methods=["POST"]),
             Route("/v1/clock", self.clock),
             Route("/v1/clock/advance", self.advance, methods=["POST"]),
+            *OperationControl(self._engine).routes(),
+            *HostControl(self._engine).routes(),
+            *RolloutControl(self._engine).routes(),
         ]
 
     async def health(self, _: Request) -> Response:
@@ -113,61 +98,6 @@ class Control:
         kind = self._engine.fleet.group(vm.group).kind
         return Response(render(self._engine.document(vm.group), self._versions[asked], kind), media_type=JSON)
 
-    # --- Operations and events ----------------------------------------------------------------------
-
-    async def request_operation(self, request: Request) -> Response:
-        body = await read_object(request)
-        cause = text_of(body, "cause")
-        vms = body.get("vms")
-        if not isinstance(vms, list) or not vms or not all(isinstance(name, str) for name in vms):
-            raise BadRequestBody(pointer="/vms", problem="must be a list of at least one VM's name")
-        operation = await self._engine.request(cause, vms, by=OPERATOR)
-        return JSONResponse(await self._operation(operation), status_code=201)
-
-    async def operation(self, request: Request) -> Response:
-        found = await self._engine.operation(request.path_params["id"].lower())
-        if found is None:
-            raise NotFound(name=f"operation {request.path_params['id']}")
-        return JSONResponse(await self._operation(found))
-
-    async def _operation(self, operation: Operation) -> dict[str, Any]:
-        found = [await self._engine.event(event_id) for event_id in operation.events]
-        return shapes.operation_shape(operation, [event for event in found if event is not None])
-
-    async def events(self, request: Request) -> Response:
-        everything = request.query_params.get("all", "false") == "true"
-        events = await self._engine.past_events(NEWEST_SHOWN) if everything else self._engine.live_events()
-        return stream_list("events", map(shapes.event_shape, events))
-
-    async def event(self, request: Request) -> Response:
-        return JSONResponse(shapes.event_shape(await self._find_event(request)))
-
-    async def history(self, request: Request) -> Response:
-        event = await self._find_event(request)
-        entries = await self._engine.history(HistoryFilter(event=event.id, operation=event.operation))
-        return JSONResponse({"history": [shapes.entry_shape(entry) for entry in entries]})
-
-    async def approve(self, request: Request) -> Response:
-        event = await self._find_event(request)
-        await self._engine.approve([event.id], by=OPERATOR)
-        return JSONResponse(shapes.event_shape(await self._find_event(request)))
-
-    async def cancel(self, request: Request) -> Response:
-        event = await self._find_event(request)
-        return JSONResponse(shapes.event_shape(await self._engine.cancel(event.id, by=OPERATOR)))
-
-    async def _find_event(self, request: Request) -> Event:
-        """By its id, in any letter case, or by the beginning of it where that is clear."""
-        wanted = request.path_params["id"].lower()
-        matching = await self._engine.events_beginning(wanted)
-        if len(matching) == 1:
-            return matching[0]
-        if matching:
-            hint = " Several events begin so: write more of the id."
-        else:
-            hint = nearest(wanted, (event.id for event in self._engine.live_events()))
-        raise UnknownEvent(event_id=request.path_params["id"], hint=hint)
-
     # --- Clock --------------------------------------------------------------------------------------
 
     async def clock(self, _: Request) -> Response:
@@ -180,11 +110,11 @@ class Control:
         return JSONResponse(self._clock())
 
     def _clock(self) -> dict[str, Any]:
-        clock, pace = self._engine.clock, self._engine.pace
+        clock, terms = self._engine.clock, self._engine.terms
         return {
             "now": to_text(clock.now()),
             "clock": "virtual" if clock.virtual else "system",
-            "speed": pace.speed,
+            "speed": terms.speed,
         }
 
 

@@ -133,9 +133,7 @@ class MetadataServer(Server):
 
     async def listen(self, fleet: Fleet, reserved: dict[str, socket.socket]) -> None:
         """Listen for exactly the VMs of this fleet that have an address of their own."""
-        wanted = set(fleet.listeners())
-        for address in [address for address in self._of_vms if address not in wanted]:
-            self._of_vms.pop(address).close()
+        self.close_departed(fleet)
         for address, listener in reserved.items():
             make = partial(
                 protocol_for(self._lane, listener=address),
@@ -145,6 +143,12 @@ class MetadataServer(Server):
             )
             loop = asyncio.get_running_loop()
             self._of_vms[address] = await loop.create_server(make, sock=listener, backlog=self.config.backlog)
+
+    def close_departed(self, fleet: Fleet) -> None:
+        """Listen no more for VMs that have left the fleet."""
+        wanted = set(fleet.listeners())
+        for address in [address for address in self._of_vms if address not in wanted]:
+            self._of_vms.pop(address).close()
 
     async def _sweep_forever(self) -> None:
         while True:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from forewarn.core.approvals import approve
 from forewarn.errors import ForewarnError, UnknownVM
 from forewarn.server.pages import SERVER
 from forewarn.server.problems import metadata_answer
@@ -163,7 +164,7 @@ class Metadata:
             return refusals.BODY_TOO_LARGE
         if request.broken:
             return refusals.MALFORMED
-        await self._engine.approve(parse_start_requests(body), by=caller.vm, group=caller.group)
+        await self._engine.order(approve, parse_start_requests(body), caller.vm, caller.group)
         return Answer(200)
 
     # --- /metadata/instance, /metadata/versions -----------------------------------------------------

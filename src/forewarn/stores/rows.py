@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.event import Event, Source, Status
-from forewarn.core.fleet import VM, Group, Host
+from forewarn.core.fleet import VM, Group, Host, HostState
 from forewarn.core.ledger import Delivery, Entry
-from forewarn.core.operations import Operation, Progress
+from forewarn.core.operations import Health, Operation, Progress, Request
+from forewarn.core.rollout import Course, Rollout, Stage
+from forewarn.core.windows import format_window, parse_window
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -37,32 +39,53 @@ def _moment(text: str | None) -> datetime | None:
     return from_text(text) if text else None
 
 
+def _seconds(length: timedelta | None) -> float | None:
+    return None if length is None else length.total_seconds()
+
+
+def _length(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
 def vm_to_row(vm: VM) -> Row:
     return (
-        *vm[:-2],
+        *vm[:-4],
         json.dumps(vm.tags) if vm.tags else _EMPTY,
         json.dumps(vm.auto_approve) if vm.auto_approve else _EMPTY,
+        int(vm.deallocated),
+        vm.home,
     )
 
 
 def vm_from_row(row: Row) -> VM:
-    tags, auto_approve = row[-2:]
+    tags, auto_approve, deallocated, home = row[-4:]
     if tags == _EMPTY and auto_approve == _EMPTY:
-        return VM._make((*row[:-2], (), ()))
+        return VM._make((*row[:-4], (), (), bool(deallocated), home))
     pairs = tuple((key, value) for key, value in json.loads(tags))
-    return VM._make((*row[:-2], pairs, tuple(json.loads(auto_approve))))
+    return VM._make((*row[:-4], pairs, tuple(json.loads(auto_approve)), bool(deallocated), home))
 
 
 def group_to_row(group: Group) -> Row:
-    return (*group[:-1], json.dumps(group.auto_approve))
+    windows = [format_window(window) for window in group.windows]
+    return (*group[:4], json.dumps(group.auto_approve), _seconds(group.terminate_notice), json.dumps(windows))
 
 
 def group_from_row(row: Row) -> Group:
-    return Group._make((*row[:-1], tuple(json.loads(row[-1]))))
+    auto_approve, terminate_notice, windows = row[4:]
+    policy = (
+        tuple(json.loads(auto_approve)),
+        _length(terminate_notice),
+        tuple(map(parse_window, json.loads(windows))),
+    )
+    return Group._make((*row[:4], *policy))
+
+
+def host_to_row(host: Host) -> Row:
+    return (host.name, host.state.value, int(host.spare))
 
 
 def host_from_row(row: Row) -> Host:
-    return Host._make(row)
+    return Host(row[0], HostState(row[1]), bool(row[2]))
 
 
 def delivery_to_row(delivery: Delivery, heard_at: datetime | None) -> dict[str, Any]:
@@ -83,13 +106,18 @@ def operation_to_row(operation: Operation) -> Row:
         to_text_if_any(operation.carried_out_at),
         to_text_if_any(operation.settles_at),
         to_text_if_any(operation.ended_at),
+        _asked(operation.request),
+        json.dumps(operation.moves) if operation.moves else _EMPTY,
+        to_text_if_any(operation.holds_until),
+        operation.health.value,
+        operation.outcome,
     )
 
 
 def operation_from_row(row: Row) -> Operation:
     return Operation(
         id=row[0],
-        cause=row[1],
+        request=_request(row[12]),
         vms=tuple(json.loads(row[2])),
         requested_by=row[3],
         requested_at=from_text(row[4]),
@@ -100,6 +128,80 @@ def operation_from_row(row: Row) -> Operation:
         carried_out_at=_moment(row[9]),
         settles_at=_moment(row[10]),
         ended_at=_moment(row[11]),
+        moves=tuple((name, host) for name, host in json.loads(row[13])),
+        holds_until=_moment(row[14]),
+        health=Health(row[15]),
+        outcome=row[16],
+    )
+
+
+@lru_cache(256)
+def _asked(request: Request) -> str:
+    """Only what differs from a plain request. Remembered, because most that come together ask for the same."""
+    return json.dumps(_plain(request, Request("")))
+
+
+def _request(text: str) -> Request:
+    return Request(**_rich(json.loads(text)))
+
+
+def _plain(value: Request | Course, usual: Request | Course) -> dict[str, Any]:
+    """The fields that are not as usual, as JSON takes them."""
+    fields = {name: field for name, field in value._asdict().items() if field != getattr(usual, name)}
+    for name, field in fields.items():
+        if isinstance(field, timedelta):
+            fields[name] = field.total_seconds()
+        elif name == "deadline":
+            fields[name] = to_text(field)
+    return fields
+
+
+def _rich(fields: dict[str, Any]) -> dict[str, Any]:
+    for name in ("duration", "notice", "health_time", "pause"):
+        if fields.get(name) is not None:
+            fields[name] = timedelta(seconds=fields[name])
+    if "deadline" in fields:
+        fields["deadline"] = from_text(fields["deadline"])
+    if "overrides" in fields:
+        fields["overrides"] = tuple(fields["overrides"])
+    return fields
+
+
+def rollout_to_row(rollout: Rollout) -> Row:
+    return (
+        rollout.id,
+        json.dumps(rollout.patterns),
+        json.dumps(_plain(rollout.course, Course())),
+        rollout.requested_by,
+        to_text(rollout.requested_at),
+        rollout.stage.value,
+        rollout.wave,
+        json.dumps(rollout.waiting),
+        json.dumps(rollout.under_way),
+        json.dumps(rollout.done),
+        json.dumps(rollout.skipped),
+        to_text_if_any(rollout.next_at),
+        rollout.outcome,
+        to_text_if_any(rollout.ended_at),
+    )
+
+
+def rollout_from_row(row: Row) -> Rollout:
+    return Rollout(
+        id=row[0],
+        patterns=tuple(json.loads(row[1])),
+        course=Course(**_rich(json.loads(row[2]))),
+        requested_by=row[3],
+        requested_at=from_text(row[4]),
+        stage=Stage(row[5]),
+        wave=row[6],
+        waiting=tuple(json.loads(row[7])),
+        under_way=tuple((host, operation) for host, operation in json.loads(row[8])),
+        done=tuple(json.loads(row[9])),
+        skipped=tuple((host, why) for host, why in json.loads(row[10])),
+        next_at=_moment(row[11]),
+        outcome=row[12],
+        ended_at=_moment(row[13]),
     )
 
 
@@ -114,7 +216,7 @@ def event_to_row(event: Event) -> Row:
         to_text(event.not_before),
         event.description,
         event.source.value,
-        None if event.duration is None else event.duration.total_seconds(),
+        _seconds(event.duration),
         to_text(event.created_at),
         to_text_if_any(event.approved_at),
         event.approved_by,
@@ -134,7 +236,7 @@ def event_from_row(row: Row) -> Event:
         not_before=from_text(row[6]),
         description=row[7],
         source=Source(row[8]),
-        duration=None if row[9] is None else timedelta(seconds=row[9]),
+        duration=_length(row[9]),
         created_at=from_text(row[10]),
         approved_at=_moment(row[11]),
         approved_by=row[12],

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forewarn.core.event import Event
-    from forewarn.core.fleet import FleetChange
+    from forewarn.core.fleet_change import FleetChange
     from forewarn.core.ledger import Changes, Entry
     from forewarn.core.operations import Operation
+    from forewarn.core.rollout import Rollout
 
 T = TypeVar("T")
 _SQL = read_statements()
@@ -47,8 +48,9 @@ class SqliteStore:
             heard[group] = from_text(heard_at)
         return Saved(
             fleet,
-            list(map(rows.operation_from_row, self._db.execute(_SQL["load_operations"]))),
-            list(map(rows.event_from_row, self._db.execute(_SQL["load_events"]))),
+            self._listed("load_operations", rows.operation_from_row),
+            self._listed("load_rollouts", rows.rollout_from_row),
+            self._listed("load_events", rows.event_from_row),
             deliveries,
             heard,
             dict(self._db.execute(_SQL["load_facts"])),
@@ -60,9 +62,11 @@ class SqliteStore:
 
     def _commit(self, changes: Changes) -> None:
         self._db.execute("BEGIN IMMEDIATE")
-        if changes.fleet_change is not None:
-            self._save_fleet(changes.fleet_change)
+        for change in changes.fleet_changes:
+            self._save_fleet(change)
         self._many("save_operation", map(rows.operation_to_row, changes.operations.values()))
+        if changes.rollouts:
+            self._many("save_rollout", map(rows.rollout_to_row, changes.rollouts.values()))
         self._many("save_event", map(rows.event_to_row, changes.events.values()))
         self._save_deliveries(changes)
         if changes.facts:
@@ -76,7 +80,7 @@ class SqliteStore:
         self._many("remove_group", ((name,) for name in change.groups_removed))
         self._many("remove_host", ((name,) for name in change.hosts_removed))
         self._many("save_group", map(rows.group_to_row, change.groups))
-        self._many("save_host", change.hosts)
+        self._many("save_host", map(rows.host_to_row, change.hosts))
         self._many("save_vm", map(rows.vm_to_row, change.changed))
         self._many("save_vm", map(rows.vm_to_row, change.added))
 
@@ -99,20 +103,32 @@ class SqliteStore:
         return rows.event_from_row(row) if row else None
 
     def events_beginning(self, start: str) -> list[Event]:
-        # Ids are hexadecimal: all that begin so sort before the beginning followed by a tilde.
-        bounds = (start, start + "~")
-        return self._guarded(lambda: list(map(rows.event_from_row, self._db.execute(_SQL["events_beginning"], bounds))))
+        bounds = _bounds(start)
+        return self._guarded(lambda: self._listed("events_beginning", rows.event_from_row, bounds))
 
     def events(self, limit: int) -> list[Event]:
-        return self._guarded(lambda: list(map(rows.event_from_row, self._db.execute(_SQL["events"], (limit,)))))
+        return self._guarded(lambda: self._listed("events", rows.event_from_row, (limit,)))
 
     def operation(self, operation_id: str) -> Operation | None:
         row = self._guarded(lambda: self._db.execute(_SQL["operation"], (operation_id,)).fetchone())
         return rows.operation_from_row(row) if row else None
 
+    def operations_beginning(self, start: str) -> list[Operation]:
+        bounds = _bounds(start)
+        return self._guarded(lambda: self._listed("operations_beginning", rows.operation_from_row, bounds))
+
+    def operations(self, limit: int) -> list[Operation]:
+        return self._guarded(lambda: self._listed("operations", rows.operation_from_row, (limit,)))
+
+    def rollouts(self, limit: int) -> list[Rollout]:
+        return self._guarded(lambda: self._listed("rollouts", rows.rollout_from_row, (limit,)))
+
     def history(self, wanted: HistoryFilter) -> list[Entry]:
-        statement = _SQL["history_of_operation" if wanted.operation else "history"]
-        return self._guarded(lambda: list(map(rows.entry_from_row, self._db.execute(statement, wanted._asdict()))))
+        statement = "history_of_operation" if wanted.operation else "history"
+        return self._guarded(lambda: self._listed(statement, rows.entry_from_row, wanted._asdict()))
+
+    def _listed(self, statement: str, read: Callable[[rows.Row], T], parameters: Any = ()) -> list[T]:
+        return list(map(read, self._db.execute(_SQL[statement], parameters)))
 
     def close(self) -> None:
         self._db.close()
@@ -135,3 +151,8 @@ class SqliteStore:
             self._db.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise StoreFailed(problem=f"and could not be undone: {error}") from error
+
+
+def _bounds(start: str) -> tuple[str, str]:
+    """Ids are hexadecimal: all that begin so sort before the beginning followed by a tilde."""
+    return start, start + "~"

@@ -2,18 +2,22 @@
 SELECT name, value FROM fact;
 
 -- name: load_groups
-SELECT name, kind, update_domains, fault_domains, auto_approve FROM fleet_group ORDER BY rowid;
+SELECT name, kind, update_domains, fault_domains, auto_approve, terminate_notice_seconds, windows
+FROM fleet_group ORDER BY rowid;
 
 -- name: load_hosts
-SELECT name FROM host ORDER BY rowid;
+SELECT name, state, spare FROM host ORDER BY rowid;
 
 -- name: load_vms
 SELECT name, group_name, host, update_domain, fault_domain, address, listen, hostname, priority, size, zone,
-    tags, auto_approve
+    tags, auto_approve, deallocated, home
 FROM vm ORDER BY rowid;
 
 -- name: load_operations
 SELECT * FROM operation WHERE ended_at IS NULL ORDER BY rowid;
+
+-- name: load_rollouts
+SELECT * FROM rollout WHERE ended_at IS NULL ORDER BY rowid;
 
 -- name: load_events
 SELECT * FROM event WHERE ended_at IS NULL ORDER BY rowid;
@@ -36,6 +40,15 @@ SELECT * FROM event ORDER BY rowid DESC LIMIT ?;
 -- name: operation
 SELECT * FROM operation WHERE id = ?;
 
+-- name: operations_beginning
+SELECT * FROM operation WHERE id >= ? AND id < ? LIMIT 2;
+
+-- name: operations
+SELECT * FROM operation ORDER BY rowid DESC LIMIT ?;
+
+-- name: rollouts
+SELECT * FROM rollout ORDER BY rowid DESC LIMIT ?;
+
 -- name: history
 SELECT at, what, by, sequence, group_name, event, operation, vms, why FROM history
 WHERE (:group = '' OR group_name = :group)
@@ -51,33 +64,43 @@ ORDER BY sequence LIMIT :limit;
 INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- name: save_group
-INSERT INTO fleet_group VALUES (?, ?, ?, ?, ?)
+INSERT INTO fleet_group VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, update_domains = excluded.update_domains,
-    fault_domains = excluded.fault_domains, auto_approve = excluded.auto_approve;
+    fault_domains = excluded.fault_domains, auto_approve = excluded.auto_approve,
+    terminate_notice_seconds = excluded.terminate_notice_seconds, windows = excluded.windows;
 
 -- name: remove_group
 DELETE FROM fleet_group WHERE name = ?;
 
 -- name: save_host
-INSERT INTO host VALUES (?) ON CONFLICT (name) DO NOTHING;
+INSERT INTO host VALUES (?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET state = excluded.state, spare = excluded.spare;
 
 -- name: remove_host
 DELETE FROM host WHERE name = ?;
 
 -- name: save_vm
-INSERT INTO vm VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO vm VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET group_name = excluded.group_name, host = excluded.host,
     update_domain = excluded.update_domain, fault_domain = excluded.fault_domain, address = excluded.address,
     listen = excluded.listen, hostname = excluded.hostname, priority = excluded.priority, size = excluded.size,
-    zone = excluded.zone, tags = excluded.tags, auto_approve = excluded.auto_approve;
+    zone = excluded.zone, tags = excluded.tags, auto_approve = excluded.auto_approve,
+    deallocated = excluded.deallocated, home = excluded.home;
 
 -- name: remove_vm
 DELETE FROM vm WHERE name = ?;
 
 -- name: save_operation
-INSERT INTO operation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO operation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET progress = excluded.progress, started_at = excluded.started_at,
-    carried_out_at = excluded.carried_out_at, settles_at = excluded.settles_at, ended_at = excluded.ended_at;
+    carried_out_at = excluded.carried_out_at, settles_at = excluded.settles_at, ended_at = excluded.ended_at,
+    moves = excluded.moves, holds_until = excluded.holds_until, health = excluded.health, outcome = excluded.outcome;
+
+-- name: save_rollout
+INSERT INTO rollout VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET stage = excluded.stage, wave = excluded.wave, waiting = excluded.waiting,
+    under_way = excluded.under_way, done = excluded.done, skipped = excluded.skipped, next_at = excluded.next_at,
+    outcome = excluded.outcome, ended_at = excluded.ended_at;
 
 -- name: save_event
 INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

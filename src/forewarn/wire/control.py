@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from forewarn.core.causes import CAUSES
 from forewarn.core.durations import to_text_if_any
+from forewarn.core.windows import format_window
+from forewarn.wire.policy import format_terminate_notice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from forewarn.core.event import Document, Event
-    from forewarn.core.fleet import VM, FleetChange, Group
+    from forewarn.core.explain import Explanation
+    from forewarn.core.fleet import VM, Fleet, Group
+    from forewarn.core.fleet_change import FleetChange
     from forewarn.core.ledger import Entry
     from forewarn.core.operations import Operation
 
@@ -23,6 +28,8 @@ def vm_shape(vm: VM, group: Group, document: Document, heard_at: datetime | None
         "group": group.name,
         "kind": group.kind,
         "host": vm.host,
+        "home": vm.home or None,
+        "state": "deallocated" if vm.deallocated else "running",
         "update_domain": vm.update_domain,
         "fault_domain": vm.fault_domain,
         "address": vm.address or None,
@@ -52,7 +59,7 @@ def event_shape(event: Event) -> dict[str, Any]:
         "not_before": to_text_if_any(event.not_before),
         "description": event.description,
         "source": event.source.lower(),
-        "duration_seconds": None if event.duration is None else event.duration.total_seconds(),
+        "duration_seconds": seconds(event.duration),
         "created_at": to_text_if_any(event.created_at),
         "approved_at": to_text_if_any(event.approved_at),
         "approved_by": event.approved_by,
@@ -63,20 +70,81 @@ def event_shape(event: Event) -> dict[str, Any]:
 
 def operation_shape(operation: Operation, events: Sequence[Event]) -> dict[str, Any]:
     """An operation with its events."""
+    asked = operation.request
     return {
         "id": operation.id,
         "cause": operation.cause,
+        "type": operation.type or None,
+        "host": operation.host or None,
         "vms": list(operation.vms),
         "requested_by": operation.requested_by,
         "requested_at": to_text_if_any(operation.requested_at),
+        "notice_seconds": seconds(asked.notice),
+        "postpone_until": to_text_if_any(asked.deadline),
+        "overrides": list(asked.overrides),
+        "rollout": asked.rollout or None,
         "progress": operation.progress.value,
+        "health": operation.health.value or None,
+        "outcome": operation.outcome or None,
         "events": [event_shape(event) for event in events],
         "not_told": dict(operation.unnoticed),
+        "moves": dict(operation.moves),
+        "holds_until": to_text_if_any(operation.holds_until),
         "started_at": to_text_if_any(operation.started_at),
         "carried_out_at": to_text_if_any(operation.carried_out_at),
         "settles_at": to_text_if_any(operation.settles_at),
         "ended_at": to_text_if_any(operation.ended_at),
     }
+
+
+def explanation_shape(operation: Operation, found: Explanation) -> dict[str, Any]:
+    """Why an operation waits."""
+    return {
+        "operation": operation.id,
+        "cause": operation.cause,
+        "meaning": CAUSES[operation.cause].meaning,
+        "requested_by": operation.requested_by,
+        "requested_at": to_text_if_any(operation.requested_at),
+        "host": operation.host or None,
+        "rollout": operation.request.rollout or None,
+        "progress": operation.progress.value,
+        "postpone_until": to_text_if_any(operation.request.deadline),
+        "not_told": dict(operation.unnoticed),
+        "waits": [
+            {
+                "what": wait.what,
+                "over": wait.over,
+                "group": wait.group or None,
+                "by": wait.by or None,
+                "at": to_text_if_any(wait.at),
+                "until": to_text_if_any(wait.until),
+                "words": wait.words or None,
+            }
+            for wait in found.waits
+        ],
+        "next": found.next,
+        "latest": to_text_if_any(found.latest),
+    }
+
+
+def host_shape(fleet: Fleet, name: str, operations: Sequence[Operation]) -> dict[str, Any]:
+    """A host with what is on it, and what is being done to it."""
+    host = fleet.host(name)
+    return {
+        "name": host.name,
+        "state": host.state.value,
+        "spare": host.spare,
+        "vms": list(fleet.on_host(name)),
+        "operations": [
+            {"id": operation.id, "cause": operation.cause, "progress": operation.progress.value}
+            for operation in operations
+        ],
+    }
+
+
+def seconds(length: timedelta | None) -> float | None:
+    """A length of time as a number."""
+    return None if length is None else length.total_seconds()
 
 
 def entry_shape(entry: Entry) -> dict[str, Any]:
@@ -102,6 +170,8 @@ def group_shape(group: Group, members: int) -> dict[str, Any]:
         "update_domains": group.update_domains,
         "fault_domains": group.fault_domains,
         "auto_approve": list(group.auto_approve),
+        "terminate_notice": format_terminate_notice(group.terminate_notice),
+        "windows": [format_window(window) for window in group.windows],
         "vms": members,
     }
 

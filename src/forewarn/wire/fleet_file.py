@@ -6,22 +6,26 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from forewarn.core.causes import AUTO_APPROVE_WORDS
 from forewarn.core.fleet import Fleet, Group, GroupKind, Host
-from forewarn.core.operations import AUTO_APPROVE_WORDS
 from forewarn.core.placement import find_clash, spread_domains
+from forewarn.core.windows import parse_window
 from forewarn.errors import BadFleet, nearest
+from forewarn.wire.policy import parse_terminate_notice
 from forewarn.wire.toml_lines import Entry, TomlFile
 from forewarn.wire.vm_entry import check_name, read_vms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import timedelta
 
     from forewarn.core.fleet import VM
+    from forewarn.core.windows import Window
 
 _Declared = TypeVar("_Declared", Group, Host)
 
 _TABLES = ("group", "host", "vm")
-_GROUP_KEYS = ("name", "kind", "update_domains", "fault_domains", "auto_approve")
+_GROUP_KEYS = ("name", "kind", "update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows")
 _HOST_KEYS = ("name",)
 _KINDS = tuple(kind.value for kind in GroupKind)
 
@@ -113,7 +117,30 @@ def _read_group(entry: Entry, name: str) -> Group:
         entry.whole_number("update_domains", update_domains, 1, most_update, reason),
         entry.whole_number("fault_domains", fault_domains, 1, most_fault, reason),
         entry.words("auto_approve", AUTO_APPROVE_WORDS),
+        _terminate_notice(entry, kind),
+        _windows(entry),
     )
+
+
+def _terminate_notice(entry: Entry, kind: str) -> timedelta | None:
+    if "terminate_notice" not in entry:
+        return None
+    if kind != GroupKind.SCALE_SET:
+        raise entry.wrong(f"Only a scale set is told of deletions, and this is kind {kind!r}.", "terminate_notice")
+    try:
+        return parse_terminate_notice(entry.text("terminate_notice"))
+    except ValueError as error:
+        raise entry.wrong(str(error), "terminate_notice") from None
+
+
+def _windows(entry: Entry) -> tuple[Window, ...]:
+    windows = []
+    for index, text in enumerate(entry.texts("windows")):
+        try:
+            windows.append(parse_window(text))
+        except ValueError as error:
+            raise entry.wrong(str(error), "windows", index) from None
+    return tuple(dict.fromkeys(windows))
 
 
 def _read_host(entry: Entry, name: str) -> Host:

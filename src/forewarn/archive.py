@@ -1,0 +1,54 @@
+"""What the store knows of what is over, and of what is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forewarn.core.event import Event
+    from forewarn.core.ledger import Entry
+    from forewarn.core.operations import Operation
+    from forewarn.core.rollout import Rollout
+    from forewarn.ports import HistoryFilter, Store
+    from forewarn.writer import Writer
+
+
+class Archive:
+    """Reads that go to the disk: they wait their turn, unlike those of the ledger."""
+
+    def __init__(self, writer: Writer, store: Store) -> None:
+        self._writer = writer
+        self._store = store
+
+    async def event(self, event_id: str) -> Event | None:
+        """An event, live or long over."""
+        return self._writer.ledger.event(event_id) or await self._writer.in_store(self._store.event, event_id)
+
+    async def events_beginning(self, start: str) -> list[Event]:
+        """The event of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
+        return await self._writer.in_store(self._store.events_beginning, start)
+
+    async def operation(self, operation_id: str) -> Operation | None:
+        """An operation, live or long over."""
+        return self._writer.ledger.operation(operation_id) or await self._writer.in_store(
+            self._store.operation, operation_id
+        )
+
+    async def operations_beginning(self, start: str) -> list[Operation]:
+        """The operation of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
+        return await self._writer.in_store(self._store.operations_beginning, start)
+
+    async def operations(self, limit: int) -> list[Operation]:
+        """The newest operations, live or over."""
+        return await self._writer.in_store(self._store.operations, limit)
+
+    async def rollouts(self, limit: int) -> list[Rollout]:
+        """The newest rollouts, live or over."""
+        return await self._writer.in_store(self._store.rollouts, limit)
+
+    async def past_events(self, limit: int) -> list[Event]:
+        """The newest events, live or over."""
+        return await self._writer.in_store(self._store.events, limit)
+
+    async def history(self, wanted: HistoryFilter) -> list[Entry]:
+        return await self._writer.in_store(self._store.history, wanted)

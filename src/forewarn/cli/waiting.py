@@ -1,0 +1,168 @@
+"""Watching something until it is over: countdown, approvals and progress.
+
+On a terminal the display is live; elsewhere each change is a line.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.live import Live
+from rich.table import Table
+
+from forewarn.cli.show import names
+from forewarn.core.durations import format_duration
+from forewarn.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forewarn.cli.client import Client
+
+LOOK_EVERY_SECONDS = 0.5
+_OVER = ("done", "failed", "cancelled", "stopped")
+_NEVER = Event()
+
+
+class State:
+    """What is watched, at one moment: lines to show, and the words by which a change is known."""
+
+    def __init__(self, rows: list[tuple[str, str, str]], *, over: bool) -> None:
+        self.rows = rows
+        self.over = over
+
+    def table(self) -> Table:
+        table = Table.grid(padding=(0, 2))
+        for what, state, countdown in self.rows:
+            table.add_row(what, state, countdown)
+        return table
+
+
+def wait_for_operations(client: Client, ids: list[str], *, quiet: bool = False) -> None:
+    """Until all of them are over; an error if one failed or was cancelled."""
+    ended: dict[str, dict[str, Any]] = {}
+
+    def look() -> State:
+        now = client.get("clock")["now"]
+        live = {operation["id"]: operation for operation in client.get("operations")["operations"]}
+        for operation_id in ids:
+            if operation_id not in live and operation_id not in ended:
+                ended[operation_id] = client.get("operations", operation_id)
+        shown = [ended.get(operation_id) or live[operation_id] for operation_id in ids]
+        return State([_row(operation, now) for operation in shown], over=len(ended) == len(ids))
+
+    _watch(look, quiet=quiet, where=f"forewarn operation show {ids[0][:8]}" if ids else "")
+    bad = [operation for operation in ended.values() if operation["progress"] != "done"]
+    if bad:
+        raise Conflict.relayed(_complaint(bad[0]))
+
+
+def wait_for_rollout(client: Client, rollout_id: str, *, quiet: bool = False) -> None:
+    """Until the rollout is over; an error unless it is done."""
+    last: dict[str, Any] = {}
+
+    def look() -> State:
+        now = client.get("clock")["now"]
+        last.update(client.get("rollouts", rollout_id))
+        counts = last["counts"]
+        state = f"{last['stage']}, wave {last['wave']}: " + ", ".join(
+            f"{count} {word.replace('_', ' ')}" for word, count in counts.items() if count
+        )
+        rows = [(f"rollout {rollout_id[:8]}", state, _until("next wave", last["next_at"], now))]
+        live = {operation["id"]: operation for operation in client.get("operations")["operations"]}
+        rows += [_row(live[found["operation"]], now) for found in last["under_way"] if found["operation"] in live]
+        return State(rows, over=last["stage"] in _OVER)
+
+    _watch(look, quiet=quiet, where=f"forewarn rollout show {rollout_id[:8]}")
+    if last["stage"] != "done":
+        why = f": {last['outcome']}" if last["outcome"] else ""
+        raise Conflict.relayed(f"The rollout was {last['stage']}{why}.")
+
+
+def _watch(look: Callable[[], State], *, quiet: bool, where: str) -> None:
+    try:
+        if quiet:
+            while not look().over:
+                _NEVER.wait(LOOK_EVERY_SECONDS)
+        elif sys.stdout.isatty():
+            _watch_live(look)
+        else:
+            _watch_lines(look)
+    except KeyboardInterrupt:
+        click.echo(f"It goes on without being watched. See it with: {where}", err=True)
+        sys.exit(130)
+
+
+def _watch_live(look: Callable[[], State]) -> None:
+    with Live(auto_refresh=False, transient=False) as live:
+        while True:
+            state = look()
+            live.update(state.table(), refresh=True)
+            if state.over:
+                return
+            _NEVER.wait(LOOK_EVERY_SECONDS)
+
+
+def _watch_lines(look: Callable[[], State]) -> None:
+    said: dict[str, str] = {}
+    while True:
+        state = look()
+        for what, words, _ in state.rows:
+            if said.get(what) != words:
+                said[what] = words
+                click.echo(f"{what}: {words}")
+        sys.stdout.flush()
+        if state.over:
+            return
+        _NEVER.wait(LOOK_EVERY_SECONDS)
+
+
+def _row(operation: dict[str, Any], now: str) -> tuple[str, str, str]:
+    """What it is, where it is, and what it counts down to."""
+    what = f"{operation['cause']} of {operation['host'] or names(operation['vms'], 3)}"
+    progress = operation["progress"]
+    if progress == "pending":
+        moments = [event["not_before"] for event in operation["events"] if not event["approved_at"]]
+        latest = max([*moments, *([operation["holds_until"]] if operation["holds_until"] else [])], default=None)
+        return what, f"scheduled; {_approvals(operation)}", _until("starts by itself", latest, now)
+    if progress == "started":
+        if not operation["carried_out_at"]:
+            return what, "started, being carried out", ""
+        moved = ", ".join(f"{vm} is on {host}" for vm, host in operation["moves"].items())
+        health = f", health {operation['health']}" if operation["health"] else ""
+        state = f"carried out{health}, settling" + (f"; {moved}" if moved else "")
+        return what, state, _until("over", operation["settles_at"], now)
+    return what, progress + (f": {operation['outcome']}" if operation["outcome"] else ""), ""
+
+
+def _approvals(operation: dict[str, Any]) -> str:
+    given = [f"{event['group']} by {event['approved_by']}" for event in operation["events"] if event["approved_at"]]
+    open_ = [event["group"] for event in operation["events"] if not event["approved_at"]]
+    words = [f"approved for {', '.join(given)}"] if given else []
+    return "; ".join([*words, *([f"not approved by {names(open_)}"] if open_ else [])]) or "waits"
+
+
+def _until(what: str, moment: str | None, now: str) -> str:
+    if moment is None:
+        return ""
+    left = datetime.fromisoformat(moment) - datetime.fromisoformat(now)
+    return f"{what} in {format_duration(left)}" if left.total_seconds() > 0 else ""
+
+
+def _complaint(operation: dict[str, Any]) -> str:
+    why = f": {operation['outcome']}" if operation["outcome"] else ""
+    progress = "has failed" if operation["progress"] == "failed" else f"was {operation['progress']}"
+    return f"{operation['cause']} of {operation['host'] or names(operation['vms'], 3)} {progress}{why}."
+
+
+def resolve_operation(client: Client, wanted: str) -> str:
+    """The whole id of an operation, or of the operation behind an event."""
+    try:
+        found: str = client.get("operations", wanted)["id"]
+    except NotFound:
+        found = client.get("events", wanted)["operation"]
+    return found

@@ -1,0 +1,104 @@
+"""What can be said to an event: go on, not at all, not yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forewarn.core import records
+from forewarn.core.causes import CAUSES
+from forewarn.core.durations import whole_second_up
+from forewarn.core.lifecycle import Trigger, step
+from forewarn.core.progress import keeps_to_windows, move, put_off, told_with
+from forewarn.core.windows import next_common
+from forewarn.errors import AlreadyStarted, BadOption, CannotPostpone, OperationNotSo, UnknownStartRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from forewarn.core.draft import Draft
+    from forewarn.core.event import Event
+    from forewarn.core.operations import Operation
+    from forewarn.core.terms import Terms
+
+
+def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: str, group: str | None = None) -> None:
+    """Let the events start early: all of them or, when one is unknown, none.
+
+    With a group, only its own events are known: another scope's id is as good as a made-up one.
+    """
+    events = []
+    for event_id in dict.fromkeys(ids):
+        event = draft.event(event_id) if group is not None else records.find_event(draft, event_id)
+        if event is None or (group is not None and event.group != group):
+            raise UnknownStartRequest(event_id=event_id)
+        events.append(event)
+    for event in events:
+        after = step(event, Trigger.APPROVE, now, by=by)
+        if after is not event:
+            draft.put_event(after)
+            records.note_event(draft, now, "approved", by, after)
+            _move_with(draft, now, terms, event)
+
+
+def _move_with(draft: Draft, now: datetime, terms: Terms, event: Event) -> None:
+    """Move an event's operation, and deletions that may have waited for it."""
+    coupled = told_with(draft, event)
+    for operation_id in dict.fromkeys((event.operation, *(other.operation for other in coupled))):
+        move(draft, now, terms, operation_id)
+
+
+def cancel(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, why: str = "") -> Event:
+    """Withdraw the operation behind an event that has not started; all its events disappear."""
+    event = records.find_event(draft, event_id)
+    step(event, Trigger.CANCEL, now)  # or it says why not
+    records.cancel(draft, now, records.find_operation(draft, event.operation), by, why)
+    _move_with(draft, now, terms, event)
+    return draft.changes.events[event_id]
+
+
+def cancel_operation(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str, why: str = "") -> Operation:
+    """The same, by the operation's id: it may have told nobody."""
+    operation = records.find_operation(draft, operation_id)
+    if operation.started_at is not None or not operation.progress.live:
+        raise OperationNotSo(
+            operation_id=operation_id,
+            progress=operation.progress.value,
+            problem="only what is pending can be cancelled.",
+        )
+    events = records.events_of(draft, operation)
+    operation = records.cancel(draft, now, operation, by, why)
+    for event in events:
+        _move_with(draft, now, terms, event)
+    return operation
+
+
+def postpone(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, until: datetime) -> Event:
+    """Let routine work of the platform start later for all whom it touches: in their windows, by its deadline."""
+    event = records.find_event(draft, event_id)
+    operation = records.find_operation(draft, event.operation)
+    if event.started_at is not None:
+        raise AlreadyStarted(event_id=event_id)
+    if not CAUSES[operation.cause].routine or operation.request.deadline is None:
+        problem = f"its cause is {operation.cause}, and only routine work of the platform can wait."
+        raise CannotPostpone(event_id=event_id, problem=problem)
+    if event.approved_at is not None:
+        raise CannotPostpone(event_id=event_id, problem=f"{event.approved_by} has approved it. It can be cancelled.")
+    if until <= event.not_before:
+        problem = f"the event does not start before {_shown(event.not_before)} as it is. Write a later moment."
+        raise BadOption(name="until", value=_shown(until), problem=problem)
+    moment: datetime | None = whole_second_up(until)
+    if keeps_to_windows(operation):
+        groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
+        moment = next_common([draft.fleet.group(group).windows for group in groups], whole_second_up(until))
+    deadline = operation.request.deadline
+    if moment is None or moment > deadline:
+        window = f" (the next window then opens {_shown(moment)})" if moment and moment > until else ""
+        problem = f"{_shown(until)}{window} is after its deadline, {_shown(deadline)}."
+        raise CannotPostpone(event_id=event_id, problem=problem)
+    put_off(draft, now, operation, moment, by, "")
+    return draft.changes.events[event_id]
+
+
+def _shown(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

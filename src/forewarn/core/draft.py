@@ -1,0 +1,140 @@
+"""Changes that are about to be made: what orders are decided on.
+
+A draft reads like the ledger with the changes made. An order writes its whole outcome to it, or
+raises and leaves it to be dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forewarn.core.ledger import Changes, Delivery, destinations, is_bringing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from forewarn.core.event import Event
+    from forewarn.core.fleet import Fleet
+    from forewarn.core.fleet_change import FleetChange
+    from forewarn.core.ledger import Entry, Ledger
+    from forewarn.core.operations import Operation
+    from forewarn.core.rollout import Rollout
+
+
+class Draft:
+    """A ledger, or another draft, with changes laid over it."""
+
+    def __init__(self, base: Ledger | Draft, new_id: Callable[[], str]) -> None:
+        self._base = base
+        self.new_id = new_id
+        """Where the ids of new things come from: the core draws no lots."""
+        self.changes = Changes()
+        self.stirred: dict[str, None] = {}
+        """Rollouts of which an operation has gone on, so that they may have to."""
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.changes.fleet if self.changes.fleet is not None else self._base.fleet
+
+    def operation(self, operation_id: str) -> Operation | None:
+        return self.changes.operations.get(operation_id) or self._base.operation(operation_id)
+
+    def rollout(self, rollout_id: str) -> Rollout | None:
+        """The rollout, if it is live."""
+        rollout = self.changes.rollouts.get(rollout_id) or self._base.rollout(rollout_id)
+        return rollout if rollout is not None and rollout.stage.live else None
+
+    def live_rollouts(self) -> list[Rollout]:
+        found = {rollout.id: rollout for rollout in self._base.live_rollouts()} | self.changes.rollouts
+        return [rollout for rollout in found.values() if rollout.stage.live]
+
+    def operations_at(self, host: str) -> list[Operation]:
+        """The live operations that are about this host."""
+        found = self._changed(self._base.operations_at(host), lambda operation: operation.host == host)
+        return [operation for operation in found if operation.progress.live]
+
+    def destinations(self) -> set[str]:
+        """The hosts to which VMs are on their way; some may have arrived."""
+        return self._base.destinations().union(*map(destinations, self.changes.operations.values()))
+
+    def operations_bound_for(self, host: str) -> list[Operation]:
+        """The operations under way that bring VMs to this host."""
+        found = self._changed(self._base.operations_bound_for(host), lambda operation: host in destinations(operation))
+        return [operation for operation in found if is_bringing(operation)]
+
+    def _changed(self, before: Iterable[Operation], fits: Callable[[Operation], bool]) -> list[Operation]:
+        found = {operation.id: operation for operation in before}
+        found.update((operation.id, operation) for operation in self.changes.operations.values() if fits(operation))
+        return list(found.values())
+
+    def event(self, event_id: str) -> Event | None:
+        """The event, if it is live."""
+        event = self.changes.events.get(event_id) or self._base.event(event_id)
+        return event if event is not None and event.status.live else None
+
+    def delivery(self, group: str) -> Delivery | None:
+        if group in self.changes.deliveries:
+            return self.changes.deliveries[group]
+        return self._base.delivery(group)
+
+    def deliveries_among(self, groups: frozenset[str]) -> set[str]:
+        among = self._base.deliveries_among(groups) | (self.changes.deliveries.keys() & groups)
+        return {group for group in among if self.delivery(group) is not None}
+
+    def heard_at(self, group: str) -> datetime | None:
+        return self.changes.heard.get(group) or self._base.heard_at(group)
+
+    def live_events(self) -> list[Event]:
+        found = {event.id: event for event in self._base.live_events()} | self.changes.events
+        return [event for event in found.values() if event.status.live]
+
+    def events_of(self, group: str) -> list[Event]:
+        found = {event.id: event for event in self._base.events_of(group)}
+        found.update((event.id, event) for event in self.changes.events.values() if event.group == group)
+        return [event for event in found.values() if event.status.live]
+
+    def put_operation(self, operation: Operation) -> None:
+        self.changes.operations[operation.id] = operation
+
+    def put_rollout(self, rollout: Rollout) -> None:
+        self.changes.rollouts[rollout.id] = rollout
+
+    def put_event(self, event: Event) -> None:
+        """Keep the event; the group's incarnation goes up once when its document changes by it."""
+        before = self._base.event(event.id)
+        already = self.changes.events.get(event.id)
+        self.changes.events[event.id] = event
+        if _shows_otherwise(before, event) and not (already is not None and _shows_otherwise(before, already)):
+            self.count_change(event.group)
+
+    def count_change(self, group: str) -> None:
+        """The group's document is another one now."""
+        delivery = self.delivery(group)
+        if delivery is not None:
+            self.changes.deliveries[group] = delivery._replace(incarnation=delivery.incarnation + 1)
+
+    def put_delivery(self, delivery: Delivery, heard_at: datetime) -> None:
+        self.changes.deliveries[delivery.group] = delivery
+        self.changes.heard[delivery.group] = heard_at
+
+    def forget_delivery(self, group: str) -> None:
+        self.changes.deliveries[group] = None
+
+    def put_fleet(self, fleet: Fleet, change: FleetChange) -> None:
+        self.changes.fleet = fleet
+        self.changes.fleet_changes.append(change)
+
+    def change_fleet(self, change: FleetChange) -> None:
+        """The same for a change of a few."""
+        self.put_fleet(self.fleet.changed_by(change), change)
+
+    def note(self, entry: Entry) -> None:
+        self.changes.history.append(entry)
+
+
+def _shows_otherwise(before: Event | None, after: Event) -> bool:
+    """Whether a document with the one is another than with the other."""
+    if before is None:
+        return after.status.live
+    return before.status is not after.status or before.not_before != after.not_before

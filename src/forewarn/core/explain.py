@@ -1,0 +1,97 @@
+"""Why is it waiting? What an operation waits for, what comes next, and when at the latest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.core import records
+from forewarn.core.kinds import EVENT_TYPES
+from forewarn.core.operations import Health, Progress
+from forewarn.core.progress import keeps_to_windows, told_with, when_due
+from forewarn.core.rollout_walk import gate_closes_at
+from forewarn.core.windows import format_window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from forewarn.core.draft import Draft
+    from forewarn.core.event import Event
+    from forewarn.core.operations import Operation
+    from forewarn.core.rollout import Rollout
+    from forewarn.core.terms import Terms
+
+
+class Wait(NamedTuple):
+    """One thing that an operation waits for, or no longer does."""
+
+    what: str
+    """approval, notice, window, deletion, fabric, gate or settling."""
+    over: bool
+    group: str = ""
+    by: str = ""
+    """Who approved."""
+    at: datetime | None = None
+    """When that was."""
+    until: datetime | None = None
+    """When it is over at the latest."""
+    words: str = ""
+
+
+class Explanation(NamedTuple):
+    """Where an operation stands."""
+
+    waits: tuple[Wait, ...]
+    next: str
+    latest: datetime | None
+    """When that comes at the latest, as far as time decides it."""
+
+
+def explain(draft: Draft, terms: Terms, operation: Operation, rollout: Rollout | None) -> Explanation:
+    """What the operation waits for, and what then happens."""
+    if operation.progress is Progress.PENDING:
+        waits = tuple(_before_start(draft, operation))
+        if operation.type and not EVENT_TYPES[operation.type].starts:
+            return Explanation(waits, "It is advice: it never starts, and ends when withdrawn or evicted.", None)
+        open_waits = [wait for wait in waits if not wait.over]
+        what = "It starts when nothing is left to wait for." if open_waits else "It starts now."
+        return Explanation(waits, what, when_due(draft, operation))
+    if operation.progress is Progress.STARTED:
+        waits = tuple(_before_end(terms, operation, rollout))
+        what = "Its events disappear, and it is over."
+        return Explanation(waits, what, operation.settles_at if operation.carried_out_at else None)
+    ended = f": {operation.outcome}" if operation.outcome else ""
+    return Explanation((), f"Nothing: it is {operation.progress}{ended}.", None)
+
+
+def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
+    windowed = keeps_to_windows(operation)
+    for event in records.events_of(draft, operation):
+        yield _approval(event)
+        for other in told_with(draft, event):
+            words = f"deletions told for the same moment go together: {', '.join(other.resources)}"
+            yield Wait("deletion", other.approved_at is not None, until=other.not_before, words=words)
+        windows = draft.fleet.group(event.group).windows
+        if windowed and windows and event.approved_at is None:
+            words = "; ".join(map(format_window, windows))
+            yield Wait("window", over=False, group=event.group, until=event.not_before, words=words)
+    if operation.holds_until is not None:
+        words = "groups that are not told have windows too"
+        yield Wait("window", over=False, until=operation.holds_until, words=words)
+
+
+def _approval(event: Event) -> Wait:
+    if event.approved_at is not None:
+        return Wait("approval", over=True, group=event.group, by=event.approved_by or "", at=event.approved_at)
+    until = event.not_before if EVENT_TYPES[event.type].starts else None
+    return Wait("approval", over=False, group=event.group, until=until)
+
+
+def _before_end(terms: Terms, operation: Operation, rollout: Rollout | None) -> Iterator[Wait]:
+    done = operation.carried_out_at is not None
+    yield Wait("fabric", over=done, at=operation.carried_out_at, words=f"to {operation.verb or 'do nothing'}")
+    if rollout is not None:
+        health = operation.health
+        words = f"rollout {rollout.id}, wave {rollout.wave}" + (f": {operation.outcome}" if operation.outcome else "")
+        yield Wait("gate", over=health is not Health.UNKNOWN, until=gate_closes_at(terms, operation), words=words)
+    yield Wait("settling", over=False, until=operation.settles_at)

@@ -1,0 +1,101 @@
+"""Orders about the fleet itself: a new one, a host back in use, another policy for a group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.core import effects, records
+from forewarn.core.fleet import GroupKind, HostState
+from forewarn.core.fleet_change import FleetChange
+from forewarn.core.ledger import Entry
+from forewarn.core.operations import Progress
+from forewarn.core.placement import get_on
+from forewarn.errors import NoTerminateNotice, OnItsWay, Unknown, VMHasLiveEvent, nearest
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from forewarn.core.draft import Draft
+    from forewarn.core.fleet import Fleet, Group, Host
+    from forewarn.core.terms import Terms
+    from forewarn.core.windows import Window
+
+
+def apply_fleet(
+    draft: Draft, now: datetime, fleet: Fleet, change: FleetChange, by: str, *, force: bool, why: str
+) -> None:
+    """Replace the fleet. A VM with a live event may only leave, or change group, by force."""
+    # What costs time with a large fleet is in the change already: it was made aside (fleet_change.difference).
+    leaving = change.leaving
+    touched = [event for event in draft.live_events() if not leaving.isdisjoint(event.resources)]
+    if touched and not force:
+        vms = sorted({name for event in touched for name in event.resources if name in leaving})
+        raise VMHasLiveEvent(vms=", ".join(vms), events=", ".join(event.id for event in touched))
+    _refuse_clash_on_arrival(draft, fleet)
+    for event in touched:
+        operation = records.find_operation(draft, event.operation)
+        if operation.progress.live:
+            started = operation.progress is Progress.STARTED
+            progress = Progress.DONE if started else Progress.CANCELLED
+            records.end(draft, now, operation, progress, by, "its VM left the fleet")
+    for declared in change.groups:
+        before = draft.fleet.groups.get(declared.name)
+        if before is not None and before.kind != declared.kind and draft.events_of(declared.name):
+            draft.count_change(declared.name)  # names may be written otherwise from now on
+    draft.put_fleet(fleet, change)
+    for group in draft.deliveries_among(change.vacated):
+        draft.forget_delivery(group)
+    summary = f"{len(change.added)} added, {len(change.changed)} changed, {len(change.removed)} removed"
+    draft.note(Entry(at=now, what="fleet applied", by=by, why=f"{why}: {summary}" if why else summary))
+
+
+def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
+    """What is on its way arrives: the new fleet must have room for its domains there."""
+    for host in draft.destinations():
+        tenants = [fleet.vms[name] for name in fleet.on_host(host)] if host in fleet.hosts else []
+        for operation in draft.operations_bound_for(host):
+            for name in [name for name, target in operation.moves if target == host and name in fleet.vms]:
+                for tenant in tenants:
+                    if not get_on(fleet.vms[name], tenant):
+                        raise OnItsWay(vm=name, host=host, tenant=tenant.name, operation_id=operation.id)
+
+
+def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -> Host:
+    """A host is well again: it may be used, and nobody need be moved away from it."""
+    if draft.fleet.host(name).state is not HostState.IN_USE:
+        effects.set_host_state(draft, name, HostState.IN_USE)
+        draft.note(Entry(at=now, what=f"host {HostState.IN_USE}", by=by, why=name))
+        for operation in draft.operations_at(name):
+            if operation.cause == "degraded-hardware" and operation.progress is Progress.PENDING:
+                records.cancel(draft, now, operation, by, f"{name} is back in use")
+    return draft.fleet.host(name)
+
+
+class Policy(NamedTuple):
+    """What is to be another policy of a group; None: as it is."""
+
+    auto_approve: tuple[str, ...] | None = None
+    terminate_notice: timedelta | None = None
+    no_terminate_notice: bool = False
+    windows: tuple[Window, ...] | None = None
+
+
+def set_policy(draft: Draft, now: datetime, terms: Terms, name: str, policy: Policy, by: str) -> Group:
+    """Change a group's policy. It holds for what is asked for from now on; windows also for what still waits."""
+    fleet = draft.fleet
+    if not fleet.members(name) and name not in fleet.groups:
+        raise Unknown(what="group", name=name, hint=nearest(name, [*fleet.groups, *fleet.vms]))
+    group = fleet.group(name)
+    if policy.terminate_notice is not None and group.kind != GroupKind.SCALE_SET:
+        raise NoTerminateNotice(group=name, kind=group.kind)
+    after = group._replace(
+        auto_approve=group.auto_approve if policy.auto_approve is None else policy.auto_approve,
+        terminate_notice=None if policy.no_terminate_notice else policy.terminate_notice or group.terminate_notice,
+        windows=group.windows if policy.windows is None else policy.windows,
+    )
+    if after != group:
+        draft.change_fleet(FleetChange(groups=(after,)))
+        changed = [field for field in Policy._fields if field in group._fields]
+        which = ", ".join(field for field in changed if getattr(group, field) != getattr(after, field))
+        draft.note(Entry(at=now, what="policy changed", by=by, group=name, why=which))
+    return after

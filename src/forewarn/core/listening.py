@@ -1,0 +1,52 @@
+"""Which groups are being told: from their first GET until a day of silence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forewarn.core.durations import format_duration
+from forewarn.core.ledger import Delivery, Entry
+from forewarn.core.records import ENGINE
+from forewarn.errors import UnknownVM
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from forewarn.core.draft import Draft
+    from forewarn.core.terms import Terms
+
+
+def why_no_notice(draft: Draft, group: str, now: datetime, terms: Terms) -> str:
+    """Why the group would not be told; empty when it listens."""
+    delivery, heard_at = draft.delivery(group), draft.heard_at(group)
+    if delivery is None or heard_at is None:
+        return f"{group} has never asked: no notice"
+    if not delivery.enabled or now >= heard_at + terms.quicken(terms.silence):
+        return f"{group} has not asked for {format_duration(now - heard_at)}: no notice"
+    return ""
+
+
+def enable(draft: Draft, now: datetime, terms: Terms, group: str, by: str, enabling: str) -> None:
+    """A group's first GET, or its first after a day of silence: the incarnation starts anew.
+
+    Each event that is still live counts as one that has just been added, so that a client which
+    takes 0 for "nothing yet" does not pass over it.
+    """
+    delivery = draft.delivery(group)
+    if delivery is not None and delivery.enabled:
+        return
+    if not draft.fleet.members(group):  # it has left the fleet since it asked
+        raise UnknownVM(name=group, hint="")
+    draft.put_delivery(Delivery(group, True, enabling, len(draft.events_of(group))), now)
+    draft.note(Entry(at=now, what="enabled", by=by, group=group))
+
+
+def disable_if_silent(draft: Draft, now: datetime, terms: Terms, group: str) -> None:
+    """Stop telling a group that has not asked for a day."""
+    delivery, heard_at = draft.delivery(group), draft.heard_at(group)
+    if delivery is None or not delivery.enabled or heard_at is None:
+        return
+    if now >= heard_at + terms.quicken(terms.silence):
+        draft.put_delivery(delivery._replace(enabled=False), heard_at)
+        why = f"no request for {format_duration(now - heard_at)}"
+        draft.note(Entry(at=now, what="disabled", by=ENGINE, group=group, why=why))

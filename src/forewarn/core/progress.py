@@ -1,0 +1,230 @@
+"""How operations go on: they start when every group may, are carried out, settle, and are over."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from forewarn.core import effects, records
+from forewarn.core.causes import CAUSES
+from forewarn.core.durations import whole_second_up
+from forewarn.core.event import Event, Status
+from forewarn.core.lifecycle import Trigger, due, may_start, step
+from forewarn.core.operations import Health, Operation, Progress
+from forewarn.core.windows import is_open, next_common
+from forewarn.errors import OperationNotSo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from forewarn.core.draft import Draft
+    from forewarn.core.ledger import Ledger
+    from forewarn.core.terms import Terms
+
+TERMINATE = "Terminate"
+LOOK_AGAIN = timedelta(days=1)
+"""When windows have no common moment (any more), how long it is waited until they are looked at again."""
+
+
+def move(draft: Draft, now: datetime, terms: Terms, operation_id: str) -> Operation | None:
+    """Take an operation as far as it may go now: start it when every group may, end it when it has settled."""
+    operation = draft.operation(operation_id)
+    if operation is None or not operation.progress.live:
+        return None
+    if operation.progress is Progress.PENDING and _may_start(draft, now, operation):
+        if _windows_closed(draft, now, operation):
+            return _put_off(draft, now, operation)
+        operation = _start(draft, now, terms, operation)
+    if operation.progress is Progress.STARTED and _has_settled(operation, now):
+        operation = records.end(draft, now, operation, Progress.DONE, records.ENGINE)
+        for other in effects.after_end(draft, now, operation):
+            move(draft, now, terms, other)
+    return operation
+
+
+def _may_start(draft: Draft, now: datetime, operation: Operation) -> bool:
+    """Whether every group has approved or is due; of deletions, also every other that was told for the same time."""
+    if operation.holds_until is not None and now < operation.holds_until:
+        return False
+    events = records.events_of(draft, operation)
+    return all(may_start(event, now) and not _coupled(draft, event, now) for event in events)
+
+
+def _coupled(draft: Draft, event: Event, now: datetime) -> bool:
+    """Whether a VM's deletion waits for another with the same NotBefore that is not yet approved (section 4)."""
+    return now < event.not_before and any(other.approved_at is None for other in told_with(draft, event))
+
+
+def told_with(draft: Draft | Ledger, event: Event) -> list[Event]:
+    """Other deletions of the group, scheduled for the same moment."""
+    if event.type != TERMINATE:
+        return []
+    return [
+        other
+        for other in draft.events_of(event.group)
+        if other.type == TERMINATE
+        and other.status is Status.SCHEDULED
+        and other.not_before == event.not_before
+        and other.id != event.id
+    ]
+
+
+# --- Windows ----------------------------------------------------------------------------------------
+
+
+def keeps_to_windows(operation: Operation) -> bool:
+    return CAUSES[operation.cause].routine and "windows" not in operation.request.overrides
+
+
+def _windowed(draft: Draft, operation: Operation) -> list[str]:
+    """The groups that have not approved, and so are not to be touched outside their windows."""
+    approved = {event.group for event in records.events_of(draft, operation) if event.approved_at is not None}
+    groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
+    return [group for group in groups if group not in approved and draft.fleet.group(group).windows]
+
+
+def _windows_closed(draft: Draft, now: datetime, operation: Operation) -> bool:
+    """Whether a window has closed before the start: the service was down, or the policy has changed."""
+    return keeps_to_windows(operation) and any(
+        not is_open(draft.fleet.group(group).windows, now) for group in _windowed(draft, operation)
+    )
+
+
+def _put_off(draft: Draft, now: datetime, operation: Operation) -> Operation:
+    sets = [draft.fleet.group(group).windows for group in _windowed(draft, operation)]
+    moment = whole_second_up(now)
+    until = next_common(sets, moment) or moment + LOOK_AGAIN
+    return put_off(draft, now, operation, until, records.ENGINE, "the maintenance window has closed")
+
+
+def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, why: str) -> Operation:
+    """Let an operation start later: no event of it may be earlier than the others that are not approved."""
+    for event in records.events_of(draft, operation):
+        after = step(event, Trigger.POSTPONE, now, until=until) if event.approved_at is None else event
+        if after is not event:
+            draft.put_event(after)
+            moved = f"from {event.not_before:%Y-%m-%d %H:%M:%S} to {until:%Y-%m-%d %H:%M:%S} UTC"
+            records.note_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
+    if operation.holds_until is not None:
+        operation = operation._replace(holds_until=max(until, operation.holds_until))
+        draft.put_operation(operation)
+    return operation
+
+
+# --- Start and end ------------------------------------------------------------------------------------
+
+
+def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> Operation:
+    if operation.moves_vms:
+        operation = effects.choose_destinations(draft, now, terms, operation)
+        if operation.verb == "migrate" and not operation.moves:
+            return records.cancel(draft, now, operation, records.ENGINE, "no host fits any of its VMs now")
+    operation = operation._replace(
+        progress=Progress.STARTED,
+        started_at=now,
+        settles_at=now + terms.settle_time(operation.cause),
+        carried_out_at=None if operation.verb else now,
+    )
+    for event in records.events_of(draft, operation):
+        draft.put_event(step(event, Trigger.START, now))
+        records.note_event(draft, now, "started", records.ENGINE, event, _why_started(event, now))
+    draft.put_operation(operation)
+    return operation
+
+
+def _why_started(event: Event, now: datetime) -> str:
+    if event.approved_at is not None:
+        return "approved"
+    return "at once" if event.created_at == now else "not before reached"
+
+
+def _has_settled(operation: Operation, now: datetime) -> bool:
+    if operation.carried_out_at is None or operation.settles_at is None or now < operation.settles_at:
+        return False
+    return not operation.request.rollout or operation.health is not Health.UNKNOWN
+
+
+def carried_out(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str = records.ENGINE) -> None:
+    """The fabric has done the work of a started operation; or somebody says so, and then it need not settle."""
+    operation = draft.operation(operation_id)
+    if operation is None or operation.progress is not Progress.STARTED or operation.carried_out_at is not None:
+        return
+    by_hand = by != records.ENGINE
+    operation = operation._replace(
+        carried_out_at=now,
+        settles_at=now if by_hand else operation.settles_at,
+        health=Health.GOOD if by_hand else operation.health,
+    )
+    draft.put_operation(operation)
+    records.note_operation(draft, now, "carried out", by, operation, _what_was_done(operation))
+    for other in effects.after_work(draft, now, operation):
+        move(draft, now, terms, other)
+    move(draft, now, terms, operation_id)
+
+
+def _what_was_done(operation: Operation) -> str:
+    moved = ", ".join(f"{name} to {host}" for name, host in operation.moves)
+    return f"{operation.cause}: {moved}" if moved else operation.cause
+
+
+def done_by_hand(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str) -> Operation:
+    """Somebody says that the work is done, and all is well."""
+    operation = _find_started(draft, operation_id)
+    carried_out(draft, now, terms, operation_id, by)
+    if operation.carried_out_at is not None:  # it only settled, or its health was still looked at
+        draft.put_operation(operation._replace(settles_at=now, health=Health.GOOD))
+        records.note_operation(draft, now, "said to be done", by, operation)
+        move(draft, now, terms, operation_id)
+    return draft.changes.operations[operation_id]
+
+
+def failed(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str, why: str) -> Operation:
+    """The work could not be done. The events end: whoever prepared for it can go back."""
+    operation = _find_started(draft, operation_id)._replace(health=Health.BAD)
+    records.note_operation(draft, now, "failed", by, operation, why)
+    return records.end(draft, now, operation, Progress.FAILED, by, why)
+
+
+def failed_if_live(draft: Draft, now: datetime, terms: Terms, operation_id: str, why: str) -> None:
+    """The same, as the fabric says it: it may be over already, by somebody's word."""
+    operation = draft.operation(operation_id)
+    if operation is not None and operation.progress is Progress.STARTED and operation.carried_out_at is None:
+        failed(draft, now, terms, operation_id, records.ENGINE, why)
+
+
+def checked(draft: Draft, now: datetime, terms: Terms, operation_id: str, bad: Sequence[str]) -> None:
+    """The fabric has been asked, after the work, whether the VMs are well."""
+    operation = draft.operation(operation_id)
+    if operation is None or operation.progress is not Progress.STARTED or operation.health is not Health.UNKNOWN:
+        return
+    operation = operation._replace(health=Health.BAD if bad else Health.GOOD, outcome=_bad_words(bad))
+    draft.put_operation(operation)
+    records.note_operation(draft, now, "unhealthy" if bad else "healthy", records.ENGINE, operation, operation.outcome)
+    draft.stirred[operation.request.rollout] = None
+    move(draft, now, terms, operation_id)
+
+
+def _bad_words(bad: Sequence[str]) -> str:
+    most = 5
+    more = f" and {len(bad) - most} more" if len(bad) > most else ""
+    return f"not back in time: {', '.join(bad[:most])}{more}" if bad else ""
+
+
+def _find_started(draft: Draft, operation_id: str) -> Operation:
+    operation = records.find_operation(draft, operation_id)
+    if operation.progress is not Progress.STARTED:
+        problem = "nobody works on it yet, or any more. Only what has started is done, or fails."
+        raise OperationNotSo(operation_id=operation_id, progress=operation.progress.value, problem=problem)
+    return operation
+
+
+def when_due(draft: Draft | Ledger, operation: Operation) -> datetime | None:
+    """When time alone moves an operation on."""
+    if operation.progress is Progress.PENDING:
+        events = records.events_of(draft, operation)
+        moments = [due(event) or (event.not_before if event.type == TERMINATE else None) for event in events]
+        return max((moment for moment in (*moments, operation.holds_until) if moment), default=None)
+    if operation.progress is Progress.STARTED and operation.carried_out_at is not None:
+        return operation.settles_at
+    return None

@@ -1,0 +1,258 @@
+"""Orders about rollouts: start, go on, pause, resume, cancel. A gate that fails stops the walk."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from forewarn.core import records
+from forewarn.core.causes import CAUSES
+from forewarn.core.durations import format_duration
+from forewarn.core.ledger import Entry
+from forewarn.core.operations import Health, Operation, Progress, Request
+from forewarn.core.requests import request
+from forewarn.core.requirements import fill_in
+from forewarn.core.rollout import Course, Rollout, Stage, Walk, domains_on, in_order, matching, out_of_use
+from forewarn.core.rollout_plan import UPDATE
+from forewarn.errors import (
+    BadOption,
+    NoCommonWindow,
+    NoSuchHosts,
+    NothingToWalk,
+    RolloutNotSo,
+    RolloutOverlaps,
+    TooMany,
+    Unknown,
+    nearest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from forewarn.core.draft import Draft
+    from forewarn.core.terms import Terms
+
+MOST_HOSTS = 10_000
+LARGEST_BUDGET = 1000
+LOOK_AGAIN = timedelta(minutes=1)
+"""When all hosts that wait are busy with something else, how long it is until they are looked at again."""
+
+
+def start(draft: Draft, now: datetime, terms: Terms, patterns: Sequence[str], course: Course, by: str) -> Rollout:
+    """Begin to walk the hosts that the patterns fit."""
+    rollout = prepare(draft, now, patterns, course, by)
+    draft.put_rollout(rollout)
+    what = f"{len(rollout.waiting)} hosts, {course.budget} at once, {rollout.course.type}"
+    _note(draft, now, "rollout started", by, rollout, f"{', '.join(patterns)}: {what}")
+    step(draft, now, terms, rollout.id)
+    return draft.changes.rollouts[rollout.id]
+
+
+def prepare(draft: Draft, now: datetime, patterns: Sequence[str], course: Course, by: str) -> Rollout:
+    """The rollout as it would begin, or an error that says what would be right."""
+    fleet = draft.fleet
+    course = _fill_in(course, now)
+    if not patterns or not all(patterns):
+        raise BadOption(name="hosts", value=", ".join(patterns), problem="name hosts, or a pattern like 'rack-1-*'.")
+    names = fleet.host_names()
+    for pattern in patterns:
+        if not matching(names, [pattern]):
+            raise NoSuchHosts(pattern=pattern, hint=nearest(pattern, names))
+    hosts = matching(names, patterns)
+    if len(hosts) > MOST_HOSTS:
+        raise TooMany(
+            count=len(hosts), things="hosts", what="rollout", most=MOST_HOSTS, remedy="Choose a narrower pattern."
+        )
+    for other in draft.live_rollouts():
+        if shared := sorted({*hosts} & {*other.hosts}):
+            raise RolloutOverlaps(hosts=", ".join(shared[:5]), rollout_id=other.id)
+    skipped = [(host, why) for host in hosts if (why := out_of_use(fleet, host))]
+    left_out = {host for host, _ in skipped}
+    waiting = in_order(fleet, (host for host in hosts if host not in left_out))
+    if not waiting:
+        raise NothingToWalk(patterns=", ".join(patterns))
+    return Rollout(
+        id=draft.new_id(),
+        patterns=tuple(patterns),
+        course=course,
+        requested_by=by,
+        requested_at=now,
+        waiting=tuple(waiting),
+        skipped=tuple(skipped),
+    )
+
+
+def _fill_in(course: Course, now: datetime) -> Course:
+    if not 1 <= course.budget <= LARGEST_BUDGET:
+        raise BadOption(
+            name="budget", value=str(course.budget), problem=f"write a number from 1 to {LARGEST_BUDGET:,}."
+        )
+    if course.health_time <= timedelta(0):
+        value = format_duration(course.health_time)
+        raise BadOption(name="health_time", value=value, problem="the VMs need some time to come back. Write 15m, say.")
+    asked = fill_in(_request(course, host="a host"), CAUSES[UPDATE], now)
+    return course._replace(type=asked.type, duration=asked.duration)
+
+
+def _request(course: Course, host: str, rollout: str = "") -> Request:
+    return Request(
+        UPDATE,
+        host=host,
+        type=course.type,
+        duration=course.duration,
+        notice=course.notice,
+        deadline=course.deadline,
+        overrides=course.overrides,
+        rollout=rollout,
+        health_time=course.health_time,
+    )
+
+
+# --- The walk -------------------------------------------------------------------------------------------
+
+
+def step(draft: Draft, now: datetime, terms: Terms, rollout_id: str) -> None:
+    """Take stock of the wave that is out; stop if a gate fails, announce the next if it is over."""
+    rollout = draft.rollout(rollout_id)
+    if rollout is None:
+        return
+    rollout, bad = _take_stock(draft, now, terms, rollout)
+    draft.put_rollout(rollout)
+    if bad:
+        _stop(draft, now, rollout, Stage.STOPPED, records.ENGINE, bad)
+        return
+    while rollout.stage is Stage.WALKING and not rollout.under_way:
+        if not rollout.waiting:
+            _stop(draft, now, rollout, Stage.DONE, records.ENGINE, "")
+            return
+        if rollout.next_at is not None and now < rollout.next_at:
+            return
+        rollout = _announce(draft, now, terms, rollout)
+        draft.put_rollout(rollout)
+
+
+def _take_stock(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> tuple[Rollout, str]:
+    """The rollout without the hosts that are over; and what is wrong with one of them, if anything is."""
+    if not rollout.under_way:
+        return rollout, ""
+    still, done, skipped, bad = [], list(rollout.done), list(rollout.skipped), ""
+    for host, operation_id in rollout.under_way:
+        operation = draft.operation(operation_id)
+        problem = _problem(draft, now, terms, operation) if operation is not None else ""
+        if problem:
+            bad = bad or f"{host}: {problem}"
+        if operation is not None and operation.progress.live:
+            still.append((host, operation_id))
+        elif operation is not None and operation.progress is Progress.CANCELLED:
+            skipped.append((host, operation.outcome or "its update was cancelled"))
+        elif not problem:
+            done.append(host)
+    rollout = rollout._replace(under_way=tuple(still), done=tuple(done), skipped=tuple(skipped))
+    if not still:
+        rollout = rollout._replace(next_at=now + terms.quicken(rollout.course.pause))
+    return rollout, bad
+
+
+def _problem(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> str:
+    """Why the gate of this host has failed; empty: it has not, so far."""
+    if operation.health is Health.BAD:
+        return operation.outcome or "it failed"
+    overdue = gate_closes_at(terms, operation)
+    if overdue is None or now < overdue:
+        return ""
+    why = f"not over {format_duration(now - (operation.started_at or now))} after its start"
+    records.note_operation(draft, now, "unhealthy", records.ENGINE, operation, why)
+    draft.put_operation(operation._replace(health=Health.BAD, outcome=why))
+    return why
+
+
+def gate_closes_at(terms: Terms, operation: Operation) -> datetime | None:
+    """Until when an operation of a rollout must be well; None: that is settled, or it has not started."""
+    health_time = operation.request.health_time
+    if operation.progress is not Progress.STARTED or operation.health is not Health.UNKNOWN or health_time is None:
+        return None
+    return operation.started_at + terms.quicken(health_time) if operation.started_at else None
+
+
+def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Rollout:
+    """Announce the next wave. What cannot be walked any more is skipped."""
+    fleet = draft.fleet
+    skipped = list(rollout.skipped)
+    hosts = []
+    for host in rollout.waiting:
+        if not fleet.has_host(host):
+            skipped.append((host, "it left the fleet"))
+        elif why := out_of_use(fleet, host):
+            skipped.append((host, why))
+        else:
+            hosts.append(host)
+    walk = Walk(hosts, lambda host: domains_on(fleet, host))
+    wave = walk.next_wave(rollout.course.budget, busy=lambda host: bool(draft.operations_at(host)))
+    rollout = rollout._replace(waiting=tuple(walk.waiting), skipped=tuple(skipped), next_at=None)
+    if not wave:
+        return rollout._replace(next_at=now + LOOK_AGAIN if rollout.waiting else None)
+    under_way = []
+    for host in wave:
+        try:
+            (operation,) = request(draft, now, terms, _request(rollout.course, host, rollout.id), rollout.requested_by)
+        except NoCommonWindow as error:
+            skipped.append((host, str(error)))
+        else:
+            under_way.append((host, operation.id))
+    rollout = rollout._replace(wave=rollout.wave + 1, under_way=tuple(under_way), skipped=tuple(skipped))
+    _note(draft, now, "wave announced", records.ENGINE, rollout, f"wave {rollout.wave}: {', '.join(wave)}")
+    return rollout
+
+
+def _stop(draft: Draft, now: datetime, rollout: Rollout, stage: Stage, by: str, why: str) -> None:
+    """End the walk, and withdraw what is only scheduled."""
+    rollout = rollout._replace(stage=stage, outcome=why, ended_at=now, next_at=None)
+    draft.put_rollout(rollout)  # first, so that what is withdrawn now stirs nothing
+    for _, operation_id in rollout.under_way:
+        operation = draft.operation(operation_id)
+        if operation is not None and operation.progress is Progress.PENDING:
+            records.cancel(draft, now, operation, by, f"rollout {stage}: {why}" if why else f"rollout {stage}")
+    _note(draft, now, f"rollout {stage}", by, rollout, why)
+
+
+# --- By hand --------------------------------------------------------------------------------------------
+
+
+def find_rollout(draft: Draft, rollout_id: str) -> Rollout:
+    rollout = draft.rollout(rollout_id)
+    if rollout is None:
+        raise Unknown(what="rollout under way", name=rollout_id, hint="")
+    return rollout
+
+
+def pause(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) -> Rollout:
+    """Announce nothing more until it is resumed. What is announced goes on."""
+    return _turn(draft, now, find_rollout(draft, rollout_id), Stage.WALKING, Stage.PAUSED, by)
+
+
+def resume(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) -> Rollout:
+    """Walk on."""
+    _turn(draft, now, find_rollout(draft, rollout_id), Stage.PAUSED, Stage.WALKING, by)
+    step(draft, now, terms, rollout_id)
+    return draft.changes.rollouts[rollout_id]
+
+
+def _turn(draft: Draft, now: datetime, rollout: Rollout, before: Stage, after: Stage, by: str) -> Rollout:
+    if rollout.stage is not before:
+        what = "paused" if after is Stage.PAUSED else "resumed"
+        raise RolloutNotSo(rollout_id=rollout.id, stage=rollout.stage, what=what)
+    rollout = rollout._replace(stage=after)
+    draft.put_rollout(rollout)
+    _note(draft, now, "rollout paused" if after is Stage.PAUSED else "rollout resumed", by, rollout)
+    return rollout
+
+
+def cancel(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) -> Rollout:
+    """End the walk. What has started goes on to its end."""
+    _stop(draft, now, find_rollout(draft, rollout_id), Stage.CANCELLED, by, "")
+    return draft.changes.rollouts[rollout_id]
+
+
+def _note(draft: Draft, now: datetime, what: str, by: str, rollout: Rollout, why: str = "") -> None:
+    draft.note(Entry(at=now, what=what, by=by, operation=rollout.id, why=why))

@@ -1,0 +1,55 @@
+"""The root of all errors, and five families by what the caller can do."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The hint that follows an unknown name: the nearest known one, or nothing."""
+    # A slip of the finger changes the length little; without that bound 'vn' would be nearer to 'event' than to 'vm'.
+    most = max(2, len(word) // 3)
+    lowered = {name.lower(): name for name in known if abs(len(name) - len(word)) <= most}
+    close = get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
+    return f" Did you mean {lowered[close[0]]!r}?" if close else ""
+
+
+class ForewarnError(Exception):
+    """Forewarn could not do that."""
+
+    def __init__(self, **fields: object) -> None:
+        self.fields = fields
+        super().__init__(cleandoc(type(self).__doc__ or "").replace("\n", " ").format(**fields))
+
+    @classmethod
+    def relayed(cls, text: str) -> Self:
+        """An error that happened elsewhere, in the words it was reported with."""
+        error = cls.__new__(cls)
+        error.fields = {}
+        Exception.__init__(error, text)
+        return error
+
+
+class Invalid(ForewarnError):
+    """The request is wrong: {problem}"""
+
+
+class NotFound(ForewarnError):
+    """There is no such thing: {name}"""
+
+
+class Conflict(ForewarnError):
+    """Not at this moment: {problem}"""
+
+
+class Forbidden(ForewarnError):
+    """Not yours to do: {problem}"""
+
+
+class Unavailable(ForewarnError):
+    """Try again later: {problem}"""

@@ -1,0 +1,80 @@
+"""What is wrong in itself: fix the request."""
+
+from __future__ import annotations
+
+from forewarn.errors.families import Invalid
+
+
+class BadDuration(Invalid):
+    """{text!r} is not a length of time. Write it like 90s, 14m50s, 2h or 7d."""
+
+
+class BadSetting(Invalid):
+    """{name} = {value!r} (from {origin}) is not valid: {problem}"""
+
+
+class UnknownSetting(Invalid):
+    """{name!r} (in {origin}) is not a setting.{hint}"""
+
+
+class BadConfigFile(Invalid):
+    """The configuration file {path} cannot be read: {problem}"""
+
+
+class BadFleet(Invalid):
+    """{source}:{line}: {key}: {problem}"""
+
+
+class UnreadableFile(Invalid):
+    """Cannot read {path}: {problem}"""
+
+
+class BadStartRequests(Invalid):
+    """Bad request. {problem} Expected {{"StartRequests": [{{"EventId": "<id>"}}]}}."""
+
+
+class UnknownStartRequest(Invalid):
+    """Bad request. No scheduled event with EventId {event_id} is known here; nothing was approved."""
+
+
+class BadRequestBody(Invalid):
+    """{pointer}: {problem}"""
+
+    pointer: str
+
+    def __init__(self, *, pointer: str, problem: str) -> None:
+        self.pointer = pointer
+        super().__init__(pointer=pointer or "the body", problem=problem)
+
+
+class UnknownCause(Invalid):
+    """{name!r} is not a cause. Known are: {known}.{hint}"""
+
+
+class NothingToDo(Invalid):
+    """The operation names no VM. Name at least one."""
+
+
+class TooMany(Invalid):
+    """{count:,} {things} are too many for one {what}: at most {most:,}. {remedy}"""
+
+
+class BadOption(Invalid):
+    """{name} {value!r} does not fit: {problem}"""
+
+
+class NoSuchHosts(Invalid):
+    """No host matches {pattern!r}.{hint} See them with: forewarn host list"""
+
+
+class NotSpot(Invalid):
+    """{vm} is not a Spot VM (its priority is {priority}): only Spot VMs are evicted, or advised to move on. Give it
+    priority = "spot" in the fleet file."""
+
+
+class NoTerminateNotice(Invalid):
+    """{group} is no scale set ({kind}): only scale sets are told of deletions."""
+
+
+class CannotListen(Invalid):
+    """Cannot listen on {address}: {problem}"""

@@ -1,0 +1,41 @@
+"""What is not for this caller, and what must be tried later."""
+
+from __future__ import annotations
+
+from forewarn.errors.families import Forbidden, Unavailable
+
+
+class BadToken(Forbidden):
+    """This needs a valid token: send the header 'Authorization: Bearer <token>' with the token from the
+    service's data folder."""
+
+
+class NotPermitted(Forbidden):
+    """Cannot {action} {path}: {problem}. Make that possible, or choose another with {flag}."""
+
+
+class StoreFailed(Unavailable):
+    """The change could not be written ({problem}). Nothing was changed; try again when the disk has room
+    and can be written."""
+
+
+class StoreDamaged(Unavailable):
+    """The database {path} is damaged ({problem}). Nothing was touched. Restore it from a copy, or move it
+    away to start anew."""
+
+
+class StoreNewer(Unavailable):
+    """The database {path} was written by a newer Forewarn (schema {found}, this one knows {known}).
+    Upgrade Forewarn; nothing was touched."""
+
+
+class StoreForeign(Unavailable):
+    """{path} is not a Forewarn database. Choose another folder with --data; nothing was touched."""
+
+
+class Stopping(Unavailable):
+    """The service is stopping. Try again when it is back."""
+
+
+class ServiceUnreachable(Unavailable):
+    """The service at {url} does not answer ({problem})."""

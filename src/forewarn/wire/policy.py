@@ -1,0 +1,39 @@
+"""A group's policy as people write it, in the fleet file, on the command line and in the API.
+
+What is wrong is a ValueError whose text says what would be right; who reads adds where it stands.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from forewarn.core.durations import format_duration, parse_duration
+from forewarn.core.kinds import EVENT_TYPES
+from forewarn.errors import BadDuration
+
+LEAST_TERMINATE_NOTICE = EVENT_TYPES["Terminate"].least_notice
+MOST_TERMINATE_NOTICE = timedelta(minutes=15)
+
+
+def parse_terminate_notice(text: str) -> timedelta:
+    """Read `PT10M`, as Azure writes it, or `10m`."""
+    bounds = f"Write it from PT{_minutes(LEAST_TERMINATE_NOTICE)}M to PT{_minutes(MOST_TERMINATE_NOTICE)}M"
+    try:
+        length = parse_duration(text)
+    except BadDuration:
+        raise ValueError(f"{text!r} is not a length of time. {bounds}.") from None
+    if not LEAST_TERMINATE_NOTICE <= length <= MOST_TERMINATE_NOTICE:
+        raise ValueError(f"{text!r} is {format_duration(length)}. {bounds}.")
+    return length
+
+
+def format_terminate_notice(length: timedelta | None) -> str | None:
+    """As Azure writes it."""
+    if length is None:
+        return None
+    minutes, seconds = divmod(round(length.total_seconds()), 60)
+    return f"PT{minutes}M{seconds}S" if seconds else f"PT{minutes}M"
+
+
+def _minutes(length: timedelta) -> int:
+    return round(length.total_seconds() / 60)

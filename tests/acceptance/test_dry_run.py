@@ -1,0 +1,125 @@
+"""A dry run says what would happen, in the shape of the real answer, and changes nothing at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from acceptance.causes import ask, document, event_ids, everything, running, say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from running import Service
+
+CASES: dict[str, dict[str, Any]] = {
+    "restart": {"vms": ["web-0"]},
+    "redeploy": {"vms": ["web-0", "web-1"], "notice": "1h"},
+    "host-update": {"host": "rack-1", "type": "reboot", "notice": "1m", "overrides": ["notice", "windows"]},
+    "live-migration": {"vms": ["web-0", "web-1"], "duration": "3s", "postpone_until": "2h"},
+    "degraded-hardware": {"host": "rack-1", "notice": "3d"},
+    "hardware-failure": {"host": "rack-1"},
+    "emergency-repair": {"host": "rack-2"},
+    "eviction": {"vms": ["batch_0"]},
+    "rebalance": {"vms": ["batch_1"]},
+    "delete": {"vms": ["batch_2", "batch_3"]},
+    "scale-in": {"vms": ["batch_4"]},
+    "instance-repair": {"vms": ["silent"]},
+}
+
+FLEET = """
+[[host]]
+name = "rack-1"
+[[host]]
+name = "rack-2"
+[[group]]
+name = "web"
+kind = "availability-set"
+[[vm]]
+group = "web"
+name = "web-{n}"
+count = 4
+hosts = ["rack-1", "rack-2"]
+addresses = "127.4.0.1-127.4.0.4"
+[[group]]
+name = "batch"
+kind = "scale-set"
+terminate_notice = "PT5M"
+[[vm]]
+group = "batch"
+count = 5
+hosts = ["rack-2"]
+addresses = "127.4.0.11-127.4.0.15"
+priority = "spot"
+[[vm]]
+name = "silent"
+"""
+WEB, BATCH = "127.4.0.1", "127.4.0.11"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(tmp_path_factory.mktemp("dry"), FLEET) as found:
+        document(found, WEB)
+        document(found, BATCH)
+        yield found
+
+
+def at_rest(service: Service) -> dict[str, Any]:
+    """Everything, when what was asked for before has been carried out."""
+    service.advance("0s")
+    return everything(service, WEB, BATCH)
+
+
+def without_ids(found: Any) -> Any:
+    """Ids are drawn anew each time; all else must be the same."""
+    if isinstance(found, list):
+        return [without_ids(item) for item in found]
+    if isinstance(found, dict):
+        return {name: without_ids(value) for name, value in found.items() if name not in ("id", "operation")}
+    return found
+
+
+@pytest.mark.parametrize("cause", CASES)
+def test_a_dry_run_answers_what_the_request_then_does(service: Service, cause: str) -> None:
+    before = at_rest(service)
+    expected = ask(service, cause, **CASES[cause], dry_run=True)
+    assert at_rest(service) == before
+    found = ask(service, cause, **CASES[cause])
+    assert [list(operation) for operation in expected] == [list(operation) for operation in found]
+    assert without_ids(expected) == without_ids(found)
+    assert at_rest(service) != before
+
+
+def test_a_refusal_is_the_same_in_a_dry_run(service: Service) -> None:
+    body = {"cause": "eviction", "vms": ["web-2"]}
+    refused, dry = (service.control("POST", "/v1/operations", {**body, "dry_run": dry}) for dry in (False, True))
+    assert (dry.status, dry.json()) == (refused.status, refused.json()) == (400, refused.json())
+
+
+def test_a_dry_postponement_says_what_it_would_be(service: Service) -> None:
+    (event_id,) = event_ids(ask(service, "live-migration", "web-2")[0]).values()
+    before = at_rest(service)
+    expected = say(service, event_id, "postpone", by="20m", dry_run=True)
+    assert at_rest(service) == before
+    assert say(service, event_id, "postpone", by="20m") == expected
+
+
+def test_a_dry_return_of_a_host_says_what_it_would_withdraw(service: Service) -> None:
+    (operation,) = [found for found in ask(service, "degraded-hardware", host="rack-2") if found["vms"] == ["web-3"]]
+    before = at_rest(service)
+    expected = service.control("POST", "/v1/hosts/rack-2/return", {"dry_run": True}).json()
+    assert at_rest(service) == before
+    assert expected["state"] == "in-use"
+    withdrawn = {"id": operation["id"], "cause": "degraded-hardware", "progress": "cancelled"}
+    assert withdrawn in expected["operations"]
+    assert service.control("POST", "/v1/hosts/rack-2/return").json()["state"] == "in-use"
+
+
+def test_a_dry_rollout_is_a_plan_and_tells_nobody(service: Service) -> None:
+    before = at_rest(service)
+    answer = service.control("POST", "/v1/rollouts", {"hosts": ["rack-2"], "dry_run": True})
+    assert answer.status == 200
+    assert [wave["hosts"] for wave in answer.json()["waves"]] == [["rack-2"]]
+    assert at_rest(service) == before

@@ -1,0 +1,224 @@
+"""Notices: how long beforehand who is told, what may be asked for, and when nobody is told at all."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from acceptance.causes import (
+    PATIENT,
+    advance,
+    ask,
+    ask_one,
+    document,
+    event_ids,
+    events,
+    everything,
+    get,
+    history,
+    incarnation,
+    rfc1123,
+    running,
+    say,
+    statuses,
+    time_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from running import Service
+
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+LEAST = {
+    "restart": 15 * MINUTE,
+    "redeploy": 10 * MINUTE,
+    "host-update": 15 * MINUTE,
+    "live-migration": 15 * MINUTE,
+    "degraded-hardware": 10 * MINUTE,
+    "emergency-repair": 15 * MINUTE,
+    "eviction": 30 * SECOND,
+}
+"""What the type of each cause's event promises at the least (contract, section 4)."""
+CAUSES = list(LEAST)
+VMS = [*CAUSES, "at-once", "silent"]
+OF_HOST = ("host-update", "degraded-hardware", "emergency-repair")
+
+FLEET = "".join(
+    f'[[vm]]\nname = "{name}"\naddress = "127.3.0.{number + 1}"\npriority = "spot"\n' for number, name in enumerate(VMS)
+)
+"""A VM for each cause, on a host that it has to itself, and two more, of which one never asks."""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(tmp_path_factory.mktemp("notices"), FLEET) as found:
+        for name in VMS:
+            if name != "silent":
+                document(found, address(name))
+        yield found
+
+
+def address(name: str) -> str:
+    return f"127.3.0.{VMS.index(name) + 1}"
+
+
+def target(cause: str) -> dict[str, Any]:
+    return {"host": f"{cause}-host"} if cause in OF_HOST else {"vms": [cause]}
+
+
+def in_seconds(length: timedelta) -> str:
+    return f"{length.total_seconds():g}s"
+
+
+# --- How long -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("more", [timedelta(0), SECOND, timedelta(days=3)], ids=["least", "a second more", "days"])
+def test_a_notice_may_be_as_long_as_one_likes(service: Service, cause: str, more: timedelta) -> None:
+    operation = ask_one(service, cause, **target(cause), notice=in_seconds(LEAST[cause] + more))
+    (event,) = events(service, address(cause))
+    assert event["NotBefore"] == rfc1123(time_of(service) + LEAST[cause] + more)
+    assert "override" not in str(history(service, operation))
+    say(service, event["EventId"], "cancel")
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_notice_below_the_least_is_refused_with_what_would_be_right(service: Service, cause: str) -> None:
+    before = everything(service, address(cause))
+    short = in_seconds(LEAST[cause] - SECOND)
+    body = {"cause": cause, **target(cause), "notice": short, "overrides": ["windows"]}
+    refused = service.control("POST", "/v1/operations", body)
+    assert (refused.status, refused.json()["title"]) == (400, "Invalid")
+    assert f"at least {'30s' if cause == 'eviction' else f'{LEAST[cause].seconds // 60}m'}" in refused.json()["detail"]
+    assert "--override-notice" in refused.json()["detail"]
+    assert everything(service, address(cause)) == before
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_an_override_makes_it_shorter_and_is_written_to_history(service: Service, cause: str) -> None:
+    operation = ask_one(service, cause, **target(cause), notice="20s", overrides=["notice"])
+    (event,) = events(service, address(cause))
+    assert (event["EventStatus"], event["NotBefore"]) == ("Scheduled", rfc1123(time_of(service) + 20 * SECOND))
+    ((what, why),) = [row for row in history(service, operation) if row[0] == "requested"]
+    assert what == "requested"
+    assert (why or "").endswith("notice 20s; override: a notice below the least of its type")
+    say(service, event["EventId"], "cancel")
+
+
+def test_an_override_may_leave_no_notice_at_all(service: Service) -> None:
+    ask(service, "restart", "at-once", notice="0s", overrides=["notice"])
+    assert statuses(service, address("at-once")) == {"at-once": "Started"}
+    assert incarnation(service, address("at-once")) == 1, "it is added as it is"
+
+
+# --- Who is not told ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cause", ["restart", "host-update", "live-migration", "redeploy"])
+def test_who_has_never_asked_gets_no_notice_and_it_starts_at_once(service: Service, cause: str) -> None:
+    asked = {"host": get(service, "vms/silent")["host"]} if cause in OF_HOST else {"vms": ["silent"]}
+    expected = ask_one(service, cause, **asked, dry_run=True)
+    operation = ask_one(service, cause, **asked)
+    words = "silent has never asked: no notice"
+    assert expected["not_told"] == operation["not_told"] == {"silent": words}
+    assert (operation["events"], operation["progress"]) == ([], "started")
+    assert operation["started_at"] == operation["requested_at"]
+    assert ("not told", words) in history(service, operation)
+    service.advance("10m")
+    assert get(service, f"operations/{operation['id']}")["progress"] == "done"
+
+
+def test_who_has_not_asked_for_a_day_gets_no_notice(make_service: Callable[..., Service]) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    document(service, address("restart"))
+    document(service, address("redeploy"))
+    advance(service, timedelta(hours=12))
+    document(service, address("redeploy"))
+    advance(service, timedelta(hours=12, minutes=30))
+    operation = ask_one(service, "restart", "restart")
+    assert operation["not_told"] == {"restart": "restart has not asked for 1d30m: no notice"}
+    assert operation["progress"] == "started"
+    assert ask_one(service, "redeploy", "redeploy")["not_told"] == {}
+    assert document(service, address("restart")) == {"DocumentIncarnation": 0, "Events": []}, "it begins anew"
+
+
+# --- What the house and the groups have set -------------------------------------------------------------
+
+GROUPS = """
+[[group]]
+name = "web"
+kind = "availability-set"
+[[vm]]
+group = "web"
+name = "web-{n}"
+count = 4
+addresses = "127.3.2.1-127.3.2.4"
+[[group]]
+name = "ready"
+kind = "availability-set"
+auto_approve = ["reboot"]
+[[vm]]
+group = "ready"
+name = "ready-{n}"
+count = 3
+addresses = "127.3.2.11-127.3.2.13"
+"""
+WEB, READY = "127.3.2.1", "127.3.2.11"
+
+
+@pytest.fixture
+def house(make_service: Callable[..., Service]) -> Service:
+    settings = ("--pending-user-operations", "2", "--settle-restart", "1m")
+    found = make_service(*PATIENT, *settings, fleet=GROUPS)
+    document(found, WEB)
+    document(found, READY)
+    return found
+
+
+def test_a_group_may_have_so_many_operations_of_users_pending_and_no_more(house: Service) -> None:
+    def too_many(*names: str) -> str:
+        before = everything(house, WEB, READY)
+        refused = house.control("POST", "/v1/operations", {"cause": "restart", "vms": list(names)})
+        assert (refused.status, refused.json()["title"]) == (409, "Conflict")
+        assert everything(house, WEB, READY) == before, "all that was asked for, or nothing"
+        return str(refused.json()["detail"])
+
+    assert too_many("web-0", "web-1", "web-2").startswith("web has 2 operations of users pending")
+    first = ask_one(house, "restart", "web-0")
+    ask(house, "redeploy", "web-1")
+    too_many("web-2")
+    too_many("web-0")
+    ask(house, "host-update", host="web-3-host")  # the platform's are not counted
+    ask(house, "redeploy", "ready-1")  # nor another group's
+    say(house, first["events"][0]["id"], "approve")
+    ask(house, "restart", "web-2")  # what has started is not pending
+    too_many("web-3")
+    advance(house, 15 * MINUTE)
+    ask(house, "restart", "web-3", "web-0")
+
+
+def test_how_long_an_event_stays_started_is_a_setting_of_each_cause(house: Service) -> None:
+    for cause, name in (("restart", "web-0"), ("redeploy", "web-1")):
+        say(house, next(iter(event_ids(ask_one(house, cause, name)).values())), "approve")
+    advance(house, MINUTE - SECOND)
+    assert statuses(house, WEB) == {"web-0": "Started", "web-1": "Started"}
+    advance(house, SECOND)
+    assert statuses(house, WEB) == {"web-1": "Started"}
+    advance(house, 9 * MINUTE)
+    assert statuses(house, WEB) == {}
+
+
+def test_automatic_approval_starts_what_users_ask_for_at_once(house: Service) -> None:
+    """Of the kinds that the group has named; and no work of the platform."""
+    operation = ask_one(house, "restart", "ready-0")
+    assert document(house, READY)["DocumentIncarnation"] == 1, "it is added as it is"
+    assert statuses(house, READY) == {"ready-0": "Started"}
+    assert ("approved", "automatic approval") in history(house, operation)
+    ask(house, "redeploy", "ready-1")
+    ask(house, "host-update", host="ready-2-host", type="Reboot")
+    assert statuses(house, READY) == {"ready-0": "Started", "ready-1": "Scheduled", "ready-2": "Scheduled"}
