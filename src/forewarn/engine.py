@@ -88,7 +88,7 @@ class Engine:
         for operation in ledger.operations.values():
             self._schedule(operation)
         for rollout in ledger.rollouts.values():
-            self._agenda.add(rollout.next_at or self.clock.now(), "rollout", rollout.id)
+            self._agenda.add(rollout_walk.when_due(rollout) or self.clock.now(), "rollout", rollout.id)
         for delivery in ledger.deliveries.values():
             if delivery.enabled:
                 self._hearing.watch(delivery.group)
@@ -168,16 +168,16 @@ class Engine:
             before = self.fleet
             after, change = await asyncio.to_thread(renew, before, fleet, self._writer.ledger.destinations())
 
-            def order(draft: Draft, now: datetime) -> bool:
+            def apply(draft: Draft, now: datetime, terms: Terms) -> bool:
                 # What has set out for a spare host meanwhile must find it. (B023: runs before the loop goes on.)
                 if draft.fleet is not before or draft.destinations() - after.hosts.keys():  # noqa: B023
                     return False
                 draft.changes.facts.update(facts or {})
                 if change:  # noqa: B023
-                    fleet_orders.apply_fleet(draft, now, after, change, by, force=force, why=why)  # noqa: B023
+                    fleet_orders.apply_fleet(draft, now, terms, after, change, by, force=force, why=why)  # noqa: B023
                 return True
 
-            if await self._writer.order(order):
+            if await self.order(apply):
                 return change
 
     async def tick(self) -> None:
@@ -261,8 +261,8 @@ class Engine:
             if (operation := ledger.operation(operation_id)) is not None:
                 self._schedule(operation)
         for rollout in changes.rollouts.values():
-            if rollout.stage.live and rollout.next_at is not None:
-                self._agenda.add(rollout.next_at, "rollout", rollout.id)
+            if (moment := rollout_walk.when_due(rollout)) is not None:
+                self._agenda.add(moment, "rollout", rollout.id)
         for group, delivery in changes.deliveries.items():
             if delivery is not None and delivery.enabled and group in changes.heard:
                 self._hearing.watch(group)

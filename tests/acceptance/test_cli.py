@@ -94,8 +94,8 @@ def test_a_redeploy_that_is_cancelled(service: Service) -> None:
     assert (event["type"], event["source"]) == ("Redeploy", "user")
     assert parsed(service, "event", "cancel", event["id"])["status"] == "cancelled"
     again = service.cli("event", "cancel", event["id"])
-    assert again.returncode == 3
-    assert event["id"] in again.stderr
+    assert again.returncode == 4
+    assert f"{event['id']} is over (cancelled)" in again.stderr
 
 
 def test_several_vms_at_once_or_none(service: Service) -> None:

@@ -171,7 +171,7 @@ def return_host(name: str, dry_run: bool, data: str | None, as_json: bool) -> No
         print_json(host)
         return
     if dry_run:
-        withdrawn = ", ".join(operation["id"][:8] for operation in host["operations"]) or "nothing"
-        click.echo(f"Dry run: nothing is changed. {name} would be in use, and this withdrawn: {withdrawn}")
+        withdrawn = f"{len(host['withdrawn'])} redeploys" if host["withdrawn"] else "nothing"
+        click.echo(f"Dry run: nothing is changed. {name} would be in use, and {withdrawn} withdrawn.")
         return
     _print_host(host)

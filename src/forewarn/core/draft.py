@@ -49,6 +49,11 @@ class Draft:
         found = {rollout.id: rollout for rollout in self._base.live_rollouts()} | self.changes.rollouts
         return [rollout for rollout in found.values() if rollout.stage.live]
 
+    def operations_on(self, vm: str) -> list[Operation]:
+        """The live operations that name this VM."""
+        found = self._changed(self._base.operations_on(vm), lambda operation: vm in operation.vms)
+        return [operation for operation in found if operation.progress.live]
+
     def operations_at(self, host: str) -> list[Operation]:
         """The live operations that are about this host."""
         found = self._changed(self._base.operations_at(host), lambda operation: operation.host == host)

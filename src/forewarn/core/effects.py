@@ -27,6 +27,8 @@ HOST_STATES = {"degraded-hardware": HostState.DEGRADED, "hardware-failure": Host
 def choose_destinations(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> Operation:
     """Decide where each VM goes. Where no host fits, a spare one is added if the fabric can; else it gets none."""
     for name in operation.concerned(draft.fleet):
+        if operation.verb == "start" and draft.fleet.host(draft.fleet.vm(name).host).state is HostState.IN_USE:
+            continue  # it starts where it was
         host = choose_host(draft, draft.fleet.vm(name))
         if host is None and terms.makes_hosts:
             host = spare_name(draft.fleet)
@@ -54,9 +56,11 @@ def after_work(draft: Draft, now: datetime, operation: Operation) -> list[str]:
     present = [fleet.vms[name] for name in operation.vms if name in fleet.vms]
     if operation.verb == "deallocate":
         return _replace(draft, now, [vm._replace(deallocated=True) for vm in present], "it is deallocated")
+    moves = dict(operation.moves)
     if operation.verb == "start":
-        return _replace(draft, now, [vm._replace(deallocated=False) for vm in present], "it was started")
-    moved = [_moved(fleet.vms[name], host) for name, host in operation.moves if name in fleet.vms]
+        started = [_moved(vm, moves.get(vm.name, vm.host))._replace(deallocated=False) for vm in present]
+        return _replace(draft, now, started, "it was started")
+    moved = [_moved(vm, moves[vm.name]) for vm in present if vm.name in moves]
     return _replace(draft, now, moved, "it is on another host") if moved else []
 
 

@@ -88,7 +88,7 @@ class VM(NamedTuple):
 class Fleet:
     """All VMs, groups and hosts, with the ways to find them. Never changed, only replaced."""
 
-    __slots__ = ("_by_address", "_by_listen", "_by_load", "_members", "_on_host", "groups", "hosts", "vms")
+    __slots__ = ("_by_address", "_by_listen", "_by_load", "_domains", "_members", "_on_host", "groups", "hosts", "vms")
 
     def __init__(
         self,
@@ -101,6 +101,7 @@ class Fleet:
         self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
         self._by_address = {vm.address: vm for vm in self.vms.values() if vm.address}
         self._by_listen = {vm.listen: vm for vm in self.vms.values() if vm.listen}
+        self._domains: dict[str, dict[str, frozenset[int]]] = {}
         self._by_load: list[tuple[int, str]] | None = None
         self._members: dict[str, list[str]] = {}
         self._on_host: dict[str, list[str]] = {}
@@ -165,6 +166,18 @@ class Fleet:
         vm = self.vms.get(host.removesuffix(OWN_HOST))
         return vm if vm is not None and vm.host == host else None
 
+    def domains_on(self, host: str) -> dict[str, frozenset[int]]:
+        """What of each declared group goes out with this host: its update domains, by rights one. Remembered."""
+        found = self._domains.get(host)
+        if found is None:
+            found = {}
+            for name in self.on_host(host):
+                vm = self.vms[name]
+                if vm.group in self.groups:
+                    found[vm.group] = found.get(vm.group, frozenset()) | {vm.update_domain}
+            self._domains[host] = found
+        return found
+
     def hosts_by_load(self) -> list[tuple[int, str]]:
         """The declared hosts that are in use, those with the fewest VMs first. Made when first asked for."""
         if self._by_load is None:
@@ -187,7 +200,7 @@ class Fleet:
         return after
 
     def _renew(self, change: FleetChange) -> None:
-        self._by_load = None
+        self._by_load, self._domains = None, {}
         changed = {vm.name: vm for vm in (*change.changed, *change.added)}
         gone = [vm.name for vm in change.removed]
         before = [self.vms[name] for name in (*changed, *gone) if name in self.vms]

@@ -66,18 +66,14 @@ def keep_what_happened(before: Fleet, declared: Fleet, destinations: Set[str] = 
     free for its domains any more. A spare host stays while VMs are on it, or on their way. What is deallocated
     stays so, and what is out of use stays out of use.
     """
+    moved = _still_moved(before, declared)
     kept: list[VM] = []
-    holders = {(vm.host, vm.group): (vm.update_domain, vm.fault_domain) for vm in declared.vms.values()}
     for name, vm in declared.vms.items():
         known = before.vms.get(name)
-        if known is None or (not known.home and not known.deallocated):
-            continue
-        now = vm._replace(deallocated=known.deallocated)
-        domains = (vm.update_domain, vm.fault_domain)
-        if known.home == vm.host and holders.setdefault((known.host, vm.group), domains) == domains:
-            now = now._replace(host=known.host, home=known.home)
-        if now != vm:
-            kept.append(now)
+        if known is not None and name in moved:
+            kept.append(vm._replace(deallocated=known.deallocated, host=known.host, home=known.home))
+        elif known is not None and known.deallocated:
+            kept.append(vm._replace(deallocated=True))
     in_place = {vm.host for vm in kept} | destinations
     hosts = []
     for name, host in before.hosts.items():
@@ -93,3 +89,29 @@ def keep_what_happened(before: Fleet, declared: Fleet, destinations: Set[str] = 
 
 def _is_own_host(fleet: Fleet, name: str) -> bool:
     return name not in fleet.hosts and any(vm.host == name for vm in fleet.vms.values())
+
+
+def _still_moved(before: Fleet, declared: Fleet) -> set[str]:
+    """The VMs that stay where they were moved: their file says the same host as before, and their domains fit there."""
+    moved = {
+        name
+        for name, vm in declared.vms.items()
+        if (known := before.vms.get(name)) is not None and known.home and known.home == vm.host
+    }
+    while True:
+        at_home: dict[tuple[str, str], tuple[int, int]] = {}
+        if moved:
+            at_home = {
+                (vm.host, vm.group): (vm.update_domain, vm.fault_domain)
+                for name, vm in declared.vms.items()
+                if name not in moved
+            }
+        in_the_way = {
+            name
+            for name in moved
+            if (domains := at_home.get((before.vms[name].host, declared.vms[name].group))) is not None
+            and domains != (declared.vms[name].update_domain, declared.vms[name].fault_domain)
+        }
+        if not in_the_way:
+            return moved
+        moved -= in_the_way  # they go home, where they may now be in the way of others

@@ -10,19 +10,21 @@ from forewarn.core.fleet_change import FleetChange
 from forewarn.core.ledger import Entry
 from forewarn.core.operations import Progress
 from forewarn.core.placement import get_on
+from forewarn.core.progress import move, told_with
 from forewarn.errors import NoTerminateNotice, OnItsWay, Unknown, VMHasLiveEvent, nearest
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from forewarn.core.draft import Draft
-    from forewarn.core.fleet import Fleet, Group, Host
+    from forewarn.core.fleet import Fleet, Group
+    from forewarn.core.operations import Operation
     from forewarn.core.terms import Terms
     from forewarn.core.windows import Window
 
 
 def apply_fleet(
-    draft: Draft, now: datetime, fleet: Fleet, change: FleetChange, by: str, *, force: bool, why: str
+    draft: Draft, now: datetime, terms: Terms, fleet: Fleet, change: FleetChange, by: str, *, force: bool, why: str
 ) -> None:
     """Replace the fleet. A VM with a live event may only leave, or change group, by force."""
     # What costs time with a large fleet is in the change already: it was made aside (fleet_change.difference).
@@ -45,6 +47,9 @@ def apply_fleet(
     draft.put_fleet(fleet, change)
     for group in draft.deliveries_among(change.vacated):
         draft.forget_delivery(group)
+    for event in touched:
+        for other in told_with(draft, event):  # deletions that waited for one which is over now
+            move(draft, now, terms, other.operation)
     summary = f"{len(change.added)} added, {len(change.changed)} changed, {len(change.removed)} removed"
     draft.note(Entry(at=now, what="fleet applied", by=by, why=f"{why}: {summary}" if why else summary))
 
@@ -60,15 +65,17 @@ def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
                         raise OnItsWay(vm=name, host=host, tenant=tenant.name, operation_id=operation.id)
 
 
-def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -> Host:
-    """A host is well again: it may be used, and nobody need be moved away from it."""
-    if draft.fleet.host(name).state is not HostState.IN_USE:
-        effects.set_host_state(draft, name, HostState.IN_USE)
-        draft.note(Entry(at=now, what=f"host {HostState.IN_USE}", by=by, why=name))
-        for operation in draft.operations_at(name):
-            if operation.cause == "degraded-hardware" and operation.progress is Progress.PENDING:
-                records.cancel(draft, now, operation, by, f"{name} is back in use")
-    return draft.fleet.host(name)
+def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -> list[Operation]:
+    """A host is well again: it may be used, and nobody need be moved away from it. Returns what is withdrawn."""
+    if draft.fleet.host(name).state is HostState.IN_USE:
+        return []
+    effects.set_host_state(draft, name, HostState.IN_USE)
+    draft.note(Entry(at=now, what=f"host {HostState.IN_USE}", by=by, why=name))
+    return [
+        records.cancel(draft, now, operation, by, f"{name} is back in use")
+        for operation in draft.operations_at(name)
+        if operation.cause == "degraded-hardware" and operation.progress is Progress.PENDING
+    ]
 
 
 class Policy(NamedTuple):

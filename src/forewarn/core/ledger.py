@@ -102,6 +102,7 @@ class Ledger:
         self.facts: dict[str, str] = {}
         self.sequence = 0
         self._of_group: dict[str, dict[str, None]] = {}
+        self._on_vm: dict[str, dict[str, None]] = {}
         self._at_host: dict[str, dict[str, None]] = {}
         self._bound_for: dict[str, dict[str, None]] = {}
 
@@ -113,6 +114,10 @@ class Ledger:
 
     def live_rollouts(self) -> list[Rollout]:
         return list(self.rollouts.values())
+
+    def operations_on(self, vm: str) -> list[Operation]:
+        """The live operations that name this VM."""
+        return [self.operations[operation_id] for operation_id in self._on_vm.get(vm, ())]
 
     def operations_at(self, host: str) -> list[Operation]:
         """The live operations that are about this host."""
@@ -162,6 +167,8 @@ class Ledger:
                 self.operations[operation.id] = operation
             else:
                 self.operations.pop(operation.id, None)
+            for vm in operation.vms:
+                _list(self._on_vm, vm, operation.id, operation.progress.live)
             if operation.host:
                 _list(self._at_host, operation.host, operation.id, operation.progress.live)
             for host in destinations(operation):

@@ -116,7 +116,7 @@ def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, 
 
 
 def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> Operation:
-    if operation.moves_vms:
+    if operation.moves_vms or operation.verb == "start":
         operation = effects.choose_destinations(draft, now, terms, operation)
         if operation.verb == "migrate" and not operation.moves:
             return records.cancel(draft, now, operation, records.ENGINE, "no host fits any of its VMs now")

@@ -191,7 +191,7 @@ def _deadline(terms: Terms, asked: Request, earliest: datetime) -> datetime | No
         return earliest + terms.quicken(terms.postponement)
     if asked.deadline < earliest:
         raise BadOption(
-            name="deadline",
+            name="postpone_until",
             value=f"{asked.deadline:%Y-%m-%d %H:%M:%S} UTC",
             problem=f"it may not start before {earliest:%Y-%m-%d %H:%M:%S} UTC anyway. Write a later one.",
         )

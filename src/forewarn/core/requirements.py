@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from forewarn.core.operations import Request
     from forewarn.core.terms import Terms
 
+DELETIONS = tuple(name for name, cause in CAUSES.items() if cause.verb == "delete")
+ONCE = ("start", "live-migration", "eviction", "rebalance", *DELETIONS)
+"""What makes no sense for a VM to which it is about to happen already."""
 LONGEST_PAUSE = timedelta(hours=1)
 """Nobody calls it a freeze after that."""
 
@@ -53,15 +56,22 @@ def fill_in(asked: Request, cause: Cause, now: datetime) -> Request:
     if asked.deadline is not None:
         if not cause.routine:
             raise BadOption(
-                name="deadline",
+                name="postpone_until",
                 value=_shown(asked.deadline),
                 problem=f"{cause.name} cannot be postponed. Leave it out.",
             )
         if asked.deadline <= now:
             raise BadOption(
-                name="deadline", value=_shown(asked.deadline), problem=f"it has passed: it is {_shown(now)}."
+                name="postpone_until", value=_shown(asked.deadline), problem=f"it has passed: it is {_shown(now)}."
             )
-    return asked._replace(duration=_duration(asked, cause))
+    return asked._replace(duration=_duration(asked, cause), overrides=_needed(asked, cause))
+
+
+def _needed(asked: Request, cause: Cause) -> tuple[str, ...]:
+    """The overrides that override something: what goes to history should mean something."""
+    short = asked.notice is not None and asked.notice < least_notice(asked.type)
+    needed = {"notice": short, "windows": cause.routine}
+    return tuple(name for name in dict.fromkeys(asked.overrides) if needed[name])
 
 
 def _check_target(asked: Request, cause: Cause) -> None:
@@ -87,7 +97,7 @@ def _type(asked: Request, cause: Cause) -> str:
 def _check_notice(asked: Request, cause: Cause) -> None:
     if asked.notice is None:
         return
-    value = format_duration(asked.notice)
+    value = _length(asked.notice)
     if cause.notice == timedelta(0) or not asked.type or not EVENT_TYPES[asked.type].starts:
         raise BadOption(name="notice", value=value, problem=f"{cause.name} has no notice. Leave it out.")
     if cause.verb == "delete":
@@ -103,13 +113,19 @@ def _duration(asked: Request, cause: Cause) -> timedelta | None:
     if asked.type != "Freeze":
         if asked.duration is not None:
             problem = "only a freeze has a known one. Leave it out."
-            raise BadOption(name="duration", value=format_duration(asked.duration), problem=problem)
+            raise BadOption(name="duration", value=_length(asked.duration), problem=problem)
         return None
     duration = asked.duration if asked.duration is not None else cause.duration
     if duration is not None and not timedelta(seconds=1) <= duration <= LONGEST_PAUSE:
         problem = f"a freeze lasts from 1s to {format_duration(LONGEST_PAUSE)}."
-        raise BadOption(name="duration", value=format_duration(duration), problem=problem)
+        raise BadOption(name="duration", value=_length(duration), problem=problem)
     return duration
+
+
+def _length(length: timedelta) -> str:
+    """As it was written, also where it has fractions."""
+    whole = format_duration(length)
+    return whole if not length.microseconds else f"{length.total_seconds():g}s"
 
 
 def _shown(moment: datetime) -> str:
@@ -128,8 +144,8 @@ def refuse_unfit(draft: Draft, terms: Terms, asked: Request) -> None:
         _refuse_state(cause, vm)
         if asked.type in ("Preempt", "SpotRebalanceRecommendation") and vm.priority != "spot":
             raise NotSpot(vm=vm.name, priority=vm.priority)
-        if asked.type in ("Preempt", "SpotRebalanceRecommendation", "Terminate"):
-            _refuse_second(draft, vm, asked.type)
+        if cause.name in ONCE:
+            _refuse_second(draft, vm, cause)
         if cause.source is Source.USER and asked.type:
             _refuse_too_many(draft, terms, vm)
         if cause.verb == "migrate" and not terms.makes_hosts and choose_host(draft, vm) is None:
@@ -144,10 +160,11 @@ def _refuse_state(cause: Cause, vm: VM) -> None:
         raise VMDeallocated(vm=vm.name)
 
 
-def _refuse_second(draft: Draft, vm: VM, event_type: str) -> None:
-    for event in draft.events_of(vm.group):
-        if event.type == event_type and vm.name in event.resources:
-            raise AlreadyComing(vm=vm.name, type=event_type, event_id=event.id)
+def _refuse_second(draft: Draft, vm: VM, cause: Cause) -> None:
+    for other in draft.operations_on(vm.name):
+        same = other.cause == cause.name or (cause.name in DELETIONS and other.cause in DELETIONS)
+        if same:
+            raise AlreadyComing(vm=vm.name, cause=other.cause, operation_id=other.id)
 
 
 def _refuse_too_many(draft: Draft, terms: Terms, vm: VM) -> None:

@@ -7,7 +7,6 @@ domains of a group are never out at once, whoever approves early or late.
 
 from __future__ import annotations
 
-from collections import deque
 from datetime import timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -16,13 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.core.fleet import HostState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
     from forewarn.core.fleet import Fleet
-
-LOOK_AHEAD = 200
-"""How many hosts are looked at to fill a wave: enough to fill it where it can be, few enough to plan quickly."""
 
 
 class Stage(StrEnum):
@@ -93,53 +89,51 @@ def out_of_use(fleet: Fleet, host: str) -> str:
     return "" if state is HostState.IN_USE else f"it is {state}"
 
 
-def domains_on(fleet: Fleet, host: str) -> dict[str, frozenset[int]]:
-    """What of each declared group goes out with this host: its update domains, by rights one."""
-    found: dict[str, frozenset[int]] = {}
-    for name in fleet.on_host(host):
-        vm = fleet.vms[name]
-        if vm.group in fleet.groups:
-            found[vm.group] = found.get(vm.group, frozenset()) | {vm.update_domain}
-    return found
-
-
 def in_order(fleet: Fleet, hosts: Iterable[str]) -> list[str]:
     """Hosts as they are walked: domain after domain, so that those which can go together stand together."""
 
     def key(host: str) -> tuple[int, str]:
-        return min((min(domains) for domains in domains_on(fleet, host).values()), default=0), host
+        return min((min(domains) for domains in fleet.domains_on(host).values()), default=0), host
 
     return sorted(hosts, key=key)
 
 
 class Walk:
-    """The hosts that wait, and how waves are taken from them."""
+    """The hosts that wait, in their order, and how waves are taken from them.
 
-    def __init__(self, hosts: Iterable[str], domains: Callable[[str], Mapping[str, frozenset[int]]]) -> None:
-        self.waiting = deque(hosts)
-        self._domains = domains
+    Sets of hosts are whole numbers with a bit for each: what a host keeps from going with it is then found
+    at once, and a plan over thousands of hosts in a fraction of a second.
+    """
+
+    def __init__(self, fleet: Fleet, hosts: Iterable[str]) -> None:
+        self._hosts = list(hosts)
+        self._waiting = (1 << len(self._hosts)) - 1
+        self._domains = [fleet.domains_on(host) for host in self._hosts]
+        self._with_group: dict[str, int] = {}
+        self._with_domain: dict[tuple[str, frozenset[int]], int] = {}
+        for position, found in enumerate(self._domains):
+            for part in found.items():
+                self._with_group[part[0]] = self._with_group.get(part[0], 0) | 1 << position
+                self._with_domain[part] = self._with_domain.get(part, 0) | 1 << position
+
+    @property
+    def waiting(self) -> list[str]:
+        return [host for position, host in enumerate(self._hosts) if self._waiting >> position & 1]
 
     def next_wave(self, budget: int, busy: Callable[[str], bool] = lambda _: False) -> list[str]:
         """Take the next wave: compatible hosts in their order, within the budget. Busy hosts keep their place."""
         wave: list[str] = []
-        out: dict[str, frozenset[int]] = {}
-        passed: list[str] = []
-        while self.waiting and len(wave) < budget and len(passed) < LOOK_AHEAD:
-            host = self.waiting.popleft()
-            domains = self._domains(host)
-            if busy(host) or (wave and not _can_join(out, domains)):
-                passed.append(host)
-            else:
-                wave.append(host)
-                out.update(domains)
-        self.waiting.extendleft(reversed(passed))
+        can_join = self._waiting
+        while can_join and len(wave) < budget:
+            first = can_join & -can_join
+            position = first.bit_length() - 1
+            can_join ^= first
+            if busy(self._hosts[position]):
+                continue
+            wave.append(self._hosts[position])
+            self._waiting ^= first
+            for part in self._domains[position].items():
+                # One domain of a group at a time; a host with several of one group, against the rules, goes alone.
+                together = self._with_domain[part] if len(part[1]) == 1 else 0
+                can_join &= ~self._with_group[part[0]] | together
         return wave
-
-
-def _can_join(out: Mapping[str, frozenset[int]], domains: Mapping[str, frozenset[int]]) -> bool:
-    """Whether no group would have two update domains out."""
-    for group, mine in domains.items():
-        theirs = out.get(group)
-        if theirs is not None and (theirs != mine or len(mine) > 1):
-            return False
-    return True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import whole_second_up
 from forewarn.core.requirements import least_notice
-from forewarn.core.rollout import Walk, domains_on
+from forewarn.core.rollout import Walk
 from forewarn.core.windows import next_common
 
 if TYPE_CHECKING:
@@ -52,9 +52,8 @@ def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: C
     notice = terms.quicken(course.notice if course.notice is not None else least_notice(course.type))
     settle, pause = terms.settle_time(UPDATE), terms.quicken(course.pause)
     gate = max(settle, terms.quicken(course.health_time))
-    domains = cache(lambda host: domains_on(fleet, host))
     listens = cache(listens)
-    walk = Walk(rollout.waiting, domains)
+    walk = Walk(fleet, rollout.waiting)
     waves: list[Wave] = []
     expected = longest = now
     announced, latest_announced = now, now
@@ -66,7 +65,7 @@ def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: C
         starts = _start(announced, notice, sets, told=told)
         latest = _start(latest_announced, notice, sets, told=told)
         expected, longest = starts + settle, latest + gate
-        out = sorted((group, min(found)) for host in hosts for group, found in domains(host).items())
+        out = sorted((group, min(found)) for host in hosts for group, found in fleet.domains_on(host).items())
         waves.append(Wave(tuple(hosts), tuple(dict.fromkeys(out)), len(vms), announced, starts, expected))
         announced, latest_announced = expected + pause, longest + pause
     return Plan(tuple(waves), rollout.skipped, expected, longest)

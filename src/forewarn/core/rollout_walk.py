@@ -12,7 +12,7 @@ from forewarn.core.ledger import Entry
 from forewarn.core.operations import Health, Operation, Progress, Request
 from forewarn.core.requests import request
 from forewarn.core.requirements import fill_in
-from forewarn.core.rollout import Course, Rollout, Stage, Walk, domains_on, in_order, matching, out_of_use
+from forewarn.core.rollout import Course, Rollout, Stage, Walk, in_order, matching, out_of_use
 from forewarn.core.rollout_plan import UPDATE
 from forewarn.errors import (
     BadOption,
@@ -117,8 +117,10 @@ def step(draft: Draft, now: datetime, terms: Terms, rollout_id: str) -> None:
     rollout = draft.rollout(rollout_id)
     if rollout is None:
         return
-    rollout, bad = _take_stock(draft, now, terms, rollout)
-    draft.put_rollout(rollout)
+    after, bad = _take_stock(draft, now, terms, rollout)
+    if after is not rollout:
+        draft.put_rollout(after)
+    rollout = after
     if bad:
         _stop(draft, now, rollout, Stage.STOPPED, records.ENGINE, bad)
         return
@@ -148,6 +150,8 @@ def _take_stock(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> 
             skipped.append((host, operation.outcome or "its update was cancelled"))
         elif not problem:
             done.append(host)
+    if len(still) == len(rollout.under_way):
+        return rollout, bad
     rollout = rollout._replace(under_way=tuple(still), done=tuple(done), skipped=tuple(skipped))
     if not still:
         rollout = rollout._replace(next_at=now + terms.quicken(rollout.course.pause))
@@ -175,6 +179,11 @@ def gate_closes_at(terms: Terms, operation: Operation) -> datetime | None:
     return operation.started_at + terms.quicken(health_time) if operation.started_at else None
 
 
+def when_due(rollout: Rollout) -> datetime | None:
+    """When time alone moves a rollout on."""
+    return rollout.next_at if rollout.stage is Stage.WALKING else None
+
+
 def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Rollout:
     """Announce the next wave. What cannot be walked any more is skipped."""
     fleet = draft.fleet
@@ -187,7 +196,7 @@ def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Ro
             skipped.append((host, why))
         else:
             hosts.append(host)
-    walk = Walk(hosts, lambda host: domains_on(fleet, host))
+    walk = Walk(fleet, hosts)
     wave = walk.next_wave(rollout.course.budget, busy=lambda host: bool(draft.operations_at(host)))
     rollout = rollout._replace(waiting=tuple(walk.waiting), skipped=tuple(skipped), next_at=None)
     if not wave:

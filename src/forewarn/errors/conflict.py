@@ -43,7 +43,7 @@ class VMRunning(Conflict):
 
 
 class AlreadyComing(Conflict):
-    """{vm} has a {type} already: event {event_id}. Wait for it, or cancel it."""
+    """This is about to happen to {vm} already: {cause}, operation {operation_id}. Wait for it, or cancel it."""
 
 
 class TooManyPending(Conflict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +16,13 @@ from forewarn.errors import BadDuration, BadRequestBody, nearest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
-    from datetime import timedelta
 
     from starlette.requests import Request
 
 LARGEST_OBJECT = 1_048_576
 LARGEST_FLEET = 256 * 1_048_576
+FURTHEST = timedelta(days=3660)
+"""How far from now a moment may be."""
 PART = 100
 """How many things of a list are written at once."""
 
@@ -59,8 +60,12 @@ async def read_fields(request: Request, known: Sequence[str]) -> Fields:
 
 
 async def read_object(request: Request) -> dict[str, Any]:
+    body = await read_body(request, LARGEST_OBJECT)
     try:
-        parsed = json.loads(await read_body(request, LARGEST_OBJECT))
+        parsed = json.loads(body)
+        json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair can be written, but is no text
+    except UnicodeEncodeError as error:
+        raise BadRequestBody(pointer="", problem="has a string that is not Unicode text") from error
     except (ValueError, RecursionError) as error:
         raise BadRequestBody(pointer="", problem="is not JSON") from error
     if not isinstance(parsed, dict):
@@ -127,10 +132,14 @@ class Fields:
             return now + parse_duration(text)
         try:
             moment = datetime.fromisoformat(text)
-        except ValueError:
+            moment = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+        except (ValueError, OverflowError):
             problem = f"{text!r} is no moment. Write it like 2026-11-20T02:00:00Z, or from now on, like 2h"
             raise BadRequestBody(pointer=f"/{name}", problem=problem) from None
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+        if abs(moment - now) > FURTHEST:
+            problem = f"{text!r} is too far away: write a moment within {FURTHEST.days} days"
+            raise BadRequestBody(pointer=f"/{name}", problem=problem)
+        return moment
 
 
 def text_of(body: dict[str, Any], name: str) -> str:

@@ -57,14 +57,13 @@ class HostControl:
     async def return_host(self, request: Request) -> Response:
         name = request.path_params["name"]
         fields = await read_fields(request, ("dry_run",))
+        draft = self._engine.draft()
         if fields.flag("dry_run"):
-            host, changes = self._engine.preview(return_host, name, OPERATOR)
-            withdrawn = [operation for operation in changes.operations.values() if not operation.progress.live]
-            shape = shapes.host_shape(changes.fleet or self._engine.fleet, host.name, withdrawn)
+            withdrawn = return_host(draft, self._engine.clock.now(), self._engine.terms, name, OPERATOR)
         else:
-            await self._engine.order(return_host, name, OPERATOR)
-            shape = self._host(name)
-        return JSONResponse(shape)
+            withdrawn = await self._engine.order(return_host, name, OPERATOR)
+        shape = shapes.host_shape(draft.fleet, name, draft.operations_at(name))
+        return JSONResponse({**shape, "withdrawn": [operation.id for operation in withdrawn]})
 
     # --- Groups -----------------------------------------------------------------------------------------
 

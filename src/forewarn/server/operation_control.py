@@ -12,7 +12,7 @@ from forewarn.core.explain import explain
 from forewarn.core.operations import Operation, Progress, Request
 from forewarn.core.placement import choose_host
 from forewarn.core.requests import request as ask_for
-from forewarn.errors import BadRequestBody, Unknown, UnknownEvent, nearest
+from forewarn.errors import AlreadyOver, BadRequestBody, OperationNotSo, Unknown, UnknownEvent, nearest
 from forewarn.ports import HistoryFilter
 from forewarn.server.bodies import Fields, read_fields, stream_list
 from forewarn.wire import control as shapes
@@ -152,8 +152,8 @@ class OperationControl:
     async def _find_live(self, request: HttpRequest) -> Operation:
         operation = await self._find(request)
         if not operation.progress.live:
-            hint = f" It is {operation.progress.value}."
-            raise Unknown(what="operation under way", name=request.path_params["id"], hint=hint)
+            problem = "nothing more can be done to it."
+            raise OperationNotSo(operation_id=operation.id, progress=operation.progress.value, problem=problem)
         return operation
 
     # --- Events -----------------------------------------------------------------------------------------
@@ -188,18 +188,18 @@ class OperationControl:
         return shapes.explanation_shape(operation, explain(draft, self._engine.terms, operation, rollout))
 
     async def approve(self, request: HttpRequest) -> Response:
-        event = await self._find_event(request)
+        event = await self._find_live_event(request)
         await self._engine.order(approvals.approve, [event.id], OPERATOR)
         return JSONResponse(shapes.event_shape(await self._find_event(request)))
 
     async def cancel(self, request: HttpRequest) -> Response:
-        event = await self._find_event(request)
+        event = await self._find_live_event(request)
         return JSONResponse(shapes.event_shape(await self._engine.order(approvals.cancel, event.id, OPERATOR)))
 
     async def postpone(self, request: HttpRequest) -> Response:
         """`by` counts from NotBefore, `until` is a moment."""
         fields = await read_fields(request, ("by", "until", "dry_run"))
-        event = await self._find_event(request)
+        event = await self._find_live_event(request)
         until = self._until(fields, event)
         if fields.flag("dry_run"):
             after, _ = self._engine.preview(approvals.postpone, event.id, OPERATOR, until)
@@ -221,6 +221,12 @@ class OperationControl:
             return one
         live = {event.id: event for event in self._engine.live_events()}
         raise UnknownEvent(event_id=request.path_params["id"], hint=_hint(found, wanted, live))
+
+    async def _find_live_event(self, request: HttpRequest) -> Event:
+        event = await self._find_event(request)
+        if not event.status.live:
+            raise AlreadyOver(event_id=event.id, status=event.status.lower())
+        return event
 
 
 def _only(found: Sequence[T]) -> T | None:

@@ -10,9 +10,9 @@ from starlette.routing import Route
 
 from forewarn.core import rollout_walk
 from forewarn.core.listening import why_no_notice
-from forewarn.core.rollout import Course, Rollout
+from forewarn.core.rollout import Course, Rollout, in_order, matching
 from forewarn.core.rollout_plan import plan
-from forewarn.errors import Unknown, nearest
+from forewarn.errors import RolloutNotSo, Unknown, nearest
 from forewarn.ports import HistoryFilter
 from forewarn.server.bodies import Fields, read_fields
 from forewarn.server.operation_control import OPERATOR
@@ -20,12 +20,13 @@ from forewarn.wire import control as shapes
 from forewarn.wire.rollouts import plan_shape, rollout_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from starlette.requests import Request
 
     from forewarn.core.draft import Draft
+    from forewarn.core.fleet import Fleet
     from forewarn.core.terms import Terms
     from forewarn.engine import Engine
 
@@ -57,6 +58,7 @@ class RolloutControl:
     async def start(self, request: Request) -> Response:
         fields = await read_fields(request, ASKED)
         patterns, course = fields.texts("hosts"), self._course(fields)
+        await asyncio.to_thread(_look_at, self._engine.fleet, patterns)
         if fields.flag("dry_run"):
             draft, now = self._engine.draft(), self._engine.clock.now()
             rollout = rollout_walk.prepare(draft, now, patterns, course, OPERATOR)
@@ -108,17 +110,21 @@ class RolloutControl:
         return JSONResponse({"history": [shapes.entry_shape(entry) for entry in entries]})
 
     async def pause(self, request: Request) -> Response:
-        return await self._turn(request, rollout_walk.pause)
+        return await self._turn(request, rollout_walk.pause, "paused")
 
     async def resume(self, request: Request) -> Response:
-        return await self._turn(request, rollout_walk.resume)
+        return await self._turn(request, rollout_walk.resume, "resumed")
 
     async def cancel(self, request: Request) -> Response:
-        return await self._turn(request, rollout_walk.cancel)
+        return await self._turn(request, rollout_walk.cancel, "cancelled")
 
-    async def _turn(self, request: Request, decide: Callable[[Draft, datetime, Terms, str, str], Rollout]) -> Response:
+    async def _turn(
+        self, request: Request, decide: Callable[[Draft, datetime, Terms, str, str], Rollout], what: str
+    ) -> Response:
         fields = await read_fields(request, ("dry_run",))
         rollout = await self._find(request)
+        if not rollout.stage.live:
+            raise RolloutNotSo(rollout_id=rollout.id, stage=rollout.stage.value, what=what)
         if fields.flag("dry_run"):
             after, _ = self._engine.preview(decide, rollout.id, OPERATOR)
         else:
@@ -135,3 +141,8 @@ class RolloutControl:
             return found[0]
         hint = " Several ids begin so: write more of it." if found else nearest(wanted, known)
         raise Unknown(what="rollout", name=request.path_params["id"], hint=hint)
+
+
+def _look_at(fleet: Fleet, patterns: Sequence[str]) -> None:
+    """Have the fleet remember what is on which host: for thousands of hosts the polls should not wait for that."""
+    in_order(fleet, matching(fleet.host_names(), patterns))

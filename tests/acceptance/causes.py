@@ -1,0 +1,196 @@
+"""What the tests of causes share: the wire as each version must show it, and short ways to ask and to look."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from running import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OLDEST, NEWEST, PREVIEW = "2017-03-01", "2020-07-01", "2024-07-09"
+VERSIONS = (OLDEST, "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", NEWEST, PREVIEW)
+
+FIELD_SINCE = {
+    "EventId": OLDEST,
+    "EventStatus": OLDEST,
+    "EventType": OLDEST,
+    "ResourceType": OLDEST,
+    "Resources": OLDEST,
+    "NotBefore": OLDEST,
+    "Description": "2019-04-01",
+    "EventSource": "2019-08-01",
+    "DurationInSeconds": NEWEST,
+}
+"""The members of an event in the order of the wire, each with the version that brought it (contract, 1 and 2)."""
+TYPE_SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01", "SpotRebalanceRecommendation": PREVIEW}
+"""Types that older versions do not show; the others were there from the beginning."""
+
+PATIENT = ("--clock", "virtual", "--silence", "3650d", "--preview-versions", "true")
+"""Virtual time, in which nobody counts as silent: days pass here without a poll."""
+
+
+@contextmanager
+def running(folder: Path, fleet: str, *arguments: str) -> Iterator[Service]:
+    """A service for a whole module."""
+    path = folder / "fleet.toml"
+    path.write_text(fleet)
+    service = Service(folder).start("--fleet", str(path), *(arguments or PATIENT))
+    try:
+        yield service
+    finally:
+        service.kill()
+
+
+# --- Time -----------------------------------------------------------------------------------------------
+
+
+def time_of(service: Service) -> datetime:
+    return datetime.fromisoformat(service.control("GET", "/v1/clock").json()["now"])
+
+
+def advance(service: Service, length: timedelta) -> None:
+    service.advance(
+        f"{length.total_seconds():g}s" if length < timedelta(days=1) else f"{length.days}d{length.seconds}s"
+    )
+
+
+def advance_to(service: Service, moment: datetime) -> None:
+    advance(service, moment - time_of(service))
+
+
+def rfc1123(moment: datetime) -> str:
+    return moment.strftime("%a, %d %b %Y %H:%M:%S GMT")
+
+
+# --- The wire -------------------------------------------------------------------------------------------
+
+
+def document(service: Service, address: str, version: str = NEWEST) -> Any:
+    return service.document(target=f"/metadata/scheduledevents?api-version={version}", source=address)
+
+
+def events(service: Service, address: str, version: str = NEWEST) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = document(service, address, version)["Events"]
+    return found
+
+
+def statuses(service: Service, address: str, version: str = NEWEST) -> dict[str, str]:
+    """What of each set of VMs is told, in the order of the document."""
+    return {",".join(event["Resources"]): event["EventStatus"] for event in events(service, address, version)}
+
+
+def incarnation(service: Service, address: str) -> int:
+    found: int = document(service, address)["DocumentIncarnation"]
+    return found
+
+
+def whole_event(
+    event_id: str,
+    kind: str,
+    resources: list[str],
+    not_before: datetime,
+    description: str,
+    source: str,
+    duration: int = -1,
+) -> dict[str, Any]:
+    """A scheduled event with every member there ever was."""
+    values = (event_id.upper(), "Scheduled", kind, "VirtualMachine", resources, rfc1123(not_before))
+    return dict(zip(FIELD_SINCE, (*values, description, source, duration), strict=True))
+
+
+def started(event: dict[str, Any]) -> dict[str, Any]:
+    return {**event, "EventStatus": "Started", "NotBefore": ""}
+
+
+def as_shown(event: dict[str, Any], version: str) -> list[tuple[str, Any]] | None:
+    """The event's members as a version has them, in their order; None: it does not show such events."""
+    if version < TYPE_SINCE.get(event["EventType"], OLDEST):
+        return None
+    if version == OLDEST:
+        event = {**event, "Resources": [f"_{name}" for name in event["Resources"]]}
+    return [(name, value) for name, value in event.items() if version >= FIELD_SINCE[name]]
+
+
+def check_document(
+    service: Service, address: str, number: int, told: list[dict[str, Any]], versions: tuple[str, ...] = VERSIONS
+) -> None:
+    """Hold the document to what is told, member by member and in their order, at every version."""
+    for version in versions:
+        found = document(service, address, version)
+        expected = [shown for event in told if (shown := as_shown(event, version)) is not None]
+        assert [list(event.items()) for event in found["Events"]] == expected, version
+        assert found["DocumentIncarnation"] == number, f"one incarnation serves all versions, {version} too"
+
+
+# --- The control API --------------------------------------------------------------------------------------
+
+
+def ask(service: Service, cause: str, *vms: str, **asked: Any) -> list[dict[str, Any]]:
+    """The operations that come of asking for something to happen."""
+    body = {"cause": cause, **({"vms": list(vms)} if vms else {}), **asked}
+    answer = service.control("POST", "/v1/operations", body)
+    assert answer.status == (200 if asked.get("dry_run") else 201), answer
+    found: list[dict[str, Any]] = answer.json()["operations"]
+    return found
+
+
+def ask_one(service: Service, cause: str, *vms: str, **asked: Any) -> dict[str, Any]:
+    """The one operation that comes of it."""
+    (operation,) = ask(service, cause, *vms, **asked)
+    return operation
+
+
+def event_ids(operation: dict[str, Any]) -> dict[str, str]:
+    """The operation's events, by the group that is told."""
+    return {event["group"]: event["id"] for event in operation["events"]}
+
+
+def say(service: Service, event_id: str, word: str, **fields: Any) -> Any:
+    """Approve, cancel or postpone an event, as its operator."""
+    answer = service.control("POST", f"/v1/events/{event_id}/{word}", fields or None)
+    assert answer.status == 200, answer
+    return answer.json()
+
+
+def get(service: Service, path: str) -> Any:
+    answer = service.control("GET", f"/v1/{path}")
+    assert answer.status == 200, answer
+    return answer.json()
+
+
+def where(service: Service) -> dict[str, str]:
+    """The host of each VM."""
+    return {vm["name"]: vm["host"] for vm in get(service, "vms")["vms"]}
+
+
+def history(service: Service, operation: dict[str, Any]) -> list[tuple[str, str | None]]:
+    """What was written of an operation and its events: what, and why."""
+    rows = get(service, f"operations/{operation['id']}/history")["history"]
+    return [(row["what"], row["why"]) for row in rows]
+
+
+def domains_hold(service: Service) -> bool:
+    """Whether no host has VMs of two update domains of a group: it would take both down at once."""
+    held: dict[tuple[str, str], set[int]] = {}
+    for vm in get(service, "vms")["vms"]:
+        held.setdefault((vm["host"], vm["group"]), set()).add(vm["update_domain"])
+    return all(len(domains) == 1 for domains in held.values())
+
+
+def everything(service: Service, *addresses: str) -> dict[str, Any]:
+    """All that can be seen from outside, and how much history there is."""
+    seen = {address: document(service, address) for address in addresses}
+    seen |= {path: get(service, path) for path in ("vms", "hosts", "groups", "clock")}
+    seen |= {path: get(service, f"{path}?all=true") for path in ("operations", "events", "rollouts")}
+    database = sqlite3.connect(f"file:{service.data}/forewarn.db?mode=ro", uri=True)
+    try:
+        seen["history"] = database.execute("SELECT count(*), max(sequence) FROM history").fetchone()
+    finally:
+        database.close()
+    return seen

@@ -1,0 +1,236 @@
+"""Bad input gets an error that says what would be right, and changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from acceptance.causes import ask, ask_one, document, event_ids, everything, running, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from running import Service
+
+FLEET = """
+[[host]]
+name = "rack-1"
+[[host]]
+name = "rack-2"
+[[group]]
+name = "web"
+kind = "availability-set"
+[[vm]]
+group = "web"
+name = "web-{n}"
+count = 4
+hosts = ["rack-1", "rack-2"]
+addresses = "127.6.0.1-127.6.0.4"
+[[group]]
+name = "batch"
+kind = "scale-set"
+terminate_notice = "PT10M"
+[[vm]]
+group = "batch"
+count = 4
+hosts = ["rack-2"]
+addresses = "127.6.0.11-127.6.0.14"
+priority = "spot"
+"""
+WEB, BATCH = "127.6.0.1", "127.6.0.11"
+
+INVALID, NOT_FOUND, CONFLICT = (400, "Invalid"), (404, "NotFound"), (409, "Conflict")
+OPERATIONS, ROLLOUTS = "/v1/operations", "/v1/rollouts"
+
+
+class Bad(NamedTuple):
+    """What is asked for, and how it must be refused: the family, and words of the explanation."""
+
+    what: str
+    path: str
+    body: Any
+    family: tuple[int, str]
+    words: tuple[str, ...]
+
+
+def restart(**asked: Any) -> dict[str, Any]:
+    return {"cause": "restart", "vms": ["web-0"], **asked}
+
+
+def update(**asked: Any) -> dict[str, Any]:
+    return {"cause": "host-update", "host": "rack-1", **asked}
+
+
+NAMES = (
+    Bad("unknown VM", OPERATIONS, restart(vms=["web0"]), NOT_FOUND, ("no VM 'web0'", "Did you mean 'web-0'?")),
+    Bad("one of several unknown", OPERATIONS, restart(vms=["web-0", "x"]), NOT_FOUND, ("no VM 'x'",)),
+    Bad("unknown host", OPERATIONS, update(host="rack1"), NOT_FOUND, ("no host 'rack1'", "Did you mean 'rack-1'?")),
+    Bad("unknown cause", OPERATIONS, restart(cause="restarts"), INVALID, ("eviction", "Did you mean 'restart'?")),
+    Bad("no cause", OPERATIONS, {"vms": ["web-0"]}, INVALID, ("is not a cause", "restart, redeploy")),
+    Bad(
+        "unknown event", "/v1/events/{misspelt}/cancel", None, NOT_FOUND, ("There is no event", "Did you mean '{user}")
+    ),
+    Bad("unknown event, approved", "/v1/events/x/approve", None, NOT_FOUND, ("There is no event 'x'",)),
+    Bad("unknown operation", "/v1/operations/x/cancel", None, NOT_FOUND, ("There is no operation 'x'",)),
+    Bad("unknown host, returned", "/v1/hosts/rack3/return", None, NOT_FOUND, ("Did you mean 'rack-",)),
+    Bad("pattern without a match", ROLLOUTS, {"hosts": ["shelf-*"]}, INVALID, ("'shelf-*'", "forewarn host list")),
+    Bad("one pattern of two", ROLLOUTS, {"hosts": ["rack-*", "shelf"]}, INVALID, ("'shelf'",)),
+    Bad("no pattern", ROLLOUTS, {}, INVALID, ("name hosts, or a pattern like 'rack-1-*'",)),
+)
+
+FORMS = (
+    Bad("unknown field", OPERATIONS, restart(notise="1h"), INVALID, ("/notise", "Did you mean 'notice'?")),
+    Bad("unknown field that is no text", OPERATIONS, b'{"\\ud800": 1}', INVALID, ("not Unicode text",)),
+    Bad("not JSON", OPERATIONS, b"cause=restart", INVALID, ("is not JSON",)),
+    Bad("not an object", OPERATIONS, b'["restart"]', INVALID, ("is not a JSON object",)),
+    Bad("cause a number", OPERATIONS, restart(cause=5), INVALID, ("/cause", "must be a string")),
+    Bad("VMs not a list", OPERATIONS, restart(vms="web-0"), INVALID, ("/vms", "must be a list of strings")),
+    Bad("VM a number", OPERATIONS, restart(vms=[5]), INVALID, ("/vms", "must be a list of strings")),
+    Bad("host a list", OPERATIONS, update(host=["rack-1"]), INVALID, ("/host", "must be a string")),
+    Bad("notice a number", OPERATIONS, restart(notice=900), INVALID, ("/notice", "must be a string")),
+    Bad("notice no length", OPERATIONS, restart(notice="soon"), INVALID, ("/notice", "Write it like 90s")),
+    Bad("notice negative", OPERATIONS, restart(notice="-1h"), INVALID, ("/notice", "Write it like 90s")),
+    Bad("dry run a word", OPERATIONS, restart(dry_run="yes"), INVALID, ("/dry_run", "true or false")),
+    Bad("overrides a word", OPERATIONS, restart(overrides="notice"), INVALID, ("/overrides", "list of strings")),
+    Bad("deadline no moment", OPERATIONS, update(postpone_until="never"), INVALID, ("/postpone_until", "like 2h")),
+    Bad("budget a word", ROLLOUTS, {"hosts": ["rack-*"], "budget": "2"}, INVALID, ("/budget", "whole number")),
+    Bad("postponed by nothing", "/v1/events/{platform}/postpone", {}, INVALID, ("/by", "/until")),
+    Bad("postponed twice", "/v1/events/{platform}/postpone", {"by": "1h", "until": "2h"}, INVALID, ("one of them",)),
+)
+
+VALUES = (
+    Bad("no VMs", OPERATIONS, restart(vms=[]), INVALID, ("at least one VM",)),
+    Bad("a freeze of no length", OPERATIONS, update(duration="0s"), INVALID, ("duration '0s'", "from 1s to 1h")),
+    Bad("a freeze of hours", OPERATIONS, update(duration="2h"), INVALID, ("duration '2h'", "from 1s to 1h")),
+    Bad("length of a reboot", OPERATIONS, update(type="reboot", duration="9s"), INVALID, ("only a freeze", "Leave it")),
+    Bad("length of a restart", OPERATIONS, restart(duration="9s"), INVALID, ("only a freeze",)),
+    Bad("type of another cause", OPERATIONS, update(type="redeploy"), INVALID, ("makes Freeze or Reboot",)),
+    Bad("notice too short", OPERATIONS, restart(notice="14m59s"), INVALID, ("at least 15m", "--override-notice")),
+    Bad(
+        "notice of a failure",
+        *(OPERATIONS, {"cause": "hardware-failure", "host": "rack-1", "notice": "1h"}, INVALID),
+        ("hardware-failure has no notice",),
+    ),
+    Bad(
+        "notice of a deletion",
+        *(OPERATIONS, {"cause": "delete", "vms": ["batch_0"], "notice": "10m"}, INVALID),
+        ("terminate_notice",),
+    ),
+    Bad("unknown override", OPERATIONS, restart(overrides=["notices"]), INVALID, ("notice, windows", "Did you mean")),
+    Bad("deadline passed", OPERATIONS, update(postpone_until="2020-01-01T00:00:00Z"), INVALID, ("it has passed",)),
+    Bad("deadline before the start", OPERATIONS, update(postpone_until="5m"), INVALID, ("may not start before",)),
+    Bad("deadline beyond time", OPERATIONS, update(postpone_until="9999-12-31T23:59:59-12:00"), INVALID, ()),
+    Bad("deadline before time", OPERATIONS, update(postpone_until="0001-01-01T00:00:00+12:00"), INVALID, ()),
+    Bad("deadline of a user's", OPERATIONS, restart(postpone_until="2h"), INVALID, ("cannot be postponed",)),
+    Bad("host for a VM's cause", OPERATIONS, {"cause": "restart", "host": "rack-1"}, INVALID, ("aimed at VMs",)),
+    Bad("VM and host", OPERATIONS, restart(host="rack-1"), INVALID, ("aimed at VMs", "no host")),
+    Bad("VM for a host's cause", OPERATIONS, {"cause": "host-update", "vms": ["web-0"]}, INVALID, ("aimed at a host",)),
+    Bad("budget of none", ROLLOUTS, {"hosts": ["rack-*"], "budget": 0}, INVALID, ("budget '0'", "from 1 to 1,000")),
+    Bad("budget too large", ROLLOUTS, {"hosts": ["rack-*"], "budget": 1001}, INVALID, ("from 1 to 1,000",)),
+    Bad("no time to be well", ROLLOUTS, {"hosts": ["rack-*"], "health_time": "0s"}, INVALID, ("health_time",)),
+    Bad("rollout of no freeze", ROLLOUTS, {"hosts": ["rack-*"], "duration": "0s"}, INVALID, ("from 1s to 1h",)),
+    Bad("rollout too soon", ROLLOUTS, {"hosts": ["rack-*"], "notice": "1m"}, INVALID, ("at least 15m",)),
+    Bad("postponed to before", "/v1/events/{platform}/postpone", {"until": "2020-01-01"}, INVALID, ("does not start",)),
+    Bad("postponed by no time", "/v1/events/{platform}/postpone", {"by": "0s"}, INVALID, ("Write a later moment",)),
+)
+
+STATES = (
+    Bad("evicting a regular VM", OPERATIONS, {"cause": "eviction", "vms": ["web-0"]}, INVALID, ("not a Spot VM",)),
+    Bad("advising a regular VM", OPERATIONS, {"cause": "rebalance", "vms": ["web-0"]}, INVALID, ("not a Spot VM",)),
+    Bad(
+        "evicting twice",
+        OPERATIONS,
+        {"cause": "eviction", "vms": ["batch_1"]},
+        CONFLICT,
+        ("happen to batch_1 already: eviction",),
+    ),
+    Bad("one of two evicted twice", OPERATIONS, {"cause": "eviction", "vms": ["batch_3", "batch_1"]}, CONFLICT, ()),
+    Bad(
+        "deleting twice",
+        OPERATIONS,
+        {"cause": "scale-in", "vms": ["batch_2"]},
+        CONFLICT,
+        ("happen to batch_2 already",),
+    ),
+    Bad("evicting the evicted", OPERATIONS, {"cause": "eviction", "vms": ["batch_0"]}, CONFLICT, ("vm start batch_0",)),
+    Bad("restarting the evicted", OPERATIONS, restart(vms=["batch_0"]), CONFLICT, ("forewarn vm start batch_0",)),
+    Bad("starting a running VM", OPERATIONS, {"cause": "start", "vms": ["web-0"]}, CONFLICT, ("web-0 is running",)),
+    Bad("postponing a user's", "/v1/events/{user}/postpone", {"by": "1h"}, CONFLICT, ("its cause is restart",)),
+    Bad("postponing too far", "/v1/events/{platform}/postpone", {"by": "8d"}, CONFLICT, ("after its deadline",)),
+    Bad(
+        "postponing beyond time",
+        "/v1/events/{platform}/postpone",
+        {"until": "9999-12-31"},
+        INVALID,
+        ("/until", "too far away"),
+    ),
+    Bad("postponing the started", "/v1/events/{started}/postpone", {"by": "1h"}, CONFLICT, ("has started",)),
+    Bad("cancelling the started", "/v1/events/{started}/cancel", None, CONFLICT, ("has started",)),
+    Bad("done too early", "/v1/operations/{pending}/done", None, CONFLICT, ("is pending",)),
+)
+
+POLICIES = (
+    Bad("unknown group", "/v1/groups/wib/policy", {"windows": []}, NOT_FOUND, ("no group 'wib'", "mean 'web'?")),
+    Bad("no window", "/v1/groups/web/policy", {"windows": ["sat 25:00 4h"]}, INVALID, ("/windows/0", "like 02:00")),
+    Bad("notice too long", "/v1/groups/batch/policy", {"terminate_notice": "PT16M"}, INVALID, ("PT5M to PT15M",)),
+    Bad("notice too brief", "/v1/groups/batch/policy", {"terminate_notice": "PT4M59S"}, INVALID, ("PT5M to PT15M",)),
+    Bad("notice of no scale set", "/v1/groups/web/policy", {"terminate_notice": "PT5M"}, INVALID, ("no scale set",)),
+    Bad("unknown approval", "/v1/groups/web/policy", {"auto_approve": ["restart"]}, INVALID, ("reboot, redeploy",)),
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(tmp_path_factory.mktemp("bad"), FLEET) as found:
+        document(found, WEB)
+        document(found, BATCH)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def known(service: Service) -> dict[str, str]:
+    """Some that wait, and one that has started."""
+
+    def one(cause: str, *vms: str, **asked: Any) -> str:
+        (event_id,) = event_ids(ask_one(service, cause, *vms, **asked)).values()
+        return event_id
+
+    ask(service, "eviction", "batch_0")
+    service.advance("90s")
+    under_way = one("restart", "web-3")
+    say(service, under_way, "approve")
+    ask(service, "eviction", "batch_1", notice="1h")
+    ask(service, "delete", "batch_2")
+    service.advance("0s")
+    pending = ask_one(service, "restart", "web-2")
+    user = event_ids(pending)["web"]
+    misspelt = user[:-1] + ("0" if user[-1] != "0" else "1")
+    platform = one("host-update", host="rack-1")
+    ids = {"user": user, "misspelt": misspelt, "platform": platform}
+    return {**ids, "started": under_way, "pending": pending["id"]}
+
+
+@pytest.mark.parametrize("bad", [*NAMES, *FORMS, *VALUES, *STATES, *POLICIES], ids=lambda bad: bad.what)
+def test_bad_input_is_explained_and_changes_nothing(service: Service, known: dict[str, str], bad: Bad) -> None:
+    before = everything(service, WEB, BATCH)
+    refused = service.control("POST", bad.path.format(**known), bad.body)
+    assert (refused.status, refused.headers["content-type"]) == (bad.family[0], "application/problem+json")
+    found = refused.json()
+    assert (found["status"], found["title"]) == bad.family
+    for words in bad.words:
+        assert words.format(**known) in found["detail"]
+    assert everything(service, WEB, BATCH) == before
+
+
+def test_ten_thousand_vms_are_too_many_for_one_request(make_service: Callable[..., Service]) -> None:
+    service = make_service("--clock", "virtual", fleet='[[vm]]\nname = "vm-{n}"\ncount = 10000\n')
+    names = [f"vm-{number}" for number in range(10_000)]
+    before = everything(service)
+    refused = service.control("POST", OPERATIONS, {"cause": "restart", "vms": names})
+    assert (refused.status, refused.json()["title"]) == INVALID
+    detail = refused.json()["detail"]
+    assert "10,000 VMs are too many for one request: at most 1,000." in detail
+    assert "rollout" in detail, "which is how so many are done"
+    assert everything(service) == before
+    assert len(ask(service, "restart", *names[:1000])) == 1000

@@ -1,0 +1,262 @@
+"""Every cause from request to removal in virtual time, as VMs inside and outside its scope see it at each version."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from acceptance.causes import (
+    NEWEST,
+    OLDEST,
+    advance,
+    ask,
+    check_document,
+    document,
+    get,
+    incarnation,
+    running,
+    say,
+    started,
+    time_of,
+    whole_event,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from running import Service
+
+MINUTE = timedelta(minutes=1)
+ALONE, TOGETHER, EACH = ((0,),), ((0, 1),), ((0,), (1,))
+"""Which of the two VMs on the host are told of, and which of them in one event."""
+
+
+class Story(NamedTuple):
+    """What a cause must look like."""
+
+    name: str
+    cause: str
+    notice: timedelta
+    settle: timedelta
+    kind: str
+    description: str
+    source: str
+    duration: int = -1
+    hits: tuple[tuple[int, ...], ...] = ALONE
+    host: bool = False
+    asked: tuple[tuple[str, str], ...] = ()
+    group: str = "availability-set"
+    priority: str = "regular"
+
+
+UPDATE = "Host server is undergoing maintenance."
+MIGRATION = "Virtual machine is being paused because of a memory-preserving Live Migration operation."
+RESTART = "Virtual machine is going to be restarted as requested by authorized user."
+REDEPLOY = "Virtual machine is going to be redeployed as requested by authorized user."
+FAILURE = "Virtual machine has encountered a failure."
+REPAIR = "Host server is undergoing an emergency repair."
+
+FIFTEEN, TEN, FIVE, NONE, WEEK = 15 * MINUTE, 10 * MINUTE, 5 * MINUTE, 0 * MINUTE, timedelta(days=7)
+HALF = timedelta(seconds=30)
+
+STORIES = (
+    Story("restart", "restart", FIFTEEN, TEN, "Reboot", RESTART, "User"),
+    Story("restarts", "restart", FIFTEEN, TEN, "Reboot", RESTART, "User", hits=EACH),
+    Story("redeploy", "redeploy", TEN, TEN, "Redeploy", REDEPLOY, "User"),
+    Story("freeze", "host-update", FIFTEEN, TEN, "Freeze", UPDATE, "Platform", 9, TOGETHER, host=True),
+    Story(
+        *("long", "host-update", FIFTEEN, TEN, "Freeze", UPDATE, "Platform", 30, TOGETHER),
+        host=True,
+        asked=(("type", "freeze"), ("duration", "30s")),
+    ),
+    Story(
+        *("reboot", "host-update", FIFTEEN, TEN, "Reboot", UPDATE, "Platform"),
+        hits=TOGETHER,
+        host=True,
+        asked=(("type", "Reboot"),),
+    ),
+    Story("migration", "live-migration", FIFTEEN, FIVE, "Freeze", MIGRATION, "Platform", 5, TOGETHER),
+    Story("degraded", "degraded-hardware", WEEK, TEN, "Redeploy", "", "Platform", hits=EACH, host=True),
+    Story("failure", "hardware-failure", NONE, TEN, "Redeploy", FAILURE, "Platform", hits=TOGETHER, host=True),
+    Story(
+        *("failed", "hardware-failure", NONE, TEN, "Reboot", FAILURE, "Platform"),
+        hits=TOGETHER,
+        host=True,
+        asked=(("type", "reboot"),),
+    ),
+    Story("repair", "emergency-repair", FIFTEEN, TEN, "Reboot", REPAIR, "Platform", hits=TOGETHER, host=True),
+    Story("eviction", "eviction", HALF, MINUTE, "Preempt", "", "Platform", priority="spot"),
+    Story("delete", "delete", TEN, MINUTE, "Terminate", "", "User", group="scale-set"),
+    Story("scalein", "scale-in", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
+    Story("ill", "instance-repair", TEN, MINUTE, "Terminate", "", "Platform", group="scale-set"),
+)
+NOTICED = [story for story in STORIES if story.notice]
+COURSES = ("due", "early", "cancelled")
+
+
+def group_of(story: Story, course: str) -> str:
+    return f"{story.name}-{course}"
+
+
+def part_of_fleet(number: int, story: Story, course: str) -> str:
+    """A group over two hosts, two of its VMs on the first, and a stranger beside the third.
+
+    Each part has a zone of its own: what is moved in one story never comes to stand on the hosts of another.
+    """
+    name = group_of(story, course)
+    vm_name = "" if story.group == "scale-set" else f'name = "{name}_{{n}}"'
+    terminate_notice = 'terminate_notice = "PT10M"' if story.group == "scale-set" else ""
+    return f"""
+[[host]]
+name = "{name}-a"
+[[host]]
+name = "{name}-b"
+[[group]]
+name = "{name}"
+kind = "{story.group}"
+update_domains = 2
+{terminate_notice}
+[[vm]]
+group = "{name}"
+{vm_name}
+count = 3
+hosts = ["{name}-a", "{name}-a", "{name}-b"]
+addresses = "127.1.{number}.1-127.1.{number}.3"
+zone = "{name}"
+priority = "{story.priority}"
+[[vm]]
+name = "{name}-outside"
+host = "{name}-b"
+address = "127.1.{number}.9"
+zone = "{name}"
+"""
+
+
+PARTS = [(story, course) for story in STORIES for course in COURSES]
+FLEET = "".join(part_of_fleet(number, *part) for number, part in enumerate(PARTS))
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(tmp_path_factory.mktemp("causes"), FLEET) as found:
+        yield found
+
+
+class Scene:
+    """A story at play: what its group is told, and that nobody else is."""
+
+    def __init__(self, service: Service, story: Story, course: str) -> None:
+        self.service, self.story = service, story
+        self.name = group_of(story, course)
+        number = PARTS.index((story, course))
+        self.inside = [f"127.1.{number}.{last}" for last in (1, 2, 3)]
+        self.outside = f"127.1.{number}.9"
+        self.number = incarnation(service, self.inside[0])
+        self.strangers = document(service, self.outside)
+        assert self.number == 0
+        self.told: list[dict[str, Any]] = []
+
+    def begin(self) -> None:
+        story = self.story
+        names = [f"{self.name}_{number}" for number in range(2)]
+        target = {"host": f"{self.name}-a"} if story.host else {"vms": names[: sum(map(len, story.hits))]}
+        operations = ask(self.service, story.cause, **target, **dict(story.asked))
+        self.ids = [event["id"] for operation in operations for event in operation["events"]]
+        not_before = time_of(self.service) + story.notice
+        self.told = [self.event(event_id, hit, not_before) for event_id, hit in zip(self.ids, story.hits, strict=True)]
+        self.number += len(self.told)
+
+    def event(self, event_id: str, hit: tuple[int, ...], not_before: datetime) -> dict[str, Any]:
+        story = self.story
+        resources = [f"{self.name}_{number}" for number in hit]
+        return whole_event(event_id, story.kind, resources, not_before, story.description, story.source, story.duration)
+
+    def start(self) -> None:
+        self.told = [started(event) for event in self.told]
+
+    def end(self) -> None:
+        self.number += len(self.told)
+        self.told = []
+
+    def check(self) -> None:
+        first, *others = self.callers()
+        check_document(self.service, first, self.number, self.told)
+        for address in others:
+            check_document(self.service, address, self.number, self.told, (OLDEST, NEWEST))
+        assert document(self.service, self.outside) == self.strangers, "who is outside the scope sees nothing"
+
+    def callers(self) -> list[str]:
+        """Who still gets an answer: all, but for a VM that was deleted."""
+        return self.inside[1:] if self.story.kind == "Terminate" and not self.told else self.inside
+
+
+def pass_just(scene: Scene, length: timedelta) -> None:
+    """Let the length pass but for a second, in which nothing may happen; then that second."""
+    advance(scene.service, length - timedelta(seconds=1))
+    scene.check()
+    advance(scene.service, timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("story", NOTICED, ids=lambda story: story.name)
+def test_unapproved_it_is_scheduled_starts_when_due_and_disappears_when_settled(service: Service, story: Story) -> None:
+    scene = Scene(service, story, "due")
+    scene.check()
+    scene.begin()
+    scene.check()
+    pass_just(scene, story.notice)
+    scene.start()
+    scene.number += len(scene.told)
+    scene.check()
+    pass_just(scene, story.settle)
+    scene.end()
+    scene.check()
+
+
+@pytest.mark.parametrize("story", NOTICED, ids=lambda story: story.name)
+def test_approved_by_a_vm_of_the_scope_that_is_not_hit_it_starts_at_once(service: Service, story: Story) -> None:
+    scene = Scene(service, story, "early")
+    scene.begin()
+    advance(service, story.notice / 2)
+    scene.check()
+    assert service.approve(*scene.ids, source=scene.outside).status == 400, "not by who is outside the scope"
+    scene.check()
+    answer = service.approve(*scene.ids, source=scene.inside[2])
+    assert (answer.status, answer.body) == (200, b"")
+    scene.start()
+    scene.number += len(scene.told)
+    scene.check()
+    pass_just(scene, story.settle)
+    scene.end()
+    scene.check()
+
+
+@pytest.mark.parametrize("story", [story for story in STORIES if not story.notice], ids=lambda story: story.name)
+def test_a_failure_is_never_scheduled_it_has_started(service: Service, story: Story) -> None:
+    scene = Scene(service, story, "due")
+    scene.begin()
+    scene.start()
+    scene.check()
+    refused = service.control("POST", f"/v1/events/{scene.ids[0]}/cancel")
+    assert (refused.status, refused.json()["title"]) == (409, "Conflict")
+    assert service.approve(*scene.ids, source=scene.inside[0]).status == 200, "a client approves whatever it sees"
+    pass_just(scene, story.settle)
+    scene.end()
+    scene.check()
+
+
+@pytest.mark.parametrize("story", NOTICED, ids=lambda story: story.name)
+def test_cancelled_it_disappears_and_nothing_happens_to_the_vms(service: Service, story: Story) -> None:
+    scene = Scene(service, story, "cancelled")
+    names = [f"{scene.name}_{number}" for number in range(3)]
+    before = [(vm["host"], vm["state"]) for name in names for vm in (get(service, f"vms/{name}"),)]
+    scene.begin()
+    advance(service, story.notice / 2)
+    for event_id in scene.ids:
+        assert say(service, event_id, "cancel")["status"] == "cancelled"
+    scene.end()
+    check_document(service, scene.inside[0], scene.number, [])
+    advance(service, story.notice + story.settle)
+    check_document(service, scene.inside[0], scene.number, [])
+    assert [(vm["host"], vm["state"]) for name in names for vm in (get(service, f"vms/{name}"),)] == before

@@ -1,0 +1,250 @@
+"""Bringing things about from the command line: every noun, dry runs, watching, and questions."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from running import FOREWARN, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+
+[[group]]
+name = "pool"
+kind = "scale-set"
+terminate_notice = "PT10M"
+
+[[host]]
+name = "rack-1-a"
+[[host]]
+name = "rack-1-b"
+[[host]]
+name = "rack-1-c"
+
+[[vm]]
+name = "web-{n}"
+group = "web"
+count = 2
+hosts = ["rack-1-a", "rack-1-b"]
+addresses = "127.0.0.1-127.0.0.2"
+
+[[vm]]
+group = "pool"
+count = 3
+priority = "spot"
+hosts = ["rack-1-a", "rack-1-b", "rack-1-c"]
+addresses = "127.0.0.11-127.0.0.13"
+
+[[vm]]
+name = "quiet"
+host = "rack-1-a"
+"""
+POOL = "127.0.0.11"
+
+
+@pytest.fixture
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "fleet.toml").write_text(FLEET)
+    started = Service(folder).start("--clock", "virtual", "--fleet", str(folder / "fleet.toml"))
+    started.document()
+    started.document(source=POOL)
+    yield started
+    started.stop()
+
+
+def run(service: Service, *arguments: str, code: int = 0) -> str:
+    result = service.cli(*arguments)
+    assert result.returncode == code, result.stderr
+    return result.stdout if code == 0 else result.stderr
+
+
+def parsed(service: Service, *arguments: str) -> Any:
+    return json.loads(run(service, *arguments, "--json"))
+
+
+def only_event(service: Service) -> str:
+    (event,) = parsed(service, "event", "list")["events"]
+    return str(event["id"])
+
+
+def test_a_dry_run_says_who_would_be_told_what_and_changes_nothing(service: Service) -> None:
+    before = service.control("GET", "/v1/operations?all=true").body
+    said = run(service, "host", "update", "rack-1-a", "--impact", "freeze", "--duration", "7s", "--dry-run")
+    assert said.startswith("Dry run: nothing is changed.\n")
+    assert "quiet has never asked: no notice" in said
+    assert "Freeze scheduled for web-0: host-update of rack-1-a (web-0, pool_0, quiet), not before " in said
+    assert "event " not in said, "there is none to name"
+    for arguments in (
+        ("vm", "restart", "web-0"),
+        ("vm", "redeploy", "web-0"),
+        ("vm", "migrate", "web-0", "web-1"),
+        ("vm", "evict", "pool_0"),
+        ("vm", "rebalance", "pool_0"),
+        ("vm", "delete", "pool_0", "--as", "scale-in"),
+        ("host", "repair", "rack-1-a"),
+        ("host", "degrade", "rack-1-a", "--in", "3d"),
+        ("host", "fail", "rack-1-a", "--as", "reboot"),
+        ("host", "return", "rack-1-a"),
+        ("rollout", "start", "--hosts", "rack-*"),
+    ):
+        assert run(service, *arguments, "--dry-run")
+    assert service.control("GET", "/v1/operations?all=true").body == before
+    assert parsed(service, "host", "show", "rack-1-a")["state"] == "in-use"
+
+
+def test_hosts_from_the_command_line(service: Service) -> None:
+    assert "rack-1-c" in run(service, "host", "list")
+    run(service, "host", "degrade", "rack-1-a", "--in", "2d")
+    assert "degraded" in run(service, "host", "list")
+    assert "degraded-hardware" in run(service, "host", "show", "rack-1-a")
+    assert "in-use" in run(service, "host", "return", "rack-1-a")
+    assert parsed(service, "event", "list")["events"] == []
+    said = run(service, "host", "fail", "rack-1-b", "--as", "redeploy")
+    assert "Redeploy started for web-1" in said
+    assert "web-1 goes to " in said
+    assert "There is no host 'rack-1-x'. Did you mean 'rack-1-a'?" in run(
+        service, "host", "update", "rack-1-x", code=3
+    ).replace("rack-1-b", "rack-1-a").replace("rack-1-c", "rack-1-a")
+    assert "duration '0s' does not fit" in run(service, "host", "update", "rack-1-a", "--duration", "0s", code=2)
+
+
+def test_an_event_is_postponed_and_explained(service: Service) -> None:
+    run(service, "vm", "migrate", "web-0")
+    event = only_event(service)
+    said = run(service, "event", "explain", event)
+    assert "live-migration. The VM is moved to another host while it runs." in said
+    assert "[ ] approval of web, until " in said
+    assert "Next: It starts when nothing is left to wait for. At the latest " in said
+    assert "(in 2h15m)" in run(service, "event", "postpone", event, "--by", "2h", "--dry-run")
+    assert "(in 15m)" in run(service, "event", "show", event)
+    assert "(in 2h15m)" in run(service, "event", "postpone", event, "--by", "2h")
+    assert "is after its deadline" in run(service, "event", "postpone", event, "--by", "30d", code=4)
+    assert "--by LENGTH or --until MOMENT" in run(service, "event", "postpone", event, code=2)
+    service.approve(event)
+    assert "Started" in service.request().body.decode()
+    assert "[x] the fabric to migrate: done " in run(service, "event", "explain", event)
+
+
+def test_watching_shows_each_change_until_it_is_over(service: Service) -> None:
+    watching = subprocess.Popen(
+        [FOREWARN, "vm", "restart", "web-0", "--wait"], env=service.environment, stdout=subprocess.PIPE, text=True
+    )
+    assert watching.stdout is not None
+    lines = iter(watching.stdout.readline, "")
+    assert next(line for line in lines if "scheduled; not approved by web" in line)
+    service.advance("15m")
+    assert next(line for line in lines if "carried out" in line) == "restart of web-0: carried out, settling\n"
+    service.advance("10m")
+    assert next(lines) == "restart of web-0: done\n"
+    assert watching.wait() == 0
+    watching.stdout.close()
+
+
+def test_watching_something_that_is_cancelled_ends_with_its_code(service: Service) -> None:
+    watching = subprocess.Popen(
+        [FOREWARN, "vm", "restart", "web-0", "--wait"],
+        env=service.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert watching.stdout is not None
+    assert next(line for line in iter(watching.stdout.readline, "") if "scheduled" in line and ": " in line)
+    assert next(line for line in iter(watching.stdout.readline, "") if "not approved" in line)
+    run(service, "event", "cancel", only_event(service))
+    assert "forewarn: restart of web-0 was cancelled." in watching.stdout.read()
+    assert watching.wait() == 4
+    watching.stdout.close()
+
+
+def test_a_rollout_from_plan_to_end(service: Service) -> None:
+    plan = run(service, "rollout", "start", "--hosts", "rack-1-[ab]", "--budget", "1", "--dry-run")
+    assert "2 hosts in 2 waves: Freeze of 9s, one host at a time." in plan
+    assert "web UD 0" in plan
+    assert "Expected end" in plan
+    started = parsed(service, "rollout", "start", "--hosts", "rack-1-[ab]", "--budget", "1", "--pause", "5m")
+    rollout = started["id"]
+    assert "rack-1-[ab]" in run(service, "rollout", "list")
+    run(service, "rollout", "pause", rollout[:8])
+    service.advance("2h")
+    assert "paused" in run(service, "rollout", "show", rollout)
+    assert "1 hosts in 1 waves" in run(service, "rollout", "show", rollout, "--plan")
+    run(service, "rollout", "resume", rollout)
+    assert "already being walked" in run(service, "rollout", "start", "--hosts", "rack-1-b", code=4)
+    service.advance("2h")
+    assert parsed(service, "rollout", "show", rollout)["stage"] == "done"
+    assert "No rollout is under way." in run(service, "rollout", "list")
+    assert "is done: it cannot be cancelled" in run(service, "rollout", "cancel", rollout, code=4)
+    assert "No host matches 'rock-*'." in run(service, "rollout", "start", "--hosts", "rock-*", code=2)
+
+
+def test_policy_is_changed_at_run_time(service: Service) -> None:
+    assert "PT10M" in run(service, "group", "list")
+    said = run(service, "group", "policy", "web", "--window", "sat 02:00 4h", "--auto-approve", "reboot,redeploy")
+    assert "sat 02:00 4h UTC" in said
+    assert "reboot, redeploy" in said
+    assert "off" in run(service, "group", "policy", "pool", "--terminate-notice", "off")
+    assert "any time" in run(service, "group", "policy", "web", "--no-windows", "--auto-approve", "none")
+    assert "PT5M to PT15M" in run(service, "group", "policy", "pool", "--terminate-notice", "1h", code=2)
+    assert "Did you mean 'sat'?" in run(service, "group", "policy", "web", "--window", "saz 02:00 4h", code=2)
+    assert "no scale set" in run(service, "group", "policy", "web", "--terminate-notice", "PT5M", code=2)
+    assert "There is no group 'wbe'. Did you mean 'web'?" in run(service, "group", "show", "wbe", code=3)
+
+
+def test_who_does_it_by_hand_says_when_it_is_done(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("manual")
+    (folder / "fleet.toml").write_text(FLEET)
+    fleet = str(folder / "fleet.toml")
+    service = Service(folder).start("--clock", "virtual", "--fabric", "manual", "--fleet", fleet)
+    try:
+        service.document()
+        run(service, "vm", "restart", "web-0")
+        service.approve(only_event(service))
+        (operation,) = parsed(service, "operation", "list")["operations"]
+        service.advance("5h")
+        assert service.document()["Events"][0]["EventStatus"] == "Started", "nobody has said that it is done"
+        assert "progress" in run(service, "operation", "show", operation["id"][:8])
+        assert "done" in run(service, "operation", "done", operation["id"][:8])
+        assert service.document()["Events"] == []
+        run(service, "vm", "redeploy", "web-0")
+        service.approve(only_event(service))
+        (operation,) = parsed(service, "operation", "list")["operations"]
+        assert "failed: no power" in run(service, "operation", "failed", operation["id"], "--why", "no power")
+        assert service.document()["Events"] == []
+        assert parsed(service, "vm", "show", "web-0")["host"] == "rack-1-a", "it was not moved"
+        run(service, "vm", "restart", "web-0")
+        (operation,) = parsed(service, "operation", "list")["operations"]
+        assert "is pending" in run(service, "operation", "done", operation["id"], code=4)
+        assert "cancelled" in run(service, "operation", "cancel", operation["id"])
+        assert "is cancelled: nothing more" in run(service, "operation", "done", operation["id"], code=4)
+    finally:
+        service.stop()
+
+
+@pytest.mark.parametrize(("answer", "deleted"), [("n", False), ("y", True)])
+def test_what_cannot_be_undone_is_asked_on_a_terminal(service: Service, answer: str, deleted: bool) -> None:
+    """Elsewhere nothing asks: every other test of this file has no terminal."""
+    main, terminal = pty.openpty()
+    asking = subprocess.Popen(
+        [FOREWARN, "vm", "delete", "pool_2"], env=service.environment, stdin=terminal, stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    seen = b""
+    while b"Delete pool_2? [y/N]" not in seen:
+        seen += os.read(main, 1000)
+    os.write(main, answer.encode() + b"\n")
+    asking.wait()
+    os.close(main)
+    assert bool(parsed(service, "event", "list")["events"]) is deleted

@@ -1,0 +1,223 @@
+"""Deletions: who is told of them, when the VM leaves, and how those that are told for the same moment go together."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from acceptance.causes import (
+    PATIENT,
+    advance,
+    ask,
+    ask_one,
+    document,
+    event_ids,
+    events,
+    get,
+    history,
+    incarnation,
+    rfc1123,
+    running,
+    say,
+    statuses,
+    time_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from running import Service
+
+SETS = ("alone", "both", "cancel", "due", "later", "others", "named", "policy", "silent")
+"""Scale sets with terminate notices, one for each test."""
+TEN = timedelta(minutes=10)
+
+
+def scale_set(name: str, number: int, notice: str = 'terminate_notice = "PT10M"') -> str:
+    return f"""
+[[group]]
+name = "{name}"
+kind = "scale-set"
+{notice}
+[[vm]]
+group = "{name}"
+count = 3
+hosts = ["rack-{name}"]
+addresses = "127.2.{number}.1-127.2.{number}.3"
+[[host]]
+name = "rack-{name}"
+"""
+
+
+FLEET = (
+    "".join(scale_set(name, number) for number, name in enumerate(SETS))
+    + scale_set("quiet", 100, notice="")
+    + """
+[[group]]
+name = "pair"
+kind = "availability-set"
+[[vm]]
+group = "pair"
+name = "pair-{n}"
+count = 2
+addresses = "127.2.101.1-127.2.101.2"
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(tmp_path_factory.mktemp("deletion"), FLEET) as found:
+        yield found
+
+
+def member(name: str, number: int) -> str:
+    return f"127.2.{100 if name == 'quiet' else SETS.index(name)}.{number + 1}"
+
+
+def delete_two(service: Service, name: str) -> list[str]:
+    """The events of two deletions for the same moment."""
+    document(service, member(name, 2))
+    operations = ask(service, "delete", f"{name}_0", f"{name}_1")
+    assert statuses(service, member(name, 2)) == {f"{name}_0": "Scheduled", f"{name}_1": "Scheduled"}
+    assert incarnation(service, member(name, 2)) == 2, "each has an event of its own"
+    return [event_id for operation in operations for event_id in event_ids(operation).values()]
+
+
+def names(service: Service) -> list[str]:
+    return [vm["name"] for vm in get(service, "vms")["vms"]]
+
+
+# --- Who is told, and when it leaves --------------------------------------------------------------------
+
+
+def test_a_deleted_vm_leaves_the_fleet_when_its_event_does(service: Service) -> None:
+    document(service, member("alone", 0))
+    ask(service, "delete", "alone_0")
+    advance(service, TEN + timedelta(seconds=59))
+    assert statuses(service, member("alone", 0)) == {"alone_0": "Started"}, "it is still answered"
+    assert get(service, "vms/alone_0")["events"]
+    advance(service, timedelta(seconds=1))
+    assert document(service, member("alone", 1)) == {"DocumentIncarnation": 3, "Events": []}
+    assert "alone_0" not in names(service)
+    assert service.control("GET", "/v1/vms/alone_0").status == 404
+    assert service.request(source=member("alone", 0)).status == 404, "nobody is at its address any more"
+    assert get(service, "hosts/rack-alone")["vms"] == ["alone_1", "alone_2"]
+
+
+def test_what_else_was_scheduled_for_a_deleted_vm_is_withdrawn_unless_it_names_others(service: Service) -> None:
+    address = member("named", 2)
+    document(service, address)
+    ask(service, "host-update", host="rack-named", notice="2h")
+    restart = ask_one(service, "restart", "named_0", notice="2h")
+    (deletion_id,) = event_ids(ask_one(service, "delete", "named_0")).values()
+    say(service, deletion_id, "approve")
+    advance(service, timedelta(minutes=1))
+    assert statuses(service, address) == {"named_0,named_1,named_2": "Scheduled"}, "what an event names never changes"
+    assert ("cancelled", "named_0: it is deleted") in history(service, restart)
+
+
+def test_the_notice_is_that_of_the_set_and_can_be_changed_while_it_runs(service: Service) -> None:
+    address = member("policy", 2)
+    document(service, address)
+    for number, (notice, minutes) in enumerate((("PT5M", 5), ("PT15M", 15), ("PT7M30S", 7.5))):
+        answer = service.control("POST", "/v1/groups/policy/policy", {"terminate_notice": notice})
+        assert answer.json()["terminate_notice"] == notice
+        ask(service, "scale-in", f"policy_{number}")
+        assert events(service, address)[-1]["NotBefore"] == rfc1123(time_of(service) + timedelta(minutes=minutes))
+
+
+@pytest.mark.parametrize(
+    ("vm", "address", "why"),
+    [
+        ("quiet_0", member("quiet", 1), "quiet has no terminate notices: no notice"),
+        ("pair-0", "127.2.101.2", "pair has no terminate notices: no notice"),
+        ("silent_0", None, "silent has never asked: no notice"),
+    ],
+)
+def test_who_has_no_notices_or_never_asked_is_deleted_at_once_and_told_nothing(
+    service: Service, vm: str, address: str | None, why: str
+) -> None:
+    before = document(service, address) if address else None
+    operation = ask_one(service, "delete", vm)
+    assert (operation["events"], operation["not_told"]) == ([], {get(service, f"vms/{vm}")["group"]: why})
+    assert operation["progress"] == "started"
+    assert ("not told", why) in history(service, operation)
+    advance(service, timedelta(minutes=1))
+    assert vm not in names(service)
+    if address:
+        assert document(service, address) == before
+
+
+def test_a_deletion_that_nobody_was_told_of_cannot_be_asked_for_twice_either(service: Service) -> None:
+    ask(service, "delete", "quiet_2")
+    second = service.control("POST", "/v1/operations", {"cause": "delete", "vms": ["quiet_2"]})
+    assert (second.status, second.json().get("title")) == (409, "Conflict")
+
+
+# --- Those that are told for the same moment ------------------------------------------------------------
+
+
+def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Service) -> None:
+    first, second = delete_two(service, "both")
+    address = member("both", 2)
+    assert service.approve(first, source=address).status == 200
+    advance(service, timedelta(minutes=5))
+    assert statuses(service, address) == {"both_0": "Scheduled", "both_1": "Scheduled"}
+    assert incarnation(service, address) == 2
+    words = [wait["words"] for wait in get(service, f"events/{first}/explain")["waits"] if wait["what"] == "deletion"]
+    assert words == ["deletions told for the same moment go together: both_1"]
+    assert service.approve(second, source=address).status == 200
+    assert statuses(service, address) == {"both_0": "Started", "both_1": "Started"}
+    assert incarnation(service, address) == 4
+    advance(service, timedelta(minutes=1))
+    assert document(service, address) == {"DocumentIncarnation": 6, "Events": []}
+    assert get(service, "hosts/rack-both")["vms"] == ["both_2"]
+
+
+def test_an_approved_deletion_goes_when_the_other_is_cancelled(service: Service) -> None:
+    first, second = delete_two(service, "cancel")
+    say(service, first, "approve")
+    say(service, second, "cancel")
+    assert statuses(service, member("cancel", 2)) == {"cancel_0": "Started"}
+
+
+def test_an_approved_deletion_goes_when_the_other_has_timed_out(service: Service) -> None:
+    first, _ = delete_two(service, "due")
+    say(service, first, "approve")
+    advance(service, TEN - timedelta(seconds=1))
+    assert statuses(service, member("due", 2)) == {"due_0": "Scheduled", "due_1": "Scheduled"}
+    advance(service, timedelta(seconds=1))
+    assert statuses(service, member("due", 2)) == {"due_0": "Started", "due_1": "Started"}, "deletion is certain then"
+
+
+def test_deletions_told_for_other_moments_or_other_sets_do_not_wait(service: Service) -> None:
+    document(service, member("others", 2))
+    (later_id, *_) = delete_two(service, "later")
+    ask(service, "delete", "others_0")
+    advance(service, timedelta(seconds=1))
+    (third_id,) = event_ids(ask_one(service, "delete", "later_2")).values()
+    say(service, third_id, "approve")
+    found = {"later_0": "Scheduled", "later_1": "Scheduled", "later_2": "Started"}
+    assert statuses(service, member("later", 0)) == found
+    say(service, later_id, "approve")
+    assert statuses(service, member("later", 0)) == found
+    assert statuses(service, member("others", 2)) == {"others_0": "Scheduled"}
+
+
+def test_an_approved_deletion_goes_when_the_other_vm_is_taken_out_of_the_fleet(
+    make_service: Callable[..., Service],
+) -> None:
+    """Nobody is left whom it could wait for."""
+    service = make_service(*PATIENT, fleet=scale_set("alone", 0))
+    first, second = delete_two(service, "alone")
+    say(service, first, "approve")
+    smaller = scale_set("alone", 0).replace("count = 3", "count = 1").encode()
+    smaller += b'[[vm]]\ngroup = "alone"\nname = "alone_2"\nhost = "rack-alone"\naddress = "127.2.0.3"\n'
+    applied = service.control("PUT", "/v1/fleet?force=true", smaller)
+    assert (applied.status, applied.json()["removed"]) == (200, ["alone_1"])
+    told: Any = {event["id"]: event["status"] for event in get(service, "events?all=true")["events"]}
+    assert told[second] == "cancelled"
+    assert statuses(service, member("alone", 2)) == {"alone_0": "Started"}

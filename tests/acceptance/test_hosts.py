@@ -1,0 +1,265 @@
+"""What is true of hosts afterwards: who stands where, which are out of use, and who waits for whom on shared ones."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from acceptance.causes import (
+    PATIENT,
+    advance,
+    ask,
+    ask_one,
+    document,
+    domains_hold,
+    event_ids,
+    events,
+    get,
+    history,
+    incarnation,
+    rfc1123,
+    say,
+    statuses,
+    time_of,
+    where,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from running import Service
+
+WEB, MAIL, SOLO, IDLE = "127.0.0.10", "127.0.0.20", "127.0.0.30", "127.0.0.31"
+
+FLEET = """
+[[host]]
+name = "rack-1"
+[[host]]
+name = "rack-2"
+[[host]]
+name = "rack-3"
+[[host]]
+name = "rack-4"
+[[host]]
+name = "rack-5"
+
+[[group]]
+name = "web"
+kind = "availability-set"
+update_domains = 3
+
+[[group]]
+name = "mail"
+kind = "availability-set"
+
+[[vm]]
+group = "web"
+name = "web-{n}"
+count = 4
+hosts = ["rack-1", "rack-2", "rack-3", "rack-1"]
+addresses = "127.0.0.10-127.0.0.13"
+
+[[vm]]
+group = "mail"
+name = "mail-0"
+host = "rack-1"
+address = "127.0.0.20"
+
+[[vm]]
+name = "solo"
+host = "rack-1"
+address = "127.0.0.30"
+priority = "spot"
+
+[[vm]]
+name = "idle"
+host = "rack-5"
+address = "127.0.0.31"
+"""
+"""rack-1 is shared by three scopes, rack-4 is empty, and rack-5 has room for anybody."""
+
+FULL_FLEET = """
+[[host]]
+name = "left"
+[[host]]
+name = "right"
+[[group]]
+name = "web"
+kind = "availability-set"
+update_domains = 2
+[[vm]]
+group = "web"
+name = "web-{n}"
+count = 4
+hosts = ["left", "right"]
+addresses = "127.0.0.10-127.0.0.13"
+"""
+"""Two hosts, each with one of two update domains: neither can take what is on the other."""
+
+
+@pytest.fixture
+def service(make_service: Callable[..., Service]) -> Service:
+    found = make_service(*PATIENT, fleet=FLEET)
+    for address in (WEB, MAIL, SOLO, IDLE):
+        document(found, address)
+    return found
+
+
+def carried_out(service: Service, *operations: dict[str, Any]) -> None:
+    """Approve the operations, and let them be carried out: no time passes."""
+    for operation in operations:
+        for event_id in event_ids(operation).values():
+            say(service, event_id, "approve")
+    service.advance("0s")
+
+
+# --- Who stands where -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cause", ["live-migration", "redeploy"])
+def test_moved_vms_are_on_other_hosts_where_their_domains_hold(service: Service, cause: str) -> None:
+    """The empty host is the best for all of them, but it can take one update domain of the group alone."""
+    operations = ask(service, cause, "web-0", "web-1", "web-2", "web-3")
+    together = [operation["vms"] for operation in operations]
+    assert together == (
+        [["web-0", "web-3"], ["web-1"], ["web-2"]]
+        if cause == "live-migration"
+        else [["web-0"], ["web-1"], ["web-2"], ["web-3"]]
+    ), "what is on one host is frozen together, and a user's VMs are each by itself"
+    before = where(service)
+    carried_out(service, *operations)
+    after = where(service)
+    assert all(after[f"web-{number}"] != before[f"web-{number}"] for number in range(4))
+    assert after["web-0"] == "rack-4", "the emptiest that fits"
+    assert [after[name] for name in ("mail-0", "solo", "idle")] == ["rack-1", "rack-1", "rack-5"]
+    assert domains_hold(service)
+    assert get(service, "vms/web-0")["home"] == "rack-1"
+    assert ("carried out", f"{cause}: web-1 to {after['web-1']}") in history(service, operations[1])
+
+
+def test_where_no_host_fits_a_spare_one_is_added_and_said(make_service: Callable[..., Service]) -> None:
+    service = make_service(*PATIENT, fleet=FULL_FLEET)
+    document(service, WEB)
+    expected = ask_one(service, "live-migration", "web-0", dry_run=True)
+    assert expected["destinations"] == {"web-0": None}, "no host fits as it is"
+    operation = ask_one(service, "live-migration", "web-0")
+    assert [host["name"] for host in get(service, "hosts")["hosts"]] == ["left", "right"]
+    carried_out(service, operation)
+    assert where(service)["web-0"] == "spare-1"
+    spare = get(service, "hosts/spare-1")
+    assert (spare["state"], spare["spare"], spare["vms"]) == ("in-use", True, ["web-0"])
+    assert ("spare host added", "spare-1: no host in use fits web-0") in history(service, operation)
+    second = ask_one(service, "redeploy", "web-2")
+    assert second["destinations"] == {"web-2": "spare-1"}
+    carried_out(service, second)
+    assert where(service)["web-2"] == "spare-1", "the spare host is a host like any other"
+    assert domains_hold(service)
+
+
+# --- Degraded -------------------------------------------------------------------------------------------
+
+
+def test_a_degraded_host_takes_nobody_until_it_is_returned(service: Service) -> None:
+    assert ask(service, "degraded-hardware", host="rack-4") == [], "nobody is on it, so nobody is told"
+    assert get(service, "hosts/rack-4")["state"] == "degraded"
+    carried_out(service, ask_one(service, "redeploy", "solo"))
+    assert where(service)["solo"] != "rack-4", "the empty host is out of use"
+    returned = service.control("POST", "/v1/hosts/rack-4/return")
+    assert (returned.status, returned.json()["state"]) == (200, "in-use")
+    carried_out(service, ask_one(service, "redeploy", "solo"))
+    assert where(service)["solo"] == "rack-4"
+
+
+def test_of_a_degraded_host_each_vm_goes_by_itself_when_approved_or_due(service: Service) -> None:
+    now = time_of(service)
+    operations = ask(service, "degraded-hardware", host="rack-1", notice="2d")
+    assert [operation["vms"] for operation in operations] == [["web-0"], ["web-3"], ["mail-0"], ["solo"]]
+    due = rfc1123(now + timedelta(days=2))
+    assert {event["NotBefore"] for address in (WEB, MAIL, SOLO) for event in events(service, address)} == {due}
+    carried_out(service, operations[0])
+    assert statuses(service, WEB) == {"web-0": "Started", "web-3": "Scheduled"}
+    assert (where(service)["web-0"], where(service)["web-3"]) == ("rack-4", "rack-1")
+    advance(service, timedelta(days=2))
+    assert statuses(service, WEB) == {"web-3": "Started"}
+    assert get(service, "hosts/rack-1")["vms"] == []
+    assert get(service, "hosts/rack-1")["state"] == "degraded", "it is empty, not well"
+    assert domains_hold(service)
+
+
+@pytest.mark.parametrize("cause", ["redeploy", "live-migration"])
+def test_moving_the_vm_settles_degraded_hardware_early(service: Service, cause: str) -> None:
+    degraded = ask_one(service, "degraded-hardware", host="rack-2")
+    before = incarnation(service, WEB)
+    moving = ask_one(service, cause, "web-1")
+    told = [(event["EventType"], event["Resources"], event["EventStatus"]) for event in events(service, WEB)]
+    kind = "Redeploy" if cause == "redeploy" else "Freeze"
+    assert told == [("Redeploy", ["web-1"], "Scheduled"), (kind, ["web-1"], "Scheduled")]
+    carried_out(service, moving)
+    (left,) = events(service, WEB)
+    assert (left["EventId"].lower(), left["EventStatus"]) == (moving["events"][0]["id"], "Started")
+    assert incarnation(service, WEB) == before + 3, "one told, one started, one withdrawn"
+    assert get(service, f"operations/{degraded['id']}")["progress"] == "cancelled"
+    assert ("cancelled", "web-1: it is on another host") in history(service, degraded)
+    new_place = where(service)["web-1"]
+    advance(service, timedelta(days=8))
+    assert (events(service, WEB), where(service)["web-1"]) == ([], new_place), "and it is not moved twice"
+
+
+def test_a_degraded_host_that_is_returned_has_its_events_withdrawn(service: Service) -> None:
+    ask(service, "degraded-hardware", host="rack-1")
+    numbers = {address: incarnation(service, address) for address in (WEB, MAIL, SOLO)}
+    answer = service.control("POST", "/v1/hosts/rack-1/return")
+    assert (answer.status, answer.json()["state"], answer.json()["operations"]) == (200, "in-use", [])
+    assert [events(service, address) for address in (WEB, MAIL, SOLO)] == [[], [], []]
+    assert incarnation(service, WEB) == numbers[WEB] + 2, "two of its VMs were told of"
+    assert incarnation(service, MAIL) == numbers[MAIL] + 1
+    advance(service, timedelta(days=8))
+    assert get(service, "hosts/rack-1")["vms"] == ["web-0", "web-3", "mail-0", "solo"]
+
+
+# --- Failed ---------------------------------------------------------------------------------------------
+
+
+def test_the_vms_of_a_failed_host_are_elsewhere_and_it_is_out_of_use(service: Service) -> None:
+    ask(service, "hardware-failure", host="rack-1")
+    assert [statuses(service, address) for address in (WEB, MAIL, SOLO)] == [
+        *({"web-0,web-3": "Started"}, {"mail-0": "Started"}, {"solo": "Started"})
+    ]
+    service.advance("0s")
+    assert get(service, "hosts/rack-1")["vms"] == []
+    assert get(service, "hosts/rack-1")["state"] == "failed"
+    assert domains_hold(service)
+    plan = service.control("POST", "/v1/rollouts", {"hosts": ["rack-*"], "dry_run": True}).json()
+    assert plan["skipped"] == [{"host": "rack-1", "why": "it is failed"}]
+    assert "rack-1" not in [host for wave in plan["waves"] for host in wave["hosts"]]
+    alone = service.control("POST", "/v1/rollouts", {"hosts": ["rack-1"]})
+    assert alone.status == 409
+    assert "forewarn host return" in alone.json()["detail"]
+    advance(service, timedelta(minutes=10))
+    carried_out(service, ask_one(service, "live-migration", "idle"))
+    assert where(service)["idle"] != "rack-1", "the emptiest host of all has failed"
+
+
+def test_vms_that_a_failure_reboots_stay_but_the_host_is_out_of_use_all_the_same(service: Service) -> None:
+    ask(service, "hardware-failure", host="rack-2", type="Reboot")
+    advance(service, timedelta(minutes=10))
+    assert get(service, "vms/web-1")["host"] == "rack-2"
+    assert get(service, "vms/web-1")["state"] == "running"
+    assert get(service, "hosts/rack-2")["state"] == "failed"
+    service.control("POST", "/v1/hosts/rack-2/return")
+    assert get(service, "hosts/rack-2")["state"] == "in-use"
+
+
+def test_a_vm_is_not_started_on_a_host_that_is_out_of_use(service: Service) -> None:
+    """Nothing is told of the failure to a VM that does not run; but when it is started, it must run somewhere."""
+    carried_out(service, ask_one(service, "eviction", "solo"))
+    ask(service, "hardware-failure", host="rack-1")
+    service.advance("0s")
+    assert get(service, "vms/solo")["state"] == "deallocated"
+    ask(service, "start", "solo")
+    service.advance("0s")
+    vm = get(service, "vms/solo")
+    assert vm["state"] == "running"
+    assert get(service, f"hosts/{vm['host']}")["state"] == "in-use"
