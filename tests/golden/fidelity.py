@@ -8,6 +8,7 @@ from forewarn.wire.document import render
 from forewarn.wire.versions import KNOWN_VERSIONS
 from golden.answers import ANSWERS
 from golden.answers_limits import LIMITS
+from golden.behaviours import BEHAVIOURS
 from golden.bodies import BODIES
 from golden.cases import ASSUMED, CASES, DOCUMENTED, MARKS, OBSERVED
 from golden.rows import LENIENT
@@ -15,6 +16,7 @@ from golden.rows import LENIENT
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from golden.behaviours import Behaviour
     from golden.bodies import Body
     from golden.cases import Case
     from golden.rows import Row
@@ -55,6 +57,9 @@ def page() -> str:
         parts.append(_table("Documents", ("case", "what it says"), map(_case, _marked(CASES, mark))))
         parts.append(_table("Requests", ("request", "what it says", "answer"), map(_row, _marked(REQUESTS, mark))))
         parts.append(
+            _table("Courses of events", ("what", "what it says", "held by"), map(_behaviour, _marked(BEHAVIOURS, mark)))
+        )
+        parts.append(
             _table("Bodies of approvals", ("body", "what it says", "read as"), map(_body, _marked(BODIES, mark)))
         )
     return "\n".join(part for part in parts if part)
@@ -74,7 +79,7 @@ def _marked(lines: Iterable[Line], mark: str) -> list[Line]:
 
 
 def _counts() -> str:
-    lines: list[Marked] = [*CASES, *REQUESTS, *BODIES]
+    lines: list[Marked] = [*CASES, *REQUESTS, *BEHAVIOURS, *BODIES]
     cells = [f"{len(_marked(lines, mark))} {mark}" for mark in MARKS]
     return f"{len(lines)} lines: {', '.join(cells)}.\n"
 
@@ -94,6 +99,10 @@ def _case(case: Case) -> tuple[str, ...]:
 def _row(row: Row) -> tuple[str, ...]:
     name = f"{row.name} (by a setting)" if row.rules == LENIENT else row.name
     return name, row.says, f"{row.status} `{row.answer.decode()}`" if row.status >= 400 else str(row.status)
+
+
+def _behaviour(behaviour: Behaviour) -> tuple[str, ...]:
+    return behaviour.name, behaviour.says, f"`tests/{behaviour.test}`"
 
 
 def _body(body: Body) -> tuple[str, ...]:

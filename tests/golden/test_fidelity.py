@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from golden.behaviours import BEHAVIOURS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -14,3 +16,7 @@ def test_the_page_is_what_the_script_makes() -> None:
     made = subprocess.run(script, capture_output=True, timeout=60, check=True, env={"PYTHONIOENCODING": "utf-8"})
     written = (ROOT / "docs" / "fidelity.md").read_bytes()
     assert written == made.stdout, "run: .venv/bin/python script/fidelity"
+
+
+def test_every_course_of_events_is_held_by_a_test_that_is_there() -> None:
+    assert all((ROOT / "tests" / behaviour.test).exists() for behaviour in BEHAVIOURS)
