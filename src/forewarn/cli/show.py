@@ -33,7 +33,7 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _console() -> Console:
+def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH, highlight=False, markup=False)
 
 
@@ -45,7 +45,7 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], empty: st
     for row in rows:
         table.add_row(*row)
     if table.row_count:
-        _console().print(table)
+        console().print(table)
     else:
         click.echo(empty)
 

@@ -14,7 +14,7 @@ import click
 from rich.live import Live
 from rich.table import Table
 
-from forewarn.cli.show import names
+from forewarn.cli.show import console, names
 from forewarn.core.durations import format_duration
 from forewarn.errors import Conflict, NotFound
 
@@ -98,7 +98,7 @@ def _watch(look: Callable[[], State], *, quiet: bool, where: str) -> None:
 
 
 def _watch_live(look: Callable[[], State]) -> None:
-    with Live(auto_refresh=False, transient=False) as live:
+    with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
             state = look()
             live.update(state.table(), refresh=True)

@@ -30,6 +30,7 @@ class Draft:
         self.new_id = new_id
         """Where the ids of new things come from: the core draws no lots."""
         self.changes = Changes()
+        self._own_fleet: Fleet | None = None
         self.stirred: dict[str, None] = {}
         """Rollouts of which an operation has gone on, so that they may have to."""
 
@@ -131,8 +132,12 @@ class Draft:
         self.changes.fleet_changes.append(change)
 
     def change_fleet(self, change: FleetChange) -> None:
-        """The same for a change of a few."""
-        self.put_fleet(self.fleet.changed_by(change), change)
+        """The same for a change of a few. A draft has a fleet of its own after the first: no other is copied."""
+        if self._own_fleet is not None and self._own_fleet is self.changes.fleet:
+            self._own_fleet.alter(change)
+        else:
+            self._own_fleet = self.fleet.changed_by(change)
+        self.put_fleet(self._own_fleet, change)
 
     def note(self, entry: Entry) -> None:
         self.changes.history.append(entry)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from forewarn.core import records
 from forewarn.core.causes import CAUSES, Target
-from forewarn.core.event import Status
 from forewarn.core.fleet import VM, Host, HostState
 from forewarn.core.fleet_change import FleetChange
 from forewarn.core.ledger import Entry
+from forewarn.core.operations import Progress
 from forewarn.core.placement import choose_host, spare_name
 
 if TYPE_CHECKING:
@@ -98,13 +98,13 @@ def _let_go(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[st
     """
     touched: dict[str, None] = {}
     for vm in vms:
-        for event in draft.events_of(vm.group):
-            if event.status is not Status.SCHEDULED or vm.name not in event.resources:
+        for operation in draft.operations_on(vm.name):
+            if operation.progress is not Progress.PENDING or operation.concerns(draft.fleet, vm.name):
                 continue
-            operation = records.find_operation(draft, event.operation)
-            if not any(operation.concerns(draft.fleet, name) for name in event.resources):
-                records.end_events(draft, now, [event], records.ENGINE, f"{vm.name}: {why}")
-                touched[operation.id] = None
+            touched[operation.id] = None
+            for event in records.events_of(draft, operation):
+                if not any(operation.concerns(draft.fleet, name) for name in event.resources):
+                    records.end_events(draft, now, [event], records.ENGINE, f"{vm.name}: {why}")
     return [operation_id for operation_id in touched if not _withdraw_if_idle(draft, now, operation_id, why)]
 
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from forewarn.core.windows import Window
 
 
-_Thing = TypeVar("_Thing")
-
-
 class GroupKind(StrEnum):
     """The delivery scopes of contract section 5."""
 
@@ -85,8 +82,11 @@ class VM(NamedTuple):
     """The host that the fleet file says, where the VM has since been moved to another."""
 
 
+_Named = TypeVar("_Named", VM, Group, Host)
+
+
 class Fleet:
-    """All VMs, groups and hosts, with the ways to find them. Never changed, only replaced."""
+    """All VMs, groups and hosts, with the ways to find them. Never changed once others can see it, only replaced."""
 
     __slots__ = ("_by_address", "_by_listen", "_by_load", "_domains", "_members", "_on_host", "groups", "hosts", "vms")
 
@@ -96,9 +96,9 @@ class Fleet:
         groups: Iterable[Group] = (),
         hosts: Iterable[Host] = (),
     ) -> None:
-        self.vms: Mapping[str, VM] = {vm.name: vm for vm in vms}
-        self.groups: Mapping[str, Group] = {group.name: group for group in groups}
-        self.hosts: Mapping[str, Host] = {host.name: host for host in hosts}
+        self.vms: dict[str, VM] = {vm.name: vm for vm in vms}
+        self.groups: dict[str, Group] = {group.name: group for group in groups}
+        self.hosts: dict[str, Host] = {host.name: host for host in hosts}
         self._by_address = {vm.address: vm for vm in self.vms.values() if vm.address}
         self._by_listen = {vm.listen: vm for vm in self.vms.values() if vm.listen}
         self._domains: dict[str, dict[str, frozenset[int]]] = {}
@@ -194,54 +194,60 @@ class Fleet:
         return self._by_listen.keys()
 
     def changed_by(self, change: FleetChange) -> Fleet:
-        """This fleet after a change of a few VMs, groups or hosts: what is not touched is shared, not built anew."""
+        """This fleet after a change of a few VMs, groups or hosts: it is copied, not built anew."""
         after = copy(self)
-        after._renew(change)  # noqa: SLF001 - its own kind
+        for name in ("vms", "groups", "hosts", "_by_address", "_by_listen", "_members", "_on_host"):
+            setattr(after, name, getattr(self, name).copy())
+        after.alter(change)
         return after
 
-    def _renew(self, change: FleetChange) -> None:
+    def alter(self, change: FleetChange) -> None:
+        """Change this very fleet: only for a copy that nobody else holds yet."""
         self._by_load, self._domains = None, {}
-        changed = {vm.name: vm for vm in (*change.changed, *change.added)}
+        after = {vm.name: vm for vm in (*change.changed, *change.added)}
         gone = [vm.name for vm in change.removed]
-        before = [self.vms[name] for name in (*changed, *gone) if name in self.vms]
-        self.groups = _without(self.groups, change.groups_removed) | {group.name: group for group in change.groups}
-        self.hosts = _without(self.hosts, change.hosts_removed) | {host.name: host for host in change.hosts}
-        if before or changed:
-            self.vms = _without(self.vms, gone) | changed
-            self._by_address = _moved(self._by_address, before, changed.values(), "address")
-            self._by_listen = _moved(self._by_listen, before, changed.values(), "listen")
-        self._members = self._listed(self._members, self.groups, "group", before, changed.values(), change.groups)
-        self._on_host = self._listed(self._on_host, self.hosts, "host", before, changed.values(), change.hosts)
+        before = [self.vms[name] for name in (*after, *gone) if name in self.vms]
+        _renew(self.groups, change.groups_removed, change.groups)
+        _renew(self.hosts, change.hosts_removed, change.hosts)
+        _renew(self.vms, gone, after.values())
+        for index, field in ((self._by_address, "address"), (self._by_listen, "listen")):
+            for vm in before:
+                index.pop(getattr(vm, field), None)
+            index.update((getattr(vm, field), vm) for vm in after.values() if getattr(vm, field))
+        members = {group.name: group.name for group in change.groups}
+        self._list_anew(self._members, self.groups, "group", before, after.values(), members)
+        tenants = {host.name: host.name.removesuffix(OWN_HOST) for host in change.hosts}
+        self._list_anew(self._on_host, self.hosts, "host", before, after.values(), tenants)
 
-    def _listed(
+    def _list_anew(
         self,
         lists: dict[str, list[str]],
         declared: Mapping[str, object],
         field: str,
         before: Iterable[VM],
         after: Iterable[VM],
-        renewed: Iterable[Group | Host],
-    ) -> dict[str, list[str]]:
-        """The VMs by group or by host after some have come, gone or moved."""
-        result = {name: names for name, names in lists.items() if name in declared}
+        alone: Mapping[str, str],
+    ) -> None:
+        """Bring the VMs by group or by host up to date. `alone`: what may be declared only now, each with the one VM
+        that had it for its own."""
         touched: dict[str, dict[str, None]] = {}
 
         def names_of(name: str) -> dict[str, None]:
             if name not in touched:
-                touched[name] = dict.fromkeys(result.get(name, ()))
+                touched[name] = dict.fromkeys(lists.get(name, ()))
             return touched[name]
 
-        for thing in renewed:
-            if thing.name not in lists:  # declared only now: its VM was a scope, or had a host, of its own
-                alone = self.vms.get(thing.name.removesuffix(OWN_HOST if field == "host" else ""))
-                if alone is not None and getattr(alone, field) == thing.name:
-                    names_of(thing.name)[alone.name] = None
+        for name, vm_name in alone.items():
+            vm = self.vms.get(vm_name)
+            if vm is not None and getattr(vm, field) == name:
+                names_of(name)[vm_name] = None
         for vm in before:
             names_of(getattr(vm, field)).pop(vm.name, None)
         for vm in after:
             names_of(getattr(vm, field))[vm.name] = None
-        result.update((name, list(names)) for name, names in touched.items() if name in declared)
-        return result
+        for name in [name for name in lists if name not in declared]:
+            del lists[name]
+        lists.update((name, list(names)) for name, names in touched.items() if name in declared)
 
 
 OWN_HOST = "-host"
@@ -253,20 +259,7 @@ def own_host(vm_name: str) -> str:
     return vm_name + OWN_HOST
 
 
-def _without(found: Mapping[str, _Thing], names: Iterable[str]) -> dict[str, _Thing]:
-    kept = dict(found)
-    for name in names:
-        kept.pop(name, None)
-    return kept
-
-
-def _moved(index: dict[str, VM], before: Iterable[VM], after: Iterable[VM], field: str) -> dict[str, VM]:
-    """An index of VMs by one of their fields, brought up to date."""
-    result = dict(index)
-    for vm in before:
-        if getattr(vm, field):
-            result.pop(getattr(vm, field), None)
-    for vm in after:
-        if getattr(vm, field):
-            result[getattr(vm, field)] = vm
-    return result
+def _renew(found: dict[str, _Named], gone: Iterable[str], renewed: Iterable[_Named]) -> None:
+    for name in gone:
+        found.pop(name, None)
+    found.update((thing.name, thing) for thing in renewed)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import effects, records
-from forewarn.core.causes import CAUSES
+from forewarn.core.causes import CAUSES, Target
 from forewarn.core.durations import whole_second_up
 from forewarn.core.event import Event, Status
 from forewarn.core.lifecycle import Trigger, due, may_start, step
@@ -116,6 +116,8 @@ def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, 
 
 
 def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> Operation:
+    if operation.vms and not operation.concerned(draft.fleet) and CAUSES[operation.cause].target is not Target.HOST:
+        return records.cancel(draft, now, operation, records.ENGINE, "it does not concern its VMs any more")
     if operation.moves_vms or operation.verb == "start":
         operation = effects.choose_destinations(draft, now, terms, operation)
         if operation.verb == "migrate" and not operation.moves:

@@ -200,7 +200,7 @@ def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Ro
     wave = walk.next_wave(rollout.course.budget, busy=lambda host: bool(draft.operations_at(host)))
     rollout = rollout._replace(waiting=tuple(walk.waiting), skipped=tuple(skipped), next_at=None)
     if not wave:
-        return rollout._replace(next_at=now + LOOK_AGAIN if rollout.waiting else None)
+        return rollout._replace(next_at=now + terms.quicken(LOOK_AGAIN) if rollout.waiting else None)
     under_way = []
     for host in wave:
         try:
