@@ -74,7 +74,7 @@ class Carrier:
             if operation.carried_out_at is None and not await self._work(operation, vms):
                 return
             if operation.request.rollout and operation.health is Health.UNKNOWN:
-                await self._look_after(operation, vms)
+                await self._look_after(operation)
         except Stopping:
             return
 
@@ -100,14 +100,15 @@ class Carrier:
             else:
                 return True
 
-    async def _look_after(self, operation: Operation, vms: tuple[str, ...]) -> None:
+    async def _look_after(self, operation: Operation) -> None:
         """Ask until all VMs are well, or the gate has closed."""
-        while (closes_at := self._reports.gate_closes_at(operation.id)) is not None:
-            bad = [name for name in vms if not await self._is_well(name)]
-            if not bad or self._clock.now() >= closes_at:
+        while (gate := self._reports.gate(operation.id)) is not None:
+            well = await asyncio.gather(*map(self._is_well, gate.vms))
+            bad = [name for name, is_well in zip(gate.vms, well, strict=True) if not is_well]
+            if not bad or self._clock.now() >= gate.closes_at:
                 await asyncio.shield(self._reports.checked(operation.id, bad))
                 return
-            await self._wait_until(min(self._clock.now() + LOOK_AGAIN, closes_at))
+            await self._wait_until(min(self._clock.now() + LOOK_AGAIN, gate.closes_at))
 
     async def _is_well(self, vm: str) -> bool:
         try:

@@ -284,9 +284,9 @@ class Engine:
         moment = progress.when_due(self._writer.ledger, operation)
         if moment is not None:
             self._agenda.add(moment, "operation", operation.id)
-        closes_at = rollout_walk.gate_closes_at(self.terms, operation)
-        if closes_at is not None:
-            self._agenda.add(closes_at, "rollout", operation.request.rollout)
+        overdue_at = rollout_walk.overdue_at(self.terms, operation)
+        if overdue_at is not None:
+            self._agenda.add(overdue_at, "rollout", operation.request.rollout)
 
 
 def _needs_fabric(operation: Operation) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.core import progress, rollout_walk
 
@@ -33,6 +33,14 @@ def whole(
     return order
 
 
+class Gate(NamedTuple):
+    """The health gate of an operation in a rollout."""
+
+    closes_at: datetime
+    vms: tuple[str, ...]
+    """Those that are to be well. One that was evicted or deleted meanwhile is not expected back."""
+
+
 class Reports:
     """What the fabric has done. Nobody is answered by that, and after a crash the fabric is asked again."""
 
@@ -57,7 +65,11 @@ class Reports:
         """Note which VMs are not well after an operation of a rollout."""
         return self._writer.submit(whole(self._terms, progress.checked, operation_id, bad), can_wait=True)
 
-    def gate_closes_at(self, operation_id: str) -> datetime | None:
-        """Until when the VMs of an operation must be well; None: nobody asks any more."""
-        operation = self._writer.ledger.operation(operation_id)
-        return rollout_walk.gate_closes_at(self._terms, operation) if operation is not None else None
+    def gate(self, operation_id: str) -> Gate | None:
+        """Who must be well until when after an operation; None: nobody asks any more."""
+        ledger = self._writer.ledger
+        operation = ledger.operation(operation_id)
+        closes_at = rollout_walk.gate_closes_at(self._terms, operation) if operation is not None else None
+        if operation is None or closes_at is None:
+            return None
+        return Gate(closes_at, operation.concerned(ledger.fleet))

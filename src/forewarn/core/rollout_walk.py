@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MOST_HOSTS = 10_000
 LARGEST_BUDGET = 1000
+LAST_LOOK = timedelta(minutes=5)
+"""How long a last look at VMs may take."""
 LOOK_AGAIN = timedelta(minutes=1)
 """When all hosts that wait are busy with something else, how long it is until they are looked at again."""
 
@@ -162,7 +164,7 @@ def _problem(draft: Draft, now: datetime, terms: Terms, operation: Operation) ->
     """Why the gate of this host has failed; empty: it has not, so far."""
     if operation.health is Health.BAD:
         return operation.outcome or "it failed"
-    overdue = gate_closes_at(terms, operation)
+    overdue = overdue_at(terms, operation)
     if overdue is None or now < overdue:
         return ""
     why = f"not over {format_duration(now - (operation.started_at or now))} after its start"
@@ -177,6 +179,14 @@ def gate_closes_at(terms: Terms, operation: Operation) -> datetime | None:
     if operation.progress is not Progress.STARTED or operation.health is not Health.UNKNOWN or health_time is None:
         return None
     return operation.started_at + terms.quicken(health_time) if operation.started_at else None
+
+
+def overdue_at(terms: Terms, operation: Operation) -> datetime | None:
+    """When nobody is asked any more. Who looks after the VMs speaks at the last moment, and is waited for."""
+    closes_at = gate_closes_at(terms, operation)
+    if closes_at is None or operation.carried_out_at is None:
+        return closes_at
+    return closes_at + terms.quicken(LAST_LOOK)
 
 
 def when_due(rollout: Rollout) -> datetime | None:
