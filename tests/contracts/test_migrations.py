@@ -30,9 +30,11 @@ INSERT INTO operation VALUES
     ('op-2', 'host-update', '["web-0"]', 'operator', '2041-05-06T07:08:09.000000Z', 'started', '["ev-2"]', '{}',
      '2041-05-06T07:08:09.000000Z', NULL, '2041-05-06T07:23:09.000000Z', NULL);
 INSERT INTO event VALUES
-    ('ev-1', 'op-1', 'web', 'Reboot', 'Scheduled', '["web-0"]', '2041-05-06T07:23:09.000000Z', '', 'User', NULL, '2041-05-06T07:08:09.000000Z',
+    ('ev-1', 'op-1', 'web', 'Reboot', 'Scheduled', '["web-0"]',
+     '2041-05-06T07:23:09.000000Z', '', 'User', NULL, '2041-05-06T07:08:09.000000Z',
      NULL, NULL, NULL, NULL),
-    ('ev-2', 'op-2', 'web', 'Freeze', 'Started', '["web-0"]', '2041-05-06T07:08:09.000000Z', '', 'Platform', 9, '2041-05-06T07:08:09.000000Z',
+    ('ev-2', 'op-2', 'web', 'Freeze', 'Started', '["web-0"]',
+     '2041-05-06T07:08:09.000000Z', '', 'Platform', 9, '2041-05-06T07:08:09.000000Z',
      NULL, NULL, '2041-05-06T07:08:09.000000Z', NULL);
 INSERT INTO delivery VALUES ('web', 1, 'abcd', 3, '2041-05-06T07:08:09.000000Z');
 """

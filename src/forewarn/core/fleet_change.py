@@ -93,25 +93,23 @@ def _is_own_host(fleet: Fleet, name: str) -> bool:
 
 def _still_moved(before: Fleet, declared: Fleet) -> set[str]:
     """The VMs that stay where they were moved: their file says the same host as before, and their domains fit there."""
-    moved = {
+    moved = [
         name
         for name, vm in declared.vms.items()
         if (known := before.vms.get(name)) is not None and known.home and known.home == vm.host
-    }
-    while True:
-        at_home: dict[tuple[str, str], tuple[int, int]] = {}
-        if moved:
-            at_home = {
-                (vm.host, vm.group): (vm.update_domain, vm.fault_domain)
-                for name, vm in declared.vms.items()
-                if name not in moved
-            }
-        in_the_way = {
-            name
-            for name in moved
-            if (domains := at_home.get((before.vms[name].host, declared.vms[name].group))) is not None
-            and domains != (declared.vms[name].update_domain, declared.vms[name].fault_domain)
-        }
+    ]
+    while moved:
+        taken: dict[tuple[str, str], tuple[int, int]] = {}
+        for name, vm in declared.vms.items():
+            if name not in moved:
+                taken[vm.host, vm.group] = (vm.update_domain, vm.fault_domain)
+        in_the_way = set()
+        for name in moved:
+            vm = declared.vms[name]
+            domains = (vm.update_domain, vm.fault_domain)
+            if taken.setdefault((before.vms[name].host, vm.group), domains) != domains:
+                in_the_way.add(name)
         if not in_the_way:
-            return moved
-        moved -= in_the_way  # they go home, where they may now be in the way of others
+            break
+        moved = [name for name in moved if name not in in_the_way]  # they go home, where others may now be in the way
+    return set(moved)

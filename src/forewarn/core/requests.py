@@ -189,6 +189,8 @@ def _deadline(terms: Terms, asked: Request, earliest: datetime) -> datetime | No
         return None
     if asked.deadline is None:
         return earliest + terms.quicken(terms.postponement)
+    if asked.rollout:
+        return max(asked.deadline, earliest)
     if asked.deadline < earliest:
         raise BadOption(
             name="postpone_until",

@@ -60,7 +60,7 @@ def fill_in(asked: Request, cause: Cause, now: datetime) -> Request:
                 value=_shown(asked.deadline),
                 problem=f"{cause.name} cannot be postponed. Leave it out.",
             )
-        if asked.deadline <= now:
+        if asked.deadline <= now and not asked.rollout:  # a long walk may outlast it: then nothing is postponed
             raise BadOption(
                 name="postpone_until", value=_shown(asked.deadline), problem=f"it has passed: it is {_shown(now)}."
             )

@@ -9,6 +9,7 @@ from forewarn.core.durations import whole_second_up
 from forewarn.core.requirements import least_notice
 from forewarn.core.rollout import Walk
 from forewarn.core.windows import next_common
+from forewarn.errors import NoCommonWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,29 +56,42 @@ def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: C
     listens = cache(listens)
     walk = Walk(fleet, rollout.waiting)
     waves: list[Wave] = []
-    expected = longest = now
-    announced, latest_announced = now, now
+    skipped = list(rollout.skipped)
+    expected = longest = announced = latest_announced = now
     while hosts := walk.next_wave(course.budget):
-        vms = [name for host in hosts for name in fleet.on_host(host)]
-        groups = {fleet.vms[name].group for name in vms}
-        told = any(listens(group) for group in groups)
-        sets = () if "windows" in course.overrides else _windows(fleet, groups)
-        starts = _start(announced, notice, sets, told=told)
-        latest = _start(latest_announced, notice, sets, told=told)
-        expected, longest = starts + settle, latest + gate
-        out = sorted((group, min(found)) for host in hosts for group, found in fleet.domains_on(host).items())
-        waves.append(Wave(tuple(hosts), tuple(dict.fromkeys(out)), len(vms), announced, starts, expected))
+        parts = {host: Part(fleet, host, listens, keep_windows="windows" not in course.overrides) for host in hosts}
+        for host in [host for host, part in parts.items() if not part.can_start(announced, notice)]:
+            windowed = ", ".join(group for group in parts.pop(host).groups if fleet.group(group).windows)
+            skipped.append((host, str(NoCommonWindow(groups=windowed, host=host))))
+        if not parts:
+            continue
+        starts = max(part.start(announced, notice) for part in parts.values())
+        expected = starts + settle
+        longest = max(part.start(latest_announced, notice) for part in parts.values()) + gate
+        out = sorted((group, min(found)) for host in parts for group, found in fleet.domains_on(host).items())
+        vms = sum(len(fleet.on_host(host)) for host in parts)
+        waves.append(Wave(tuple(parts), tuple(dict.fromkeys(out)), vms, announced, starts, expected))
         announced, latest_announced = expected + pause, longest + pause
-    return Plan(tuple(waves), rollout.skipped, expected, longest)
+    return Plan(tuple(waves), tuple(skipped), expected, longest)
 
 
-def _windows(fleet: Fleet, groups: set[str]) -> tuple[Sequence[Window], ...]:
-    return tuple({windows for group in groups if (windows := fleet.group(group).windows)})
+class Part:
+    """One host of a wave: when it would start if nobody approves."""
 
+    def __init__(self, fleet: Fleet, host: str, listens: Callable[[str], bool], *, keep_windows: bool) -> None:
+        vms = (fleet.vms[name] for name in fleet.on_host(host))
+        self.groups = list(dict.fromkeys(vm.group for vm in vms if not vm.deallocated))
+        self._told = any(map(listens, self.groups))
+        windows = {found for group in self.groups if (found := fleet.group(group).windows)} if keep_windows else set()
+        self._windows: tuple[Sequence[Window], ...] = tuple(windows)
 
-def _start(announced: datetime, notice: timedelta, sets: Sequence[Sequence[Window]], *, told: bool) -> datetime:
-    """When a wave starts if nobody approves; at once where nobody is told."""
-    if not told and not sets:
-        return announced
-    moment = whole_second_up(announced + notice)
-    return (next_common(sets, moment) or moment) if sets else moment
+    def can_start(self, announced: datetime, notice: timedelta) -> bool:
+        """Whether the windows of its groups have a moment in common."""
+        return not self._windows or next_common(self._windows, whole_second_up(announced + notice)) is not None
+
+    def start(self, announced: datetime, notice: timedelta) -> datetime:
+        """At once where nobody is told; else after the notice, in the windows."""
+        if not self._told and not self._windows:
+            return announced
+        moment = whole_second_up(announced + notice)
+        return (next_common(self._windows, moment) or moment) if self._windows else moment

@@ -16,7 +16,7 @@ from forewarn.core.rollout import Course, Rollout, Stage, Walk, in_order, matchi
 from forewarn.core.rollout_plan import UPDATE
 from forewarn.errors import (
     BadOption,
-    NoCommonWindow,
+    ForewarnError,
     NoSuchHosts,
     NothingToWalk,
     RolloutNotSo,
@@ -207,7 +207,7 @@ def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Ro
         else:
             hosts.append(host)
     walk = Walk(fleet, hosts)
-    wave = walk.next_wave(rollout.course.budget, busy=lambda host: bool(draft.operations_at(host)))
+    wave = walk.next_wave(rollout.course.budget, busy=lambda host: _is_busy(draft, host))
     rollout = rollout._replace(waiting=tuple(walk.waiting), skipped=tuple(skipped), next_at=None)
     if not wave:
         return rollout._replace(next_at=now + terms.quicken(LOOK_AGAIN) if rollout.waiting else None)
@@ -215,13 +215,18 @@ def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Ro
     for host in wave:
         try:
             (operation,) = request(draft, now, terms, _request(rollout.course, host, rollout.id), rollout.requested_by)
-        except NoCommonWindow as error:
+        except ForewarnError as error:  # it does not matter which: the others are still to be walked
             skipped.append((host, str(error)))
         else:
             under_way.append((host, operation.id))
     rollout = rollout._replace(wave=rollout.wave + 1, under_way=tuple(under_way), skipped=tuple(skipped))
     _note(draft, now, "wave announced", records.ENGINE, rollout, f"wave {rollout.wave}: {', '.join(wave)}")
     return rollout
+
+
+def _is_busy(draft: Draft, host: str) -> bool:
+    """Whether other work is done on the host, or VMs are on their way to it: they must not arrive while it is out."""
+    return bool(draft.operations_at(host) or draft.operations_bound_for(host))
 
 
 def _stop(draft: Draft, now: datetime, rollout: Rollout, stage: Stage, by: str, why: str) -> None:
