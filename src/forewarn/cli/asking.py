@@ -46,6 +46,17 @@ def asking_command(*, notice: bool = True, routine: bool = False) -> Callable[..
     return decorate
 
 
+def impact_options(function: Callable[..., None]) -> Callable[..., None]:
+    """The options of every command that updates hosts."""
+    function = click.option("--duration", metavar="LENGTH", help="How long a freeze lasts; default: 9s.")(function)
+    return click.option(
+        "--impact",
+        type=click.Choice(["freeze", "reboot"]),
+        default="freeze",
+        help="What it does to the VMs.  [default: freeze]",
+    )(function)
+
+
 def terms_asked(options: dict[str, Any]) -> dict[str, Any]:
     """What those options ask for, as the service takes it."""
     body = {name: options[name] for name in ("notice", "postpone_until") if options.get(name)}

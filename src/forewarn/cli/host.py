@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from forewarn.cli.asking import ask, asking_command, confirm
+from forewarn.cli.asking import ask, asking_command, confirm, impact_options
 from forewarn.cli.client import Client
 from forewarn.cli.show import names, print_facts, print_json, print_table, service_command
 
@@ -85,13 +85,7 @@ def _print_host(host: dict[str, Any]) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option(
-    "--impact",
-    type=click.Choice(["freeze", "reboot"]),
-    default="freeze",
-    help="What it does to the VMs.  [default: freeze]",
-)
-@click.option("--duration", metavar="LENGTH", help="How long a freeze lasts; default: 9s.")
+@impact_options
 @asking_command(routine=True)
 def update(name: str, impact: str, duration: str | None, **options: Any) -> None:
     """Update a host: every group on it is told, and it begins when each has approved or is due.

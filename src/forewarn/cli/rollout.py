@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from forewarn.cli.asking import acting_command, asking_command, confirm, terms_asked
+from forewarn.cli.asking import acting_command, asking_command, confirm, impact_options, terms_asked
 from forewarn.cli.client import Client
 from forewarn.cli.rollout_show import print_plan, print_rollout, print_rollouts
 from forewarn.cli.show import names, print_json, service_command
@@ -27,13 +27,7 @@ def command() -> None:
 
 @command.command()
 @click.option("--hosts", "patterns", multiple=True, required=True, metavar="PATTERN", help="Hosts, like 'rack-1-*'.")
-@click.option(
-    "--impact",
-    type=click.Choice(["freeze", "reboot"]),
-    default="freeze",
-    help="What it does to the VMs.  [default: freeze]",
-)
-@click.option("--duration", metavar="LENGTH", help="How long a freeze lasts; default: 9s.")
+@impact_options
 @click.option("--budget", type=int, default=5, metavar="N", help="How many hosts at once.  [default: 5]")
 @click.option("--pause", metavar="LENGTH", help="Between a wave and the next; default: none.")
 @click.option("--health-time", metavar="LENGTH", help="How long VMs may take to be well again; default: 15m.")

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from forewarn.cli.show import console, names
 from forewarn.core.durations import format_duration
-from forewarn.errors import Conflict, NotFound
+from forewarn.errors import Conflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,12 +157,3 @@ def _complaint(operation: dict[str, Any]) -> str:
     why = f": {operation['outcome']}" if operation["outcome"] else ""
     progress = "has failed" if operation["progress"] == "failed" else f"was {operation['progress']}"
     return f"{operation['cause']} of {operation['host'] or names(operation['vms'], 3)} {progress}{why}."
-
-
-def resolve_operation(client: Client, wanted: str) -> str:
-    """The whole id of an operation, or of the operation behind an event."""
-    try:
-        found: str = client.get("operations", wanted)["id"]
-    except NotFound:
-        found = client.get("events", wanted)["operation"]
-    return found

@@ -9,7 +9,7 @@ from forewarn.core.kinds import EVENT_TYPES
 from forewarn.core.operations import Health, Progress
 from forewarn.core.progress import keeps_to_windows, told_with, when_due
 from forewarn.core.rollout_walk import gate_closes_at
-from forewarn.core.windows import format_window
+from forewarn.core.windows import closes_at, format_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,9 @@ def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
             yield Wait("deletion", other.approved_at is not None, until=other.not_before, words=words)
         windows = draft.fleet.group(event.group).windows
         if windowed and windows and event.approved_at is None:
-            words = "; ".join(map(format_window, windows))
+            closes = closes_at(windows, event.not_before)
+            until = f", which then closes {closes:%Y-%m-%d %H:%M} UTC" if closes is not None else ""
+            words = "; ".join(map(format_window, windows)) + until
             yield Wait("window", over=False, group=event.group, until=event.not_before, words=words)
     if operation.holds_until is not None:
         words = "groups that are not told have windows too"
