@@ -132,7 +132,9 @@ def _destinations(operation: dict[str, Any]) -> list[str]:
     decided = operation["progress"] != "pending"
     lines = []
     for vm, host in operation.get("destinations", {}).items():
-        if host is None:
+        if host is None and decided:
+            lines.append(f"  {vm}: no host fits it; whoever does the work has to choose")
+        elif host is None:
             lines.append(f"  {vm}: no host fits it as things are now; a fabric that can adds a spare one")
         elif decided:
             lines.append(f"  {vm} goes to {host}")

@@ -95,10 +95,10 @@ class OperationControl:
         draft, left = self._engine.draft(), MOST_DESTINATIONS
         for operation in operations:
             expected: dict[str, str | None] = {}
-            if operation.moves_vms and operation.progress is Progress.PENDING:
-                for name in operation.concerned(draft.fleet)[:left]:
-                    expected[name] = choose_host(draft, draft.fleet.vm(name))
-                left -= len(expected)
+            pending = operation.progress is Progress.PENDING
+            for name in operation.concerned(draft.fleet)[:left] if operation.moves_vms else ():
+                expected[name] = choose_host(draft, draft.fleet.vm(name)) if pending else None
+            left -= len(expected)
             yield expected | dict(operation.moves)
 
     # --- Operations -------------------------------------------------------------------------------------
