@@ -1,0 +1,297 @@
+"""Fleets that are changed rather than built, and what of a fleet outlives the next fleet file."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from engines import MINUTE, START, ask, make_engine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_placement import fleets
+
+from forewarn.core import effects, fleet_orders, rollout_walk
+from forewarn.core.draft import Draft
+from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, own_host
+from forewarn.core.fleet_change import FleetChange, difference, keep_what_happened
+from forewarn.core.ledger import Ledger
+from forewarn.core.placement import find_clash, spare_name
+from forewarn.core.rollout import Course
+from forewarn.core.terms import Terms
+from forewarn.errors import Conflict, ForewarnError, UnknownHost
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from forewarn.engine import Engine
+
+NAMES = [f"vm-{number}" for number in range(5)]
+SETS = ["red", "green"]
+SHARED = ["host-a", "host-b", "host-c"]
+PLACES = [f"10.0.0.{number}" for number in range(7)]
+
+
+@st.composite
+def universes(draw: st.DrawFn) -> Fleet:
+    """Fleets made of the same few names, so that any two of them differ by all that can differ."""
+    groups = {name: Group(name, "scale-set", draw(st.integers(1, 3))) for name in draw(st.sets(st.sampled_from(SETS)))}
+    hosts = {name: Host(name, draw(st.sampled_from(HostState))) for name in draw(st.sets(st.sampled_from(SHARED)))}
+    addresses, listeners = draw(st.permutations(PLACES)), draw(st.permutations(PLACES))
+    vms = []
+    for number, name in enumerate(draw(st.permutations(NAMES))[: draw(st.integers(0, len(NAMES)))]):
+        if draw(st.integers(0, 3)) == 0:
+            groups[name] = Group(name, "standalone", auto_approve=("reboot",))  # by another policy
+        if draw(st.integers(0, 3)) == 0:
+            hosts[own_host(name)] = Host(own_host(name), draw(st.sampled_from(HostState)))  # by another state
+        vms.append(
+            VM(
+                name,
+                draw(st.sampled_from([name, *(group for group in SETS if group in groups)])),
+                draw(st.sampled_from([own_host(name), *hosts])),
+                address=addresses[number] if draw(st.booleans()) else "",
+                listen=listeners[number] if draw(st.booleans()) else "",
+                auto_approve=draw(st.sampled_from([(), ("redeploy",)])),
+            )
+        )
+    return Fleet(vms, groups.values(), hosts.values())
+
+
+def tried(call: Callable[[str], object], name: str) -> object:
+    try:
+        return call(name)
+    except ForewarnError as error:
+        return type(error)
+
+
+def all_that_can_be_asked(fleet: Fleet) -> dict[str, object]:
+    groups, hosts = [*NAMES, *SETS], [*SHARED, *(own_host(name) for name in NAMES)]
+    on_host = {name: tried(fleet.on_host, name) for name in hosts}
+    return {
+        "vms": dict(fleet.vms),
+        "groups": dict(fleet.groups),
+        "hosts": dict(fleet.hosts),
+        "host_names": sorted(fleet.host_names()),
+        "listeners": sorted(fleet.listeners()),
+        "hosts_by_load": list(fleet.hosts_by_load()),
+        "vm": {name: tried(fleet.vm, name) for name in NAMES},
+        "group": {name: tried(fleet.group, name) for name in groups},
+        "members": {name: sorted(fleet.members(name)) for name in groups},
+        "host": {name: tried(fleet.host, name) for name in hosts},
+        "has_host": {name: fleet.has_host(name) for name in hosts},
+        "on_host": {name: sorted(found) if isinstance(found, tuple) else found for name, found in on_host.items()},
+        "domains_on": {name: tried(fleet.domains_on, name) for name in hosts},
+        "at_address": {place: fleet.at_address(place) for place in PLACES},
+        "at_listener": {place: fleet.at_listener(place) for place in PLACES},
+    }
+
+
+def built_anew(fleet: Fleet) -> Fleet:
+    return Fleet(fleet.vms.values(), fleet.groups.values(), fleet.hosts.values())
+
+
+@settings(max_examples=120, deadline=None)
+@given(course=st.lists(universes(), min_size=2, max_size=4))
+def test_a_fleet_that_is_changed_is_the_same_as_one_built_anew(course: list[Fleet]) -> None:
+    fleet = course[0]
+    for wanted in course[1:]:
+        before = all_that_can_be_asked(fleet)
+        changed = fleet.changed_by(difference(fleet, wanted))
+        assert all_that_can_be_asked(changed) == all_that_can_be_asked(wanted)
+        assert all_that_can_be_asked(fleet) == before, "the fleet itself must not change"
+        fleet = changed
+
+
+@settings(max_examples=100, deadline=None)
+@given(before=universes(), after=universes())
+def test_the_difference_says_who_leaves_and_which_groups_are_left_empty(before: Fleet, after: Fleet) -> None:
+    change = difference(before, after)
+    stay = {name for name, vm in before.vms.items() if name in after.vms and after.vms[name].group == vm.group}
+    assert change.leaving == {*before.vms} - stay
+    left = {before.vms[name].group for name in change.leaving} | {*change.groups_removed}
+    assert change.vacated == {group for group in left if not after.members(group)}
+    assert {vm.name for vm in change.added} == {*after.vms} - {*before.vms}
+    assert {vm.name for vm in change.removed} == {*before.vms} - {*after.vms}
+    assert bool(change) == (all_that_can_be_asked(before) != all_that_can_be_asked(after))
+
+
+@settings(max_examples=100, deadline=None)
+@given(fleet=universes(), data=st.data())
+def test_what_orders_do_to_a_fleet_is_the_same_as_building_it_anew(fleet: Fleet, data: st.DataObject) -> None:
+    draft = Draft(Ledger(fleet), lambda: "id")
+    for _ in range(data.draw(st.integers(1, 6))):
+        hosts, vms = draft.fleet.host_names(), [*draft.fleet.vms]
+        what = data.draw(st.sampled_from(["state", "policy", "move", "remove"]))
+        if what == "state" and hosts:
+            effects.set_host_state(draft, data.draw(st.sampled_from(hosts)), data.draw(st.sampled_from(HostState)))
+        elif what == "policy" and vms:
+            group = draft.fleet.vms[data.draw(st.sampled_from(vms))].group
+            policy = fleet_orders.Policy(auto_approve=data.draw(st.sampled_from([(), ("redeploy",)])))
+            fleet_orders.set_policy(draft, START, Terms(), group, policy, "test")
+        elif what == "move" and vms and draft.fleet.hosts:
+            moved = draft.fleet.vms[data.draw(st.sampled_from(vms))]
+            target = data.draw(st.sampled_from([*draft.fleet.hosts]))
+            draft.change_fleet(FleetChange(changed=(moved._replace(host=target),), in_place=True))
+        elif what == "remove" and vms:
+            effects.remove_vms(draft, START, (draft.fleet.vms[data.draw(st.sampled_from(vms))],), "it is deleted")
+        assert all_that_can_be_asked(draft.fleet) == all_that_can_be_asked(built_anew(draft.fleet))
+
+
+# --- What a fleet file leaves as it is ------------------------------------------------------------------
+
+
+def gets_on(fleet: Fleet, vm: VM, host: str) -> bool:
+    others = [other for other in fleet.vms.values() if other.host == host and other.group == vm.group]
+    return all((other.update_domain, other.fault_domain) == (vm.update_domain, vm.fault_domain) for other in others)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[Fleet, Fleet]:
+    """A fleet as a file declares it, and the same after this and that has happened to it."""
+    declared = draw(fleets(states=st.just(HostState.IN_USE), zones=("",)))
+    draft = Draft(Ledger(declared), lambda: "id")
+    for _ in range(draw(st.integers(0, 8))):
+        fleet = draft.fleet
+        if draw(st.booleans()):
+            host = draw(st.sampled_from(fleet.host_names()))
+            effects.set_host_state(draft, host, draw(st.sampled_from(HostState)))
+        if not fleet.vms:
+            continue
+        vm = fleet.vms[draw(st.sampled_from([*fleet.vms]))]
+        if draw(st.integers(0, 3)) == 0:
+            draft.change_fleet(FleetChange(changed=(vm._replace(deallocated=not vm.deallocated),), in_place=True))
+            continue
+        fitting = [name for name in fleet.hosts if name != vm.host and gets_on(fleet, vm, name)]
+        target = draw(st.sampled_from([*fitting, ""]))
+        if not target:
+            target = spare_name(fleet)
+            draft.change_fleet(FleetChange(hosts=(Host(target, spare=True),), in_place=True))
+        draft.change_fleet(FleetChange(changed=(effects._moved(draft.fleet.vms[vm.name], target),), in_place=True))
+    return declared, draft.fleet
+
+
+WEB, THREE = [Group("web", "availability-set", 2)], [Host("h1"), Host("h2"), Host("h3")]
+FILE = Fleet([VM("a", "web", "h1", 0), VM("b", "web", "h2", 1)], WEB, THREE)
+
+
+@settings(max_examples=200, deadline=None)
+@given(history=histories())
+def test_the_same_file_again_changes_nothing(history: tuple[Fleet, Fleet]) -> None:
+    declared, before = history
+    after = keep_what_happened(before, declared)
+    assert dict(after.vms) == dict(before.vms)
+    for host in declared.host_names():
+        assert not before.has_host(host) or tried(after.host, host) in {before.host(host), UnknownHost}
+        assert not before.has_host(host) or before.host(host).state is HostState.IN_USE or after.has_host(host)
+
+
+def test_a_vm_stays_where_another_that_has_moved_on_used_to_be() -> None:
+    """b was moved to h1 after a had been moved away from it: no domain is in b's way there."""
+    before = Fleet([VM("a", "web", "h3", 0, home="h1"), VM("b", "web", "h1", 1, home="h2")], WEB, THREE)
+    assert dict(keep_what_happened(before, FILE).vms) == dict(before.vms)
+
+
+def test_vms_that_were_moved_to_one_host_part_when_a_file_gives_them_different_domains() -> None:
+    before = Fleet([VM("a", "web", "h3", home="h1"), VM("b", "web", "h3", home="h2")], WEB, THREE)
+    assert find_clash(keep_what_happened(before, FILE).vms.values()) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(history=histories(), data=st.data())
+def test_another_file_keeps_what_happened_and_says_where_vms_belong(
+    history: tuple[Fleet, Fleet], data: st.DataObject
+) -> None:
+    declared, before = history
+    lost = data.draw(st.sets(st.sampled_from([*declared.vms])) if declared.vms else st.just(set()))
+    elsewhere = data.draw(st.dictionaries(st.sampled_from([*declared.vms, "none"]), st.sampled_from([*declared.hosts])))
+    renumbered = data.draw(st.dictionaries(st.sampled_from([*declared.vms, "none"]), st.integers(0, 2), max_size=2))
+    vms: dict[str, VM] = {}
+    for vm in declared.vms.values():
+        domain = renumbered.get(vm.name, vm.update_domain)
+        there = vm._replace(host=elsewhere.get(vm.name, vm.host), update_domain=domain, fault_domain=domain)
+        if vm.name not in lost and gets_on(Fleet(vms.values()), there, there.host):
+            vms[vm.name] = there
+    used = {vm.host for vm in vms.values()}
+    unwanted = data.draw(st.sets(st.sampled_from([*declared.hosts])))
+    hosts = [host for host in declared.hosts.values() if host.name in used or host.name not in unwanted]
+    file = Fleet(vms.values(), declared.groups.values(), hosts)
+
+    after = keep_what_happened(before, file)
+    assert {*after.vms} == {*vms}
+    assert find_clash(after.vms.values()) is None, "a host holds two update domains of a group"
+    for name, vm in after.vms.items():
+        known, said = before.vms[name], vms[name]
+        assert vm.deallocated == known.deallocated
+        assert vm._replace(host="", home="", deallocated=False) == said._replace(host="", home="")
+        assert (vm.host, vm.home) in {(said.host, ""), (known.host, known.home)}, "neither said nor so"
+        if said.host != (known.home or known.host):
+            assert (vm.host, vm.home) == (said.host, ""), "the file says another host than before"
+        elif vm.host != known.host:
+            assert not gets_on(after, vm, known.host), "it was sent back although its place is free"
+        assert name in after.on_host(vm.host)
+    for host in after.hosts.values():
+        if host.name in before.hosts:
+            assert host.state is before.hosts[host.name].state
+        assert host.name in {*file.host_names()} or after.on_host(host.name), "nobody needs it any more"
+    assert {*file.hosts} <= {*after.hosts}
+
+
+@pytest.mark.parametrize("state", [HostState.DEGRADED, HostState.FAILED])
+def test_a_host_out_of_use_stays_so_whether_it_is_declared_or_a_vms_own(state: HostState) -> None:
+    file = Fleet([VM("a", "a", "h1"), VM("b", "b", "b-host")], hosts=[Host("h1")])
+    before = Fleet(file.vms.values(), hosts=[Host("h1", state), Host("b-host", state)])
+    after = keep_what_happened(before, file)
+    assert (after.host("h1").state, after.host("b-host").state) == (state, state)
+    assert keep_what_happened(Fleet(), file) is file
+
+
+# --- While a VM is on its way ---------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def on_its_way(*vms: VM, hosts: Sequence[str]) -> AsyncIterator[tuple[Engine, Callable[..., Fleet]]]:
+    """An engine in which web-1 has set out from host b; and how to make another fleet for it."""
+
+    def fleet(*vms: VM) -> Fleet:
+        return Fleet(vms, WEB, [Host(name) for name in hosts])
+
+    engine, fabric = make_engine()
+    await engine.start()
+    await engine.apply_fleet(fleet(*vms), by="test")
+    fabric.delay = 3 * MINUTE
+    await ask(engine, "live-migration", "web-1")
+    yield engine, fleet
+    await engine.stop()
+
+
+WEB_0, WEB_1 = VM("web-0", "web", "a", 0), VM("web-1", "web", "b", 1)
+
+
+async def test_the_host_that_a_vm_is_moved_to_is_there_when_it_arrives() -> None:
+    async with on_its_way(WEB_0, WEB_1, hosts="ab") as (engine, fleet):
+        await engine.apply_fleet(fleet(WEB_0, WEB_1, VM("new", "new", "a")), by="test")
+        await engine.advance(4 * MINUTE)
+        assert engine.fleet.vms["web-1"].host == "spare-1"
+        assert engine.fleet.host("spare-1").spare
+
+
+async def test_a_vm_that_is_moved_does_not_meet_another_domain_that_was_declared_meanwhile() -> None:
+    async with on_its_way(WEB_1, hosts="ab") as (engine, fleet):
+        with suppress(Conflict):
+            await engine.apply_fleet(fleet(WEB_0, WEB_1), by="test")
+        await engine.advance(4 * MINUTE)
+        assert find_clash(engine.fleet.vms.values()) is None
+        assert not [one for one in engine.live_operations() if one.carried_out_at is None]
+
+
+async def test_a_rollout_leaves_a_host_alone_while_a_vm_is_on_its_way_there() -> None:
+    """Else it arrives on a host that is out, untold, and here with another domain of its group."""
+    async with on_its_way(WEB_0, WEB_1, hosts="abc") as (engine, _):
+        await engine.order(rollout_walk.start, ["a", "c"], Course(), "operator")
+        for _minute in range(40):
+            out = [one for one in engine.live_operations() if one.request.rollout]
+            names = {name for one in out for name in (*one.vms, *engine.fleet.on_host(one.host))}
+            assert len({engine.fleet.vms[name].update_domain for name in names}) <= 1
+            await engine.advance(MINUTE)
+        assert not engine.live_rollouts()
+        assert engine.fleet.vms["web-1"].host == "c"

@@ -1,0 +1,274 @@
+"""When things may start: not before they are told, in the windows of who has not approved, deletions together."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from engines import MINUTE, START, approve, ask, cancel, running_engine
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+from test_placement import HOUR, LENGTHS, MortalEngine
+
+from forewarn.core import approvals, fleet_orders, rollout_walk
+from forewarn.core.causes import CAUSES
+from forewarn.core.durations import to_text
+from forewarn.core.fleet import VM, Fleet, Group, Host, own_host
+from forewarn.core.fleet_orders import Policy
+from forewarn.core.ledger import Changes
+from forewarn.core.operations import Progress, Request
+from forewarn.core.requests import request
+from forewarn.core.rollout import Course
+from forewarn.core.windows import is_open, parse_window
+from forewarn.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from forewarn.core.operations import Operation
+    from forewarn.core.windows import Window
+
+DAY = timedelta(days=1)
+# Whatever windows groups have of these, Saturday from 00:00 to 02:00 UTC is in all of them.
+WINDOWS: list[tuple[Window, ...]] = [
+    (),
+    (parse_window("daily 22:00 4h"),),
+    (parse_window("daily 23:00 6h"), parse_window("wed 06:00 3h")),
+    (parse_window("fri 12:00 24h Europe/Berlin"),),
+    (parse_window("daily 20:00 12h America/New_York"),),
+]
+SHARED = Fleet(
+    [
+        VM("red-0", "red", "a", 0),
+        VM("green-0", "green", "a", 0),
+        VM("solo", "solo", "a"),
+        VM("red-1", "red", "b", 1),
+        VM("blue-0", "blue", "b", 0),
+        VM("blue-1", "blue", "c", 1),
+    ],
+    [Group(name, "availability-set", 2) for name in ("red", "green", "blue")],
+    [Host("a"), Host("b"), Host("c")],
+)
+SCOPES = ["red", "green", "blue", "solo"]
+NUMBERS = st.integers(0, 59)
+CAUSE_NAMES = ["host-update", "host-update", "live-migration", "degraded-hardware"]
+DEADLINES = [None, None, 6 * HOUR, 4 * DAY]
+
+
+class PolicyMachine(MortalEngine):
+    """Routine work on hosts that groups with different windows share; some listen, some approve, some do neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.not_before: dict[str, datetime] = {}
+        self.seen_started: set[str] = set()
+        self.held: set[str] = set()
+        """What may wait for who is not told: it was postponed for them too, or they had windows once."""
+
+    @initialize(windows=st.tuples(*[st.sampled_from(WINDOWS)] * 3), listening=st.sets(st.sampled_from(SCOPES)))
+    def begin(self, windows: tuple[tuple[Window, ...], ...], listening: set[str]) -> None:
+        groups = [group._replace(windows=found) for group, found in zip(SHARED.groups.values(), windows, strict=True)]
+        self.do(self.live())
+        self.do(self.engine.apply_fleet(Fleet(SHARED.vms.values(), groups, SHARED.hosts.values()), by="test"))
+        for scope in sorted(listening):
+            self.polls(scope)
+        for host in "ab":
+            self.do(self.engine.order(request, Request("host-update", host=host, notice=2 * DAY), "operator"))
+
+    @rule(scope=st.sampled_from(SCOPES))
+    def polls(self, scope: str) -> None:
+        self.do(self.engine.enable(scope, by=scope))
+        self.engine.asked.add(scope)
+
+    @rule(
+        cause=st.sampled_from(CAUSE_NAMES),
+        which=NUMBERS,
+        notice=st.sampled_from([None, 20 * MINUTE, 2 * DAY]),
+        insists=st.booleans(),
+        deadline=st.sampled_from(DEADLINES),
+    )
+    def operator_asks(
+        self, cause: str, which: int, notice: timedelta | None, insists: bool, deadline: timedelta | None
+    ) -> None:
+        asked = Request(
+            cause,
+            vms=([*SHARED.vms][which % len(SHARED.vms)],) if cause == "live-migration" else (),
+            host="" if cause == "live-migration" else "abc"[which % 3],
+            notice=notice,
+            overrides=("windows",) if insists and which % 3 == 0 else (),
+            deadline=self.engine.clock.now() + deadline if deadline else None,
+        )
+        self.attempt(self.engine.order(request, asked, "operator"))
+
+    @rule(host=st.sampled_from("abc"))
+    def host_returns(self, host: str) -> None:
+        self.do(self.engine.order(fleet_orders.return_host, host, "operator"))
+
+    @rule(which=NUMBERS)
+    def group_approves(self, which: int) -> None:
+        if not (live := self.engine.live_events()):
+            return
+        event = live[which % len(live)]
+        self.do(approve(self.engine, event.id, by=event.group, group=event.group))
+        if (operation := self.operation(event.operation)) is not None:
+            told = [other for other in self.engine.live_events() if other.operation == operation.id]
+            windowed = any(self.engine.fleet.group(group).windows for group, _ in operation.unnoticed)
+            if all(other.approved_at for other in told) and not windowed and operation.id not in self.held:
+                assert operation.started_at is not None, "all have approved: it need not wait for a window"
+
+    @rule(which=NUMBERS, length=st.sampled_from([*LENGTHS, 3 * DAY, 8 * DAY]))
+    def operator_postpones(self, which: int, length: timedelta) -> None:
+        if not (live := self.engine.live_events()):
+            return
+        event = live[which % len(live)]
+        operation = self.operation(event.operation)
+        after = self.attempt(self.engine.order(approvals.postpone, event.id, "test", event.not_before + length))
+        if after is not None:
+            assert operation is not None
+            assert operation.request.deadline is not None
+            assert event.not_before + length <= after.not_before <= operation.request.deadline
+            self.held.add(operation.id)
+
+    @rule(scope=st.sampled_from(SCOPES), windows=st.sampled_from(WINDOWS))
+    def policy_changes(self, scope: str, windows: tuple[Window, ...]) -> None:
+        self.do(self.engine.order(fleet_orders.set_policy, scope, Policy(windows=windows), "operator"))
+
+    @rule(length=st.sampled_from([HOUR, 5 * HOUR, 30 * HOUR, 6 * DAY]))
+    def service_is_down(self, length: timedelta) -> None:
+        now = self.engine.clock.now()
+        self.do(self.engine.stop())
+        store = SqliteStore(self.folder)
+        store.load()
+        store.commit(Changes(facts={"virtual_now": to_text(now + length)}))
+        store.close()
+        self.do(self.live())
+
+    def operation(self, operation_id: str) -> Operation | None:
+        return next((one for one in self.engine.live_operations() if one.id == operation_id), None)
+
+    def look(self) -> None:
+        for event in self.engine.live_events():
+            if event.not_before < self.not_before.get(event.id, event.not_before):
+                self.problems.append(f"NotBefore went back: {event}")
+            self.not_before[event.id] = event.not_before
+        for operation in self.engine.live_operations():
+            if any(self.engine.fleet.group(group).windows for group, _ in operation.unnoticed):
+                self.held.add(operation.id)
+            if operation.started_at is not None and operation.id not in self.seen_started:
+                self.seen_started.add(operation.id)
+                self.check_start(operation, operation.started_at)
+
+    def check_start(self, operation: Operation, started_at: datetime) -> None:
+        """Whoever has not approved is touched only after NotBefore, and in a window."""
+        fleet, moves = self.engine.fleet, dict(operation.moves)
+        events = [event for event in self.engine.live_events() if event.operation == operation.id]
+        approved = {event.group for event in events if event.approved_at is not None}
+        touched = {
+            fleet.vms[name].group for name in operation.vms if name in moves or fleet.vms[name].host == operation.host
+        }
+        if any(started_at < event.not_before for event in events if event.group not in approved):
+            self.problems.append(f"too early: {operation}")
+        if CAUSES[operation.cause].routine and "windows" not in operation.request.overrides:
+            for group in touched - approved:
+                if not is_open(fleet.group(group).windows, started_at):
+                    self.problems.append(f"outside the windows of {group}: {operation}")
+
+    async def check_the_end(self) -> None:
+        await self.engine.advance(60 * DAY)
+        assert not self.problems, self.problems[0]
+        assert not self.engine.live_operations(), "something waits for ever"
+
+
+TestPolicy = PolicyMachine.TestCase
+TestPolicy.settings = settings(
+    max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+)
+
+
+async def test_windows_that_an_untold_group_is_given_meanwhile_are_waited_for() -> None:
+    async with running_engine(fleet=SHARED, listening=False) as engine:
+        await engine.enable("red", by="red")
+        operation = await ask(engine, "host-update", host="a")
+        await engine.order(fleet_orders.set_policy, "solo", Policy(windows=WINDOWS[1]), "operator")
+        await approve(engine, *operation.events, by="red-1")
+        assert [one.started_at for one in engine.live_operations()] == [None], "it is 07:08, and not 22:00"
+        await engine.advance(DAY)
+        assert not engine.live_operations()
+        (done,) = await engine.archive.operations(10)
+        assert done.started_at == START.replace(hour=22, minute=0, second=0)
+
+
+async def test_who_is_not_told_and_has_no_windows_keeps_nothing_waiting() -> None:
+    async with running_engine(fleet=SHARED, listening=False) as engine:
+        await engine.enable("red", by="red")
+        await engine.order(fleet_orders.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
+        operation = await ask(engine, "host-update", host="a")
+        await engine.order(fleet_orders.set_policy, "red", Policy(windows=WINDOWS[2]), "operator")
+        await engine.advance(START.replace(hour=22, minute=30) - START)
+        assert [event.not_before.hour for event in engine.live_events()] == [23], "the window is another one now"
+        await approve(engine, *operation.events, by="red-1")
+        assert [one.progress for one in engine.live_operations()] == [Progress.STARTED]
+
+
+async def test_a_rollout_keeps_to_the_windows_unless_it_insists() -> None:
+    for overrides, expected in (((), START.replace(hour=22, minute=0, second=0)), (("windows",), START + 15 * MINUTE)):
+        groups = [group._replace(windows=WINDOWS[1]) for group in SHARED.groups.values()]
+        async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, SHARED.hosts.values())) as engine:
+            await engine.order(rollout_walk.start, ["a"], Course(overrides=overrides), "operator")
+            assert {event.not_before for event in engine.live_events()} == {expected}
+            await engine.advance(DAY)
+            (operation,) = await engine.archive.operations(10)
+            assert (operation.progress, operation.started_at) == (Progress.DONE, expected)
+
+
+# --- Deletions that are told for the same moment --------------------------------------------------------
+
+DELETIONS = ["delete", "scale-in", "instance-repair"]
+ACTS = st.tuples(st.integers(0, 14), st.sampled_from(["approve", "approve", "approve", "cancel"]), st.integers(0, 5))
+
+
+@settings(max_examples=80, deadline=None)
+@given(second=st.integers(0, 4), later=st.integers(0, 4), acts=st.lists(ACTS, max_size=9), notice=st.integers(5, 15))
+@example(second=0, later=0, acts=[(1, "approve", number) for number in range(6)], notice=10)
+@example(second=0, later=0, acts=[(1, "approve", 0), *((2, "cancel", number) for number in range(1, 6))], notice=10)
+def test_of_deletions_told_for_one_moment_none_starts_before_all_are_approved_or_it_has_come(
+    second: int, later: int, acts: list[tuple[int, str, int]], notice: int
+) -> None:
+    names = [f"vm-{number}" for number in range(6)]
+    group = Group("set", "scale-set", terminate_notice=notice * MINUTE)
+    fleet = Fleet([VM(name, "set", own_host(name)) for name in names], [group])
+
+    async def run() -> None:
+        async with running_engine(fleet=fleet) as engine:
+            asked: dict[str, Operation] = {}
+            not_before: dict[str, datetime] = {}
+            approved: set[str] = set()
+            cancelled: set[str] = set()
+            for minute in range(16):
+                for number, name in enumerate(names):
+                    if minute == (later if number < second else 0):
+                        asked[name] = await ask(engine, DELETIONS[number % 3], name)
+                        not_before[name] = START + (minute + notice) * MINUTE
+                for _, what, number in (act for act in acts if act[0] == minute and names[act[2]] in asked):
+                    name, live = names[number], {event.id for event in engine.live_events()}
+                    (event_id,) = asked[name].events
+                    started = engine.draft().operation(asked[name].id)
+                    if event_id in live and what == "approve":
+                        await approve(engine, event_id, by="vm-0", group="set")
+                        approved.add(name)
+                    elif event_id in live and started is not None and started.progress is Progress.PENDING:
+                        await cancel(engine, event_id)
+                        cancelled.add(name)
+                    for one in {*asked} - cancelled:
+                        operation = await engine.archive.operation(asked[one].id)
+                        assert operation is not None
+                        together = {other for other in asked if not_before[other] == not_before[one]} - cancelled
+                        due = START + minute * MINUTE >= not_before[one]
+                        assert (operation.started_at is not None) == (due or together <= approved)
+                await engine.advance(MINUTE)
+            await engine.advance(30 * MINUTE)
+            assert {*engine.fleet.vms} == cancelled, "at the timeout deletion is certain"
+
+    asyncio.run(run())

@@ -1,0 +1,298 @@
+"""Which hosts a rollout takes when: the waves, the plan, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engines import FLEET, MINUTE, START, running_engine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_placement import fleets
+
+from forewarn.core.draft import Draft
+from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
+from forewarn.core.ledger import Changes, Ledger
+from forewarn.core.rollout import Course, Rollout, Stage, Walk, in_order, matching
+from forewarn.core.rollout_plan import plan
+from forewarn.core.rollout_walk import LARGEST_BUDGET, MOST_HOSTS, prepare, start
+from forewarn.core.terms import Terms
+from forewarn.core.windows import parse_window
+from forewarn.errors import BadOption, NoSuchHosts, NothingToWalk, RolloutOverlaps, TooMany
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from forewarn.core.operations import Operation
+
+WINDOWS = [
+    (),
+    (parse_window("daily 02:00 4h"),),
+    (parse_window("sat,sun 03:00 2h"),),
+    (parse_window("daily 00:00 24h"),),
+]
+
+
+def two_domains_of_a_group(fleet: Fleet, wave: Iterable[str]) -> bool:
+    """Whether more goes out of a group than one domain; more than one on a single host cannot be helped."""
+    out: dict[str, dict[str, set[int]]] = {}
+    for vm in fleet.vms.values():
+        if vm.host in wave and vm.group in fleet.groups:
+            out.setdefault(vm.group, {}).setdefault(vm.host, set()).add(vm.update_domain)
+    return any(len(found) > 1 and len(set[int]().union(*found.values())) > 1 for found in out.values())
+
+
+# --- Waves ----------------------------------------------------------------------------------------------
+
+
+def fleet_of(hosts: list[set[tuple[str, int]]]) -> Fleet:
+    """Hosts, each with the domains that are on it: also with several of one group, which is against the rules."""
+    vms = [
+        VM(f"{group}-{number}-{domain}", group, f"host-{number:03}", domain)
+        for number, found in enumerate(hosts)
+        for group, domain in sorted(found)
+    ]
+    groups = [Group(group, "availability-set", 3) for group in sorted({vm.group for vm in vms})]
+    return Fleet(vms, groups, [Host(f"host-{number:03}") for number in range(len(hosts))])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    hosts=st.lists(st.sets(st.tuples(st.sampled_from("rgb"), st.integers(0, 2)), max_size=3), max_size=15),
+    budget=st.integers(1, 6),
+    busy=st.sets(st.integers(0, 15)),
+    eased=st.lists(st.integers(0, 15)),
+)
+def test_each_host_is_in_one_wave_within_the_budget_and_of_one_domain_a_group(
+    hosts: list[set[tuple[str, int]]], budget: int, busy: set[int], eased: list[int]
+) -> None:
+    fleet = fleet_of(hosts)
+    walk = Walk(fleet, fleet.hosts)
+    taken: list[str] = []
+    while wave := walk.next_wave(budget, lambda host: int(host[-3:]) in busy):
+        assert len(wave) <= budget
+        assert not busy & {int(host[-3:]) for host in wave}, "a busy host was taken"
+        assert not two_domains_of_a_group(fleet, wave)
+        taken += wave
+        if eased:
+            busy.discard(eased.pop())
+    assert len(taken) == len({*taken}), "a host was taken twice"
+    assert [*walk.waiting] == [host for host in fleet.hosts if host not in taken], "others keep their place"
+    assert all(int(host[-3:]) in busy for host in walk.waiting), "a host was left out"
+
+
+def test_a_wave_is_as_large_as_it_can_be() -> None:
+    fleet = fleet_of([{("web", number % 3)} for number in range(9)])
+    walk = Walk(fleet, fleet.hosts)
+    assert walk.next_wave(2) == ["host-000", "host-003"]
+    assert walk.next_wave(5) == ["host-001", "host-004", "host-007"]
+    assert walk.next_wave(5) == ["host-002", "host-005", "host-008"]
+    assert walk.next_wave(5) == ["host-006"]
+    assert walk.next_wave(5) == []
+
+
+def test_hosts_are_walked_domain_after_domain() -> None:
+    fleet = fleet_of([*({("web", number % 2)} for number in range(6)), set()])
+    order = in_order(fleet, fleet.hosts)
+    assert [int(host[-3:]) for host in order] == [0, 2, 4, 6, 1, 3, 5]
+    walk = Walk(fleet, order)
+    assert [len(walk.next_wave(10)) for _ in range(3)] == [4, 3, 0]
+
+
+def test_a_walk_that_can_take_but_one_of_many_at_a_time_takes_them_all() -> None:
+    fleet = fleet_of([{("web", number)} for number in range(600)])
+    walk = Walk(fleet, fleet.hosts)
+    assert [walk.next_wave(5) for _ in range(601)] == [*([host] for host in fleet.hosts), []]
+
+
+# --- The plan -------------------------------------------------------------------------------------------
+
+
+def drafted(fleet: Fleet, *rollouts: Rollout) -> Draft:
+    ledger = Ledger(fleet)
+    ledger.absorb(Changes(rollouts={rollout.id: rollout for rollout in rollouts}))
+    return Draft(ledger, lambda: "new")
+
+
+@st.composite
+def courses(draw: st.DrawFn) -> Course:
+    return Course(
+        budget=draw(st.integers(1, 6)),
+        pause=draw(st.sampled_from([timedelta(0), MINUTE, timedelta(hours=1)])),
+        health_time=draw(st.sampled_from([MINUTE, 15 * MINUTE, timedelta(hours=2)])),
+        notice=draw(st.sampled_from([None, 15 * MINUTE, timedelta(hours=3)])),
+        overrides=draw(st.sampled_from([(), (), ("windows",)])),
+    )
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    fleet=fleets(),
+    course=courses(),
+    windows=st.tuples(*[st.sampled_from(WINDOWS)] * 3),
+    deaf=st.sets(st.sampled_from(["red", "green", "vm-0", "vm-1"])),
+    speed=st.sampled_from([1.0, 60.0, 7.0]),
+    patterns=st.sampled_from([["*"], ["host-*"], ["host-[01]"], ["host-0", "host-?"]]),
+)
+def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
+    fleet: Fleet,
+    course: Course,
+    windows: tuple[Any, ...],
+    deaf: set[str],
+    speed: float,
+    patterns: list[str],
+) -> None:
+    groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
+    fleet = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
+    matched = matching(fleet.host_names(), patterns)
+    useless = {host: f"it is {fleet.host(host).state}" for host in matched if fleet.host(host).state != "in-use"}
+    if len(useless) == len({*matched}):
+        with pytest.raises((NothingToWalk, NoSuchHosts)):
+            prepare(drafted(fleet), START, patterns, course, "test")
+        return
+    rollout = prepare(drafted(fleet), START, patterns, course, "test")
+    terms = Terms(speed=speed)
+    made = plan(fleet, terms, rollout, START, lambda group: group not in deaf)
+
+    assert dict(made.skipped) == useless
+    walked = [host for wave in made.waves for host in wave.hosts]
+    assert sorted(walked) == sorted({*matched} - {*useless})
+    for wave in made.waves:
+        assert 1 <= len(wave.hosts) <= course.budget
+        assert not two_domains_of_a_group(fleet, wave.hosts)
+        assert len(wave.domains) == len(dict(wave.domains)), "a group with two domains in a wave"
+        assert wave.vms == sum(len(fleet.on_host(host)) for host in wave.hosts)
+        assert wave.announced_at <= wave.starts_at <= wave.ends_at
+        assert wave.ends_at == wave.starts_at + terms.settle_time("host-update")
+    for earlier, later in pairwise(made.waves):
+        assert later.announced_at == earlier.ends_at + terms.quicken(course.pause)
+    assert made.waves[0].announced_at == START
+    assert made.waves[-1].ends_at == made.expected_end <= made.longest_end
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    fleet=fleets(vms=(3, 9), states=st.just(HostState.IN_USE), zones=("",)),
+    windows=st.tuples(*[st.sampled_from([*WINDOWS, (parse_window("mon 10:00 2h"),)])] * 3),
+    deaf=st.sets(st.sampled_from(["red", "vm-0", "vm-1"])),
+    course=courses(),
+)
+def test_what_is_planned_is_what_is_walked(
+    fleet: Fleet, windows: tuple[Any, ...], deaf: set[str], course: Course
+) -> None:
+    groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
+    fleet = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
+    terms = Terms(silence=timedelta(days=3650))
+
+    async def walk() -> None:
+        async with running_engine(fleet=fleet, listening=False, terms=terms) as engine:
+            for group in {vm.group for vm in fleet.vms.values()} - deaf:
+                await engine.enable(group, by="test")
+            prepared = prepare(engine.draft(), START, ["*"], course, "test")
+            made = plan(fleet, terms, prepared, START, lambda group: group not in deaf)
+            await engine.order(start, ["*"], course, "test")
+            await engine.advance(timedelta(days=90))
+            out: dict[datetime, list[Operation]] = {}
+            for one in reversed(await engine.archive.operations(1000)):
+                out.setdefault(one.requested_at, []).append(one)
+            walked = [
+                (
+                    at,
+                    {one.host for one in wave},
+                    max(filter(None, (one.started_at for one in wave))),
+                    max(filter(None, (one.ended_at for one in wave))),
+                )
+                for at, wave in sorted(out.items())
+            ]
+            assert walked == [(wave.announced_at, {*wave.hosts}, wave.starts_at, wave.ends_at) for wave in made.waves]
+            (rollout,) = await engine.archive.rollouts(10)
+            assert rollout.stage is Stage.DONE
+            assert {host for host, _ in rollout.skipped} == {host for host, _ in made.skipped}
+
+    asyncio.run(walk())
+
+
+async def test_a_rollout_ends_though_its_later_waves_cannot_be_postponed_any_more() -> None:
+    async with running_engine() as engine:
+        await engine.order(start, ["*"], Course(budget=1, deadline=START + 30 * MINUTE), "test")
+        await engine.advance(timedelta(hours=3))
+        assert not engine.live_rollouts()
+        assert not engine.live_events()
+
+
+# --- What is refused, and what would be right -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        (["*"], ["rack-1-a", "rack-1-b", "rack-2-a", "Rack-1-c"]),
+        (["rack-1-*"], ["rack-1-a", "rack-1-b"]),
+        (["rack-?-a"], ["rack-1-a", "rack-2-a"]),
+        (["rack-[!1]-*"], ["rack-2-a"]),
+        (["rack-1-b", "rack-1-*"], ["rack-1-a", "rack-1-b"]),
+        (["rack-1"], []),
+        (["RACK-1-A"], []),
+        ([], []),
+    ],
+)
+def test_patterns_match_whole_names_as_in_a_shell(patterns: list[str], expected: list[str]) -> None:
+    assert matching(["rack-1-a", "rack-1-b", "rack-2-a", "Rack-1-c"], patterns) == expected
+
+
+DEGRADED = Fleet(FLEET.vms.values(), FLEET.groups.values(), [Host("host-a", HostState.DEGRADED), Host("host-b")])
+MANY = Fleet(hosts=[Host(f"h{number}") for number in range(MOST_HOSTS + 1)])
+LIVE = Rollout("live-1", ("host-b",), Course(), "test", START, under_way=(("host-b", "op"),))
+PAUSED = LIVE._replace(stage=Stage.PAUSED, under_way=(), waiting=("host-b",))
+
+REFUSED: dict[str, tuple[Draft, list[str], Course, type[Exception], str]] = {
+    "no host matches": (drafted(FLEET), ["rack-*"], Course(), NoSuchHosts, "No host matches 'rack-*'"),
+    "a slip": (drafted(FLEET), ["hst-a"], Course(), NoSuchHosts, "Did you mean 'host-a'?"),
+    "one of two": (drafted(FLEET), ["host-a", "hots-b"], Course(), NoSuchHosts, "No host matches 'hots-b'"),
+    "no pattern": (drafted(FLEET), [], Course(), BadOption, "hosts"),
+    "an empty pattern": (drafted(FLEET), ["host-a", ""], Course(), BadOption, "'rack-1-*'"),
+    "no budget": (drafted(FLEET), ["*"], Course(budget=0), BadOption, "from 1 to 1,000"),
+    "a budget below": (drafted(FLEET), ["*"], Course(budget=-1), BadOption, "budget '-1'"),
+    "too large": (drafted(FLEET), ["*"], Course(budget=LARGEST_BUDGET + 1), BadOption, "budget '1001'"),
+    "no health time": (drafted(FLEET), ["*"], Course(health_time=timedelta(0)), BadOption, "health_time"),
+    "no duration": (drafted(FLEET), ["*"], Course(duration=timedelta(0)), BadOption, "a freeze lasts from 1s to 1h"),
+    "too long": (drafted(FLEET), ["*"], Course(duration=timedelta(hours=2)), BadOption, "duration '2h'"),
+    "of a reboot": (drafted(FLEET), ["*"], Course(type="reboot", duration=MINUTE), BadOption, "only a freeze"),
+    "another type": (drafted(FLEET), ["*"], Course(type="Redeploy"), BadOption, "Freeze or Reboot"),
+    "a short notice": (drafted(FLEET), ["*"], Course(notice=MINUTE), BadOption, "at least 15m beforehand"),
+    "an override": (drafted(FLEET), ["*"], Course(overrides=("window",)), BadOption, "Did you mean 'windows'?"),
+    "a deadline": (drafted(FLEET), ["*"], Course(deadline=START), BadOption, "it has passed"),
+    "out of use": (drafted(DEGRADED), ["host-a"], Course(), NothingToWalk, "out of use"),
+    "overlap": (
+        drafted(FLEET, LIVE),
+        ["*"],
+        Course(),
+        RolloutOverlaps,
+        "host-b is already being walked by rollout live-1",
+    ),
+    "a paused one": (drafted(FLEET, PAUSED), ["*-b"], Course(), RolloutOverlaps, "live-1"),
+    "too many": (drafted(MANY), ["*"], Course(), TooMany, "10,001 hosts are too many"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_wrong_is_said_with_what_would_be_right_and_nothing_changes(case: str) -> None:
+    draft, patterns, course, error, words = REFUSED[case]
+    with pytest.raises(error) as caught:
+        prepare(draft, START, patterns, course, "test")
+    assert words in str(caught.value)
+    assert not draft.changes
+
+
+def test_what_is_left_out_is_filled_in_and_hosts_out_of_use_are_skipped() -> None:
+    rollout = prepare(drafted(DEGRADED), START, ["host-*"], Course(notice=MINUTE, overrides=("notice",)), "me")
+    assert (rollout.course.type, rollout.course.duration) == ("Freeze", timedelta(seconds=9))
+    assert (rollout.waiting, rollout.skipped) == (("host-b",), (("host-a", "it is degraded"),))
+    other = prepare(drafted(FLEET, LIVE), START, ["host-a"], Course(type="reboot"), "me")
+    assert (other.course.type, other.course.duration, other.waiting) == ("Reboot", None, ("host-a",))
+    over = LIVE._replace(stage=Stage.CANCELLED)
+    assert prepare(drafted(FLEET, over), START, ["*"], Course(), "me").waiting == ("host-a", "host-b")

@@ -1,0 +1,299 @@
+"""Rollouts as they are walked: whatever comes in between, and wherever the service dies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engines import MINUTE, START, approve, ask, cancel, make_engine
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+from test_placement import GROUPS, HOUR, LENGTHS, MortalEngine, fleets
+
+from forewarn.core import approvals, fleet_orders, progress, rollout_walk
+from forewarn.core.event import Status
+from forewarn.core.fleet import VM, Fleet, Host, HostState
+from forewarn.core.operations import Progress, Request
+from forewarn.core.requests import request
+from forewarn.core.rollout import Course, Stage
+from forewarn.core.terms import Terms
+from forewarn.core.windows import parse_window
+from forewarn.ports import HistoryFilter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from forewarn.core.ledger import Entry
+    from forewarn.core.operations import Operation
+    from forewarn.core.rollout import Rollout
+    from forewarn.engine import Engine
+    from forewarn.fabrics.simulated import SimulatedFabric
+
+WINDOWS = [(), (), (parse_window("daily 02:00 4h"),), (parse_window("daily 05:00 9h"),)]
+ANSWERS = ["approve", "approve", "approve", "cancel", "postpone"]
+NUMBERS = st.integers(0, 59)
+SCOPES = [*GROUPS, "vm-0", "vm-1", "vm-2"]
+
+
+class WalkMachine(MortalEngine):
+    """Lets rollouts walk a random fleet while much else happens to it; the fabric is slow at times, but well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.file: Fleet
+        self.budgets: dict[str, int] = {}
+        self.begun: dict[str, set[str]] = {}
+        """The hosts of each rollout that was begun."""
+        self.withdrawn: set[str] = set()
+        self.let_go_on: set[str] = set()
+
+    @initialize(
+        fleet=fleets(most_hosts=5, vms=(3, 9), states=st.just(HostState.IN_USE), zones=("",)),
+        windows=st.tuples(*[st.sampled_from(WINDOWS)] * 3),
+        listening=st.sets(st.sampled_from(SCOPES)),
+    )
+    def begin(self, fleet: Fleet, windows: tuple[Any, ...], listening: set[str]) -> None:
+        groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
+        self.file = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
+        self.do(self.live())
+        self.do(self.engine.apply_fleet(self.file, by="test"))
+        for scope in sorted(listening):
+            self.polls(scope)
+
+    # --- What can happen --------------------------------------------------------------------------------
+
+    @rule(budget=st.integers(1, 4), pause=st.sampled_from([0, 0, 20]), pattern=st.sampled_from(["*", "host-[012]"]))
+    def rollout_starts(self, budget: int, pause: int, pattern: str) -> None:
+        course = Course(budget=budget, pause=pause * MINUTE, health_time=3 * HOUR)
+        begun = self.attempt(self.engine.order(rollout_walk.start, [pattern], course, "operator"))
+        if begun is not None:
+            self.begun[begun.id] = {*begun.hosts, *begun.done, *(host for host, _ in begun.skipped)}
+
+    @rule(scope=st.sampled_from(SCOPES))
+    def polls(self, scope: str) -> None:
+        if self.engine.fleet.members(scope):
+            self.do(self.engine.enable(scope, by=scope))
+            self.engine.asked.add(scope)
+
+    # What is drawn must not depend on what is so: things due at the same moment come in the order of random ids.
+
+    @rule(which=NUMBERS, what=st.sampled_from(ANSWERS), length=st.sampled_from(LENGTHS))
+    def somebody_answers(self, which: int, what: str, length: timedelta) -> None:
+        if not (live := self.engine.live_events()):
+            return
+        event = live[which % len(live)]
+        if what == "approve":
+            self.do(approve(self.engine, event.id, by=event.group, group=event.group))
+        elif what == "cancel":
+            self.attempt(cancel(self.engine, event.id))
+        else:
+            self.attempt(self.engine.order(approvals.postpone, event.id, "operator", event.not_before + length))
+
+    @rule(which=NUMBERS, what=st.sampled_from(["pause", "pause", "resume", "resume", "cancel"]))
+    def operator_turns(self, which: int, what: str) -> None:
+        if not (live := self.engine.live_rollouts()):
+            return
+        rollout = live[which % len(live)]
+        mine = [operation for operation in self.engine.live_operations() if operation.request.rollout == rollout.id]
+        self.attempt(self.engine.order(getattr(rollout_walk, what), rollout.id, "operator"))
+        if what == "cancel":
+            self.withdrawn.update(one.id for one in mine if one.progress is Progress.PENDING)
+            self.let_go_on.update(one.id for one in mine if one.progress is Progress.STARTED)
+
+    @rule(which=NUMBERS, what=st.sampled_from(["degraded-hardware", "hardware-failure", "host-update", "return"]))
+    def something_happens_to_a_host(self, which: int, what: str) -> None:
+        hosts = self.engine.fleet.host_names()
+        if hosts and what == "return":
+            self.do(self.engine.order(fleet_orders.return_host, hosts[which % len(hosts)], "operator"))
+        elif hosts:
+            self.attempt(self.engine.order(request, Request(what, host=hosts[which % len(hosts)]), "operator"))
+
+    @rule(number=st.integers(0, 8), cause=st.sampled_from(["live-migration", "redeploy"]))
+    def a_vm_is_moved(self, number: int, cause: str) -> None:
+        self.attempt(ask(self.engine, cause, f"vm-{number}"))
+
+    @rule(failures=st.integers(0, 2), slow=st.booleans())
+    def fabric_misbehaves(self, failures: int, slow: bool) -> None:
+        self.fabric.failures, self.fabric.delay = failures, 3 * MINUTE if slow else None
+
+    @rule(missing=st.sets(st.integers(0, 8), max_size=2), empty=st.booleans(), force=st.booleans())
+    def fleet_is_applied(self, missing: set[int], empty: bool, force: bool) -> None:
+        vms = [vm for vm in self.file.vms.values() if vm.name not in {f"vm-{number}" for number in missing}]
+        hosts = [host for host in self.file.hosts.values() if empty or any(vm.host == host.name for vm in vms)]
+        self.attempt(self.engine.apply_fleet(Fleet(vms, self.file.groups.values(), hosts), by="test", force=force))
+
+    # --- What must be true at every moment, and in the end ------------------------------------------------
+
+    def look(self) -> None:
+        fleet = self.engine.fleet
+        self.budgets.update((rollout.id, rollout.course.budget) for rollout in self.engine.live_rollouts())
+        for rollout_id, budget in self.budgets.items():
+            out = [one for one in self.engine.live_operations() if one.request.rollout == rollout_id]
+            there = {name for one in out if fleet.has_host(one.host) for name in fleet.on_host(one.host)}
+            arrived = {name for name in there if fleet.vms[name].home}  # untold: they have been moved there
+            if len(out) > budget:
+                self.problems.append(f"{len(out)} hosts are out")
+            if self.are_of_two_domains(arrived.union(*(one.vms for one in out))):
+                self.problems.append(f"two domains are out: {out}")
+
+    def are_of_two_domains(self, names: Iterable[str]) -> bool:
+        domains = {(self.file.vms[name].group, self.file.vms[name].update_domain) for name in names}
+        return len(domains) > len({group for group, _ in domains})
+
+    async def check_the_end(self) -> None:
+        self.fabric.delay = None
+        for rollout in self.engine.live_rollouts():
+            if rollout.stage is Stage.PAUSED:
+                await self.engine.order(rollout_walk.resume, rollout.id, "operator")
+        await self.engine.advance(40 * 24 * HOUR)
+        assert not self.engine.live_rollouts(), "a rollout does not end"
+        assert not self.problems, self.problems[0]
+        entries = await self.engine.archive.history(HistoryFilter(limit=100_000))
+        assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
+        carried_out = Counter(entry.operation for entry in entries if entry.what == "carried out")
+        assert all(count == 1 for count in carried_out.values()), "something was carried out twice"
+        operations = await self.engine.archive.operations(100_000)
+        withdrawn = {operation.id for operation in operations if operation.progress is Progress.CANCELLED}
+        assert self.withdrawn <= withdrawn
+        assert not self.let_go_on & withdrawn
+        rollouts = {rollout.id: rollout for rollout in await self.engine.archive.rollouts(1000)}
+        assert {*rollouts} == {*self.begun}, "a rollout is lost"
+        for rollout in rollouts.values():
+            mine = [operation for operation in operations if operation.request.rollout == rollout.id]
+            self.check_walk(rollout, mine, [entry for entry in entries if entry.operation == rollout.id])
+            assert all(carried_out[one.id] == 1 for one in mine if one.progress is Progress.DONE and not one.outcome)
+
+    def check_walk(self, rollout: Rollout, operations: list[Operation], entries: list[Entry]) -> None:
+        assert rollout.stage in (Stage.DONE, Stage.CANCELLED), rollout.outcome
+        hosts = [operation.host for operation in operations]
+        assert len(hosts) == len({*hosts}), "a host was announced twice"
+        left_out = [host for host, why in rollout.skipped if why]
+        if rollout.stage is Stage.DONE:
+            assert sorted([*rollout.done, *left_out]) == sorted(self.begun[rollout.id])
+            assert sorted(rollout.done) == sorted(one.host for one in operations if one.progress is Progress.DONE)
+        paused, waves, wave_of = False, 0, dict[str, int]()
+        for entry in entries:
+            if entry.what == "wave announced":
+                waves += 1
+                assert not paused, "announced during a pause"
+                number, _, named = entry.why.removeprefix("wave ").partition(": ")
+                assert int(number) == waves
+                wave_of.update(dict.fromkeys(named.split(", "), waves))
+            elif entry.what in ("rollout paused", "rollout resumed"):
+                paused = entry.what == "rollout paused"
+        for one, other in combinations(sorted(operations, key=lambda operation: wave_of[operation.host]), 2):
+            if wave_of[one.host] == wave_of[other.host]:
+                assert one.requested_at == other.requested_at
+                assert not self.are_of_two_domains({*one.vms, *other.vms})
+            else:
+                assert one.ended_at is not None
+                assert one.ended_at + rollout.course.pause <= other.requested_at, "two waves are out"
+        assert waves == rollout.wave
+        assert entries[-1].what == f"rollout {rollout.stage}"
+
+
+TestWalk = WalkMachine.TestCase
+TestWalk.settings = settings(
+    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+)
+
+
+# --- The walk, step by step -------------------------------------------------------------------------------
+
+FOUR = Fleet(
+    [VM(f"x{number}", f"x{number}", f"h{number}", priority="spot") for number in range(4)],
+    hosts=[Host(f"h{number}") for number in range(4)],
+)
+
+
+@asynccontextmanager
+async def four_hosts(*listening: str, **course: Any) -> AsyncIterator[tuple[Engine, SimulatedFabric, Rollout]]:
+    """A rollout over four hosts with a VM each. What is started stays so for an hour."""
+    engine, fabric = make_engine(terms=Terms(makes_hosts=True, settle={"host-update": HOUR}))
+    await engine.start()
+    await engine.apply_fleet(FOUR, by="test")
+    for scope in listening:
+        await engine.enable(scope, by=scope)
+    yield engine, fabric, await engine.order(rollout_walk.start, ["h*"], Course(**course), "operator")
+    await engine.stop()
+
+
+async def approve_all(engine: Engine, scope: str) -> None:
+    await approve(engine, *(event.id for event in engine.document(scope).events), by=scope)
+
+
+async def ended(engine: Engine) -> tuple[Rollout, dict[str, str]]:
+    """The rollout, and why it and its operations were ended."""
+    (rollout,) = await engine.archive.rollouts(10)
+    entries = await engine.archive.history(HistoryFilter())
+    return rollout, {entry.operation: entry.why for entry in entries if entry.what in ("cancelled", "rollout stopped")}
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("sick", "x0"),
+        ("forgotten", "not over 15m after its start"),
+        ("given up", "the simulated fabric was told to fail for good"),
+        ("by hand", "its disk is dead"),
+    ],
+)
+async def test_a_failed_gate_stops_the_walk_and_withdraws_what_is_only_scheduled(way: str, words: str) -> None:
+    async with four_hosts("x0", "x1", "x2", "x3", budget=3, notice=3 * HOUR) as (engine, fabric, rollout):
+        out = dict(rollout.under_way)
+        assert [*out] == ["h0", "h1", "h2"]
+        await approve_all(engine, "x1")
+        await engine.advance(MINUTE)
+        fabric.sick = {"x0"} if way == "sick" else set()
+        fabric.forgets, fabric.failures_for_good = int(way == "forgotten"), int(way == "given up")
+        fabric.delay = HOUR if way == "by hand" else None
+        await approve_all(engine, "x0")
+        if way == "by hand":
+            await engine.end_by_hand(progress.failed, out["h0"], "operator", "its disk is dead")
+        await engine.advance(15 * MINUTE - timedelta(seconds=1))
+        assert bool(engine.live_rollouts()) == (way in ("sick", "forgotten")), "they have their time"
+        await engine.advance(timedelta(seconds=1))
+        assert not engine.live_rollouts()
+        rollout, why = await ended(engine)
+        assert rollout.stage is Stage.STOPPED
+        assert rollout.outcome.startswith("h0: ")
+        assert words in rollout.outcome
+        assert why == {rollout.id: rollout.outcome, out["h2"]: f"rollout stopped: {rollout.outcome}"}
+        assert (engine.document("x2").events, rollout.waiting) == ((), ("h3",))
+        assert [event.status for event in engine.document("x1").events] == [Status.STARTED]
+        await engine.advance(2 * HOUR)
+        operations = {one.host: one.progress for one in await engine.archive.operations(10)}
+        assert operations["h1"] is Progress.DONE
+        assert "h3" not in operations, "nothing more is announced"
+
+
+async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
+    async with four_hosts("x0", budget=1) as (engine, fabric, _):
+        fabric.delay = 10 * MINUTE
+        await approve_all(engine, "x0")
+        await engine.advance(MINUTE)
+        fabric.delay = None
+        await ask(engine, "eviction", "x0")
+        await approve_all(engine, "x0")
+        await engine.advance(12 * HOUR)
+        rollout, _ = await ended(engine)
+        assert (rollout.stage, rollout.outcome) == (Stage.DONE, "")
+
+
+async def test_hosts_out_of_use_are_skipped_and_busy_ones_come_later() -> None:
+    async with four_hosts("x2", budget=1, pause=10 * MINUTE) as (engine, _, rollout):
+        await ask(engine, "degraded-hardware", host="h1")
+        await ask(engine, "host-update", host="h2", notice=2 * HOUR)
+        await engine.advance(24 * HOUR)
+        rollout, _ = await ended(engine)
+        assert (rollout.stage, rollout.done) == (Stage.DONE, ("h0", "h3", "h2"))
+        assert rollout.skipped == (("h1", "it is degraded"),)
+        entries = await engine.archive.history(HistoryFilter(operation=rollout.id))
+        waves = [entry.at - START for entry in entries if entry.what == "wave announced"]
+        assert waves[:2] == [timedelta(0), 70 * MINUTE], "the pause is kept"
+        assert waves[2] >= timedelta(hours=3), "the other work on it is over"
