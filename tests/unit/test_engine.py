@@ -355,3 +355,21 @@ async def test_groups_that_have_left_are_forgotten() -> None:
         engine.asked.add("db-0")  # its last poll, answered just before
         await engine.advance(MINUTE)
         assert engine.last_heard("db-0") is None
+
+
+async def test_a_vm_that_its_file_puts_on_another_host_is_not_touched_by_work_on_the_old_one() -> None:
+    async with running_engine() as engine:
+        operation = await ask(engine, "host-update", host="host-a")
+        before = {event.group: event.id for event in engine.live_events()}
+        moved = [vm._replace(host="host-b") if vm.name == "db-0" else vm for vm in FLEET.vms.values()]
+        await engine.apply_fleet(Fleet(moved, FLEET.groups.values(), FLEET.hosts.values()), by="operator")
+        assert [event.group for event in engine.live_events()] == ["web"]
+        await approve(engine, before["web"], by="web-0", group="web")
+        assert statuses(engine, "web") == [Status.STARTED], "nobody else is left to wait for"
+        gone = await engine.archive.event(before["db-0"])
+        assert gone is not None
+        assert gone.status is Status.CANCELLED
+        assert "its file has another host for it" in [
+            entry.why.partition(": ")[2]
+            for entry in await engine.archive.history(HistoryFilter(operation=operation.id))
+        ]

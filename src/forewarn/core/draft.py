@@ -50,6 +50,10 @@ class Draft:
         found = {rollout.id: rollout for rollout in self._base.live_rollouts()} | self.changes.rollouts
         return [rollout for rollout in found.values() if rollout.stage.live]
 
+    def vms_with_work(self) -> set[str]:
+        """The VMs that live operations name; some may be over by now."""
+        return self._base.vms_with_work().union(*(operation.vms for operation in self.changes.operations.values()))
+
     def operations_on(self, vm: str) -> list[Operation]:
         """The live operations that name this VM."""
         found = self._changed(self._base.operations_on(vm), lambda operation: vm in operation.vms)

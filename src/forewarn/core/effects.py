@@ -78,7 +78,7 @@ def remove_vms(draft: Draft, now: datetime, gone: tuple[VM, ...], why: str) -> l
     for group in {vm.group for vm in gone}:
         if not draft.fleet.members(group):
             draft.forget_delivery(group)
-    return _let_go(draft, now, gone, why)
+    return let_go(draft, now, gone, why)
 
 
 def _moved(vm: VM, host: str) -> VM:
@@ -88,10 +88,10 @@ def _moved(vm: VM, host: str) -> VM:
 
 def _replace(draft: Draft, now: datetime, vms: list[VM], why: str) -> list[str]:
     draft.change_fleet(FleetChange(changed=tuple(vms), in_place=True))
-    return _let_go(draft, now, vms, why)
+    return let_go(draft, now, vms, why)
 
 
-def _let_go(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str]:
+def let_go(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str]:
     """Withdraw what is scheduled for VMs to which it does not apply any more.
 
     What an event names does not change: it stays while there is one VM that it still concerns.

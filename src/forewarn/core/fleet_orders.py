@@ -44,12 +44,20 @@ def apply_fleet(
         before = draft.fleet.groups.get(declared.name)
         if before is not None and before.kind != declared.kind and draft.events_of(declared.name):
             draft.count_change(declared.name)  # names may be written otherwise from now on
+    before_vms = draft.fleet.vms
     draft.put_fleet(fleet, change)
     for group in draft.deliveries_among(change.vacated):
         draft.forget_delivery(group)
-    for event in touched:
-        for other in told_with(draft, event):  # deletions that waited for one which is over now
-            move(draft, now, terms, other.operation)
+    moved = [
+        fleet.vms[name]
+        for name in sorted(draft.vms_with_work())
+        if name in before_vms and name in fleet.vms and before_vms[name].host != fleet.vms[name].host
+    ]
+    waiting = effects.let_go(draft, now, moved, "its file has another host for it")
+    for event in touched:  # deletions that waited for one which is over now
+        waiting += [other.operation for other in told_with(draft, event)]
+    for operation_id in waiting:
+        move(draft, now, terms, operation_id)
     summary = f"{len(change.added)} added, {len(change.changed)} changed, {len(change.removed)} removed"
     draft.note(Entry(at=now, what="fleet applied", by=by, why=f"{why}: {summary}" if why else summary))
 

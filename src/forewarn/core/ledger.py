@@ -115,6 +115,10 @@ class Ledger:
     def live_rollouts(self) -> list[Rollout]:
         return list(self.rollouts.values())
 
+    def vms_with_work(self) -> set[str]:
+        """The VMs that live operations name."""
+        return set(self._on_vm)
+
     def operations_on(self, vm: str) -> list[Operation]:
         """The live operations that name this VM."""
         return [self.operations[operation_id] for operation_id in self._on_vm.get(vm, ())]

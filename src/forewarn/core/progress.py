@@ -106,7 +106,8 @@ def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, 
             draft.put_event(after)
             moved = f"from {event.not_before:%Y-%m-%d %H:%M:%S} to {until:%Y-%m-%d %H:%M:%S} UTC"
             records.note_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
-    if operation.unnoticed:  # no event says for them how long it waits
+    told = {event.group for event in records.events_of(draft, operation)}
+    if any(group not in told for group in _windowed(draft, operation)):  # no event says for them how long it waits
         operation = operation._replace(holds_until=max(until, operation.holds_until or until))
         draft.put_operation(operation)
     return operation
