@@ -12,10 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from forewarn.core.operations import Health
-from forewarn.errors import ForewarnError, Stopping, WorkFailed
+from forewarn.errors import ForewarnError, Stopping, StoreFailed, WorkFailed
 from forewarn.ports import Order
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from forewarn.core.operations import Operation
@@ -90,7 +91,7 @@ class Carrier:
                 raise
             except WorkFailed as error:
                 logger.warning("Operation %s (%s) has failed: %s", operation.id, operation.cause, error)
-                await asyncio.shield(self._reports.failed(operation.id, str(error)))
+                await self._until_written(partial(self._reports.failed, operation.id, str(error)))
                 return False
             except Exception as error:  # whatever a driver raises, its work is still to be done
                 said = (operation.id, operation.cause, error)
@@ -106,9 +107,20 @@ class Carrier:
             well = await asyncio.gather(*map(self._is_well, gate.vms))
             bad = [name for name, is_well in zip(gate.vms, well, strict=True) if not is_well]
             if not bad or self._clock.now() >= gate.closes_at:
-                await asyncio.shield(self._reports.checked(operation.id, bad))
+                await self._until_written(partial(self._reports.checked, operation.id, bad))
                 return
             await self._wait_until(min(self._clock.now() + LOOK_AGAIN, gate.closes_at))
+
+    async def _until_written(self, write: Callable[[], asyncio.Future[None]]) -> None:
+        """What the fabric has said is not asked again: it must get on disk."""
+        while True:
+            try:
+                await asyncio.shield(write())
+            except StoreFailed as error:
+                logger.warning("What the fabric said is written again: %s", error)
+                await self._wait_until(self._clock.now() + RETRY_AFTER)
+            else:
+                return
 
     async def _is_well(self, vm: str) -> bool:
         try:

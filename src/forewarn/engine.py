@@ -272,6 +272,9 @@ class Engine:
             published = Published(groups, renewed)
             for subscriber in self._subscribers:
                 subscriber(published)
+        for operation in changes.operations.values():
+            if not operation.progress.live:
+                self._carrier.let_go(operation.id)
         for operation in started:
             self._carry_out(operation)
 
@@ -284,8 +287,7 @@ class Engine:
         moment = progress.when_due(self._writer.ledger, operation)
         if moment is not None:
             self._agenda.add(moment, "operation", operation.id)
-        overdue_at = rollout_walk.overdue_at(self.terms, operation)
-        if overdue_at is not None:
+        if operation.request.rollout and (overdue_at := rollout_walk.overdue_at(self.terms, operation)) is not None:
             self._agenda.add(overdue_at, "rollout", operation.request.rollout)
 
 

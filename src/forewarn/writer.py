@@ -178,7 +178,7 @@ class Writer:
             except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the order, not to the writer
                 outcomes.append(Outcome(waiting.tell, None, error))
             else:
-                whole.changes = whole.changes.absorb(draft.changes)
+                whole.absorb(draft)
                 outcomes.append(Outcome(waiting.tell, result, None))
         changes = whole.changes
         if changes:

@@ -65,7 +65,7 @@ def fleets(
 
 
 HOUR = timedelta(hours=1)
-LENGTHS = [MINUTE, 5 * MINUTE, 10 * MINUTE, 15 * MINUTE, HOUR, 12 * HOUR]
+LENGTHS = [MINUTE, 5 * MINUTE, 10 * MINUTE, 10 * MINUTE, 15 * MINUTE, HOUR, 12 * HOUR]
 
 
 class MortalEngine(RuleBasedStateMachine):

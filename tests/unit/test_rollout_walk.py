@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from forewarn.fabrics.simulated import SimulatedFabric
 
 WINDOWS = [(), (), (parse_window("daily 02:00 4h"),), (parse_window("daily 05:00 9h"),)]
+BUDGETS, PAUSES = st.integers(1, 3), st.sampled_from([0, 20, 180])
 ANSWERS = ["approve", "approve", "approve", "cancel", "postpone"]
 NUMBERS = st.integers(0, 59)
 SCOPES = [*GROUPS, "vm-0", "vm-1", "vm-2"]
@@ -56,18 +57,20 @@ class WalkMachine(MortalEngine):
         fleet=fleets(most_hosts=5, vms=(3, 9), states=st.just(HostState.IN_USE), zones=("",)),
         windows=st.tuples(*[st.sampled_from(WINDOWS)] * 3),
         listening=st.sets(st.sampled_from(SCOPES)),
+        budget=BUDGETS,
     )
-    def begin(self, fleet: Fleet, windows: tuple[Any, ...], listening: set[str]) -> None:
+    def begin(self, fleet: Fleet, windows: tuple[Any, ...], listening: set[str], budget: int) -> None:
         groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
         self.file = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
         self.do(self.live())
         self.do(self.engine.apply_fleet(self.file, by="test"))
         for scope in sorted(listening):
             self.polls(scope)
+        self.rollout_starts(budget, 60 * (budget - 1), "*")
 
     # --- What can happen --------------------------------------------------------------------------------
 
-    @rule(budget=st.integers(1, 4), pause=st.sampled_from([0, 0, 20]), pattern=st.sampled_from(["*", "host-[012]"]))
+    @rule(budget=BUDGETS, pause=PAUSES, pattern=st.sampled_from(["*", "host-[012]"]))
     def rollout_starts(self, budget: int, pause: int, pattern: str) -> None:
         course = Course(budget=budget, pause=pause * MINUTE, health_time=3 * HOUR)
         begun = self.attempt(self.engine.order(rollout_walk.start, [pattern], course, "operator"))
@@ -99,7 +102,7 @@ class WalkMachine(MortalEngine):
         if not (live := self.engine.live_rollouts()):
             return
         rollout = live[which % len(live)]
-        mine = [operation for operation in self.engine.live_operations() if operation.request.rollout == rollout.id]
+        mine = [one for one in self.engine.live_operations() if one.request.rollout == rollout.id]
         self.attempt(self.engine.order(getattr(rollout_walk, what), rollout.id, "operator"))
         if what == "cancel":
             self.withdrawn.update(one.id for one in mine if one.progress is Progress.PENDING)
@@ -108,10 +111,11 @@ class WalkMachine(MortalEngine):
     @rule(which=NUMBERS, what=st.sampled_from(["degraded-hardware", "hardware-failure", "host-update", "return"]))
     def something_happens_to_a_host(self, which: int, what: str) -> None:
         hosts = self.engine.fleet.host_names()
-        if hosts and what == "return":
-            self.do(self.engine.order(fleet_orders.return_host, hosts[which % len(hosts)], "operator"))
-        elif hosts:
-            self.attempt(self.engine.order(request, Request(what, host=hosts[which % len(hosts)]), "operator"))
+        host = hosts[which % len(hosts)] if hosts else "none"
+        if what == "return":
+            self.attempt(self.engine.order(fleet_orders.return_host, host, "operator"))
+        else:
+            self.attempt(self.engine.order(request, Request(what, host=host), "operator"))
 
     @rule(number=st.integers(0, 8), cause=st.sampled_from(["live-migration", "redeploy"]))
     def a_vm_is_moved(self, number: int, cause: str) -> None:
@@ -170,11 +174,11 @@ class WalkMachine(MortalEngine):
 
     def check_walk(self, rollout: Rollout, operations: list[Operation], entries: list[Entry]) -> None:
         assert rollout.stage in (Stage.DONE, Stage.CANCELLED), rollout.outcome
-        hosts = [operation.host for operation in operations]
-        assert len(hosts) == len({*hosts}), "a host was announced twice"
-        left_out = [host for host, why in rollout.skipped if why]
+        assert len(operations) == len({operation.host for operation in operations}), "a host was announced twice"
         if rollout.stage is Stage.DONE:
-            assert sorted([*rollout.done, *left_out]) == sorted(self.begun[rollout.id])
+            assert sorted([*rollout.done, *(host for host, why in rollout.skipped if why)]) == sorted(
+                self.begun[rollout.id]
+            )
             assert sorted(rollout.done) == sorted(one.host for one in operations if one.progress is Progress.DONE)
         paused, waves, wave_of = False, 0, dict[str, int]()
         for entry in entries:

@@ -78,8 +78,12 @@ def ask(body: dict[str, Any], options: dict[str, Any]) -> None:
     if options["as_json"]:
         if options["wait"] and not dry_run:
             ids = [operation["id"] for operation in answer["operations"]]
-            wait_for_operations(client, ids, quiet=True)
-            answer["operations"] = [client.get("operations", operation_id) for operation_id in ids]
+            try:
+                wait_for_operations(client, ids, quiet=True)
+            finally:
+                answer["operations"] = [client.get("operations", operation_id) for operation_id in ids]
+                print_json(answer)
+            return
         print_json(answer)
         return
     now = client.get("clock")["now"]

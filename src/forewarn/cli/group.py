@@ -79,7 +79,7 @@ def policy(
     data: str | None,
     as_json: bool,
 ) -> None:
-    """Change a group's policy. It lasts until a fleet file that says otherwise is applied.
+    """Change a group's policy. It lasts until a fleet file is applied.
 
     \b
     Example:

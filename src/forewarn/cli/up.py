@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -236,7 +237,7 @@ def _this_machine() -> Fleet:
 
 def _example_vm(fleet: Fleet) -> str:
     local = fleet.at_address("127.0.0.1")
-    return local.name if local is not None else next(iter(fleet.vms))
+    return local.name if local is not None else next(iter(fleet.vms), "NAME")
 
 
 def _command_line(data: str) -> str:
@@ -248,4 +249,7 @@ def _command_line(data: str) -> str:
 
 def _short(path: Path) -> str:
     """As one would type it from here."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+    with suppress(FileNotFoundError):  # the folder that this was started in may be gone
+        if path.is_relative_to(Path.cwd()):
+            return str(path.relative_to(Path.cwd()))
+    return str(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich.live import Live
@@ -28,17 +28,26 @@ _OVER = ("done", "failed", "cancelled", "stopped")
 _NEVER = Event()
 
 
+class Row(NamedTuple):
+    """A line of the display."""
+
+    key: str
+    what: str
+    state: str
+    countdown: str = ""
+
+
 class State:
     """What is watched, at one moment: lines to show, and the words by which a change is known."""
 
-    def __init__(self, rows: list[tuple[str, str, str]], *, over: bool) -> None:
+    def __init__(self, rows: list[Row], *, over: bool) -> None:
         self.rows = rows
         self.over = over
 
     def table(self) -> Table:
         table = Table.grid(padding=(0, 2))
-        for what, state, countdown in self.rows:
-            table.add_row(what, state, countdown)
+        for row in self.rows:
+            table.add_row(row.what, row.state, row.countdown)
         return table
 
 
@@ -50,8 +59,9 @@ def wait_for_operations(client: Client, ids: list[str], *, quiet: bool = False) 
         now = client.get("clock")["now"]
         live = {operation["id"]: operation for operation in client.get("operations")["operations"]}
         for operation_id in ids:
-            if operation_id not in live and operation_id not in ended:
-                ended[operation_id] = client.get("operations", operation_id)
+            if operation_id not in live and operation_id not in ended:  # a long list of live ones is cut
+                found = client.get("operations", operation_id)
+                (ended if found["progress"] in _OVER else live)[operation_id] = found
         shown = [ended.get(operation_id) or live[operation_id] for operation_id in ids]
         return State([_row(operation, now) for operation in shown], over=len(ended) == len(ids))
 
@@ -72,7 +82,7 @@ def wait_for_rollout(client: Client, rollout_id: str, *, quiet: bool = False) ->
         state = f"{last['stage']}, wave {last['wave']}: " + ", ".join(
             f"{count} {word.replace('_', ' ')}" for word, count in counts.items() if count
         )
-        rows = [(f"rollout {rollout_id[:8]}", state, _until("next wave", last["next_at"], now))]
+        rows = [Row(rollout_id, f"rollout {rollout_id[:8]}", state, _until("next wave", last["next_at"], now))]
         live = {operation["id"]: operation for operation in client.get("operations")["operations"]}
         rows += [_row(live[found["operation"]], now) for found in last["under_way"] if found["operation"] in live]
         return State(rows, over=last["stage"] in _OVER)
@@ -111,32 +121,42 @@ def _watch_lines(look: Callable[[], State]) -> None:
     said: dict[str, str] = {}
     while True:
         state = look()
-        for what, words, _ in state.rows:
-            if said.get(what) != words:
-                said[what] = words
-                click.echo(f"{what}: {words}")
+        for row in state.rows:
+            if said.get(row.key) != row.state:
+                said[row.key] = row.state
+                click.echo(f"{row.what}: {row.state}")
         sys.stdout.flush()
         if state.over:
             return
         _NEVER.wait(LOOK_EVERY_SECONDS)
 
 
-def _row(operation: dict[str, Any], now: str) -> tuple[str, str, str]:
+def _row(operation: dict[str, Any], now: str) -> Row:
     """What it is, where it is, and what it counts down to."""
-    what = f"{operation['cause']} of {operation['host'] or names(operation['vms'], 3)}"
+    state, countdown = _state(operation, now)
+    return Row(operation["id"], _what(operation), state, countdown)
+
+
+def _what(operation: dict[str, Any]) -> str:
+    # Several operations may be about one host, each with its VM.
+    single = operation["host"] is None or len(operation["vms"]) == 1
+    return f"{operation['cause']} of {names(operation['vms'], 3) if single else operation['host']}"
+
+
+def _state(operation: dict[str, Any], now: str) -> tuple[str, str]:
     progress = operation["progress"]
     if progress == "pending":
         moments = [event["not_before"] for event in operation["events"] if not event["approved_at"]]
         latest = max([*moments, *([operation["holds_until"]] if operation["holds_until"] else [])], default=None)
-        return what, f"scheduled; {_approvals(operation)}", _until("starts by itself", latest, now)
+        return f"scheduled; {_approvals(operation)}", _until("starts by itself", latest, now)
     if progress == "started":
         if not operation["carried_out_at"]:
-            return what, "started, being carried out", ""
+            return "started, being carried out", ""
         moved = ", ".join(f"{vm} is on {host}" for vm, host in operation["moves"].items())
         health = f", health {operation['health']}" if operation["health"] else ""
         state = f"carried out{health}, settling" + (f"; {moved}" if moved else "")
-        return what, state, _until("over", operation["settles_at"], now)
-    return what, progress + (f": {operation['outcome']}" if operation["outcome"] else ""), ""
+        return state, _until("over", operation["settles_at"], now)
+    return progress + (f": {operation['outcome']}" if operation["outcome"] else ""), ""
 
 
 def _approvals(operation: dict[str, Any]) -> str:
@@ -156,4 +176,4 @@ def _until(what: str, moment: str | None, now: str) -> str:
 def _complaint(operation: dict[str, Any]) -> str:
     why = f": {operation['outcome']}" if operation["outcome"] else ""
     progress = "has failed" if operation["progress"] == "failed" else f"was {operation['progress']}"
-    return f"{operation['cause']} of {operation['host'] or names(operation['vms'], 3)} {progress}{why}."
+    return f"{_what(operation)} {progress}{why}."

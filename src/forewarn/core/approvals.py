@@ -44,8 +44,12 @@ def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: s
 def _move_with(draft: Draft, now: datetime, terms: Terms, event: Event) -> None:
     """Move an event's operation, and deletions that may have waited for it."""
     coupled = told_with(draft, event)
+    itself = draft.event(event.id)
+    together = [*coupled, itself] if itself is not None else coupled
+    if coupled and now < event.not_before and any(other.approved_at is None for other in together):
+        return  # they still wait for one another
     for operation_id in dict.fromkeys((event.operation, *(other.operation for other in coupled))):
-        move(draft, now, terms, operation_id)
+        move(draft, now, terms, operation_id, together=bool(coupled))
 
 
 def cancel(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, why: str = "") -> Event:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from forewarn.core.fleet_change import FleetChange
     from forewarn.core.ledger import Entry, Ledger
     from forewarn.core.operations import Operation
+    from forewarn.core.placement import Places
     from forewarn.core.rollout import Rollout
 
 
@@ -31,6 +32,13 @@ class Draft:
         """Where the ids of new things come from: the core draws no lots."""
         self.changes = Changes()
         self._own_fleet: Fleet | None = None
+        self.places: Places | None = None
+        """Hosts by how full they are, remembered by who chooses among them."""
+        # What of the changes is about which VM, host or group: with many changes, looking at all is too slow.
+        self._on_vm: dict[str, dict[str, None]] = {}
+        self._at_host: dict[str, dict[str, None]] = {}
+        self._bound_for: dict[str, dict[str, None]] = {}
+        self._events_of: dict[str, dict[str, None]] = {}
         self.stirred: dict[str, None] = {}
         """Rollouts of which an operation has gone on, so that they may have to."""
 
@@ -56,12 +64,12 @@ class Draft:
 
     def operations_on(self, vm: str) -> list[Operation]:
         """The live operations that name this VM."""
-        found = self._changed(self._base.operations_on(vm), lambda operation: vm in operation.vms)
-        return [operation for operation in found if operation.progress.live]
+        found = self._changed(self._base.operations_on(vm), self._on_vm.get(vm, ()))
+        return [operation for operation in found if operation.progress.live and vm in operation.vms]
 
     def operations_at(self, host: str) -> list[Operation]:
         """The live operations that are about this host."""
-        found = self._changed(self._base.operations_at(host), lambda operation: operation.host == host)
+        found = self._changed(self._base.operations_at(host), self._at_host.get(host, ()))
         return [operation for operation in found if operation.progress.live]
 
     def destinations(self) -> set[str]:
@@ -70,12 +78,12 @@ class Draft:
 
     def operations_bound_for(self, host: str) -> list[Operation]:
         """The operations under way that bring VMs to this host."""
-        found = self._changed(self._base.operations_bound_for(host), lambda operation: host in destinations(operation))
+        found = self._changed(self._base.operations_bound_for(host), self._bound_for.get(host, ()))
         return [operation for operation in found if is_bringing(operation)]
 
-    def _changed(self, before: Iterable[Operation], fits: Callable[[Operation], bool]) -> list[Operation]:
+    def _changed(self, before: Iterable[Operation], changed: Iterable[str]) -> list[Operation]:
         found = {operation.id: operation for operation in before}
-        found.update((operation.id, operation) for operation in self.changes.operations.values() if fits(operation))
+        found.update((operation_id, self.changes.operations[operation_id]) for operation_id in changed)
         return list(found.values())
 
     def event(self, event_id: str) -> Event | None:
@@ -101,11 +109,29 @@ class Draft:
 
     def events_of(self, group: str) -> list[Event]:
         found = {event.id: event for event in self._base.events_of(group)}
-        found.update((event.id, event) for event in self.changes.events.values() if event.group == group)
+        found.update((event_id, self.changes.events[event_id]) for event_id in self._events_of.get(group, ()))
         return [event for event in found.values() if event.status.live]
 
     def put_operation(self, operation: Operation) -> None:
         self.changes.operations[operation.id] = operation
+        self._note_operation(operation)
+
+    def _note_operation(self, operation: Operation) -> None:
+        for vm in operation.vms:
+            self._on_vm.setdefault(vm, {})[operation.id] = None
+        if operation.host:
+            self._at_host.setdefault(operation.host, {})[operation.id] = None
+        for host in destinations(operation):
+            self._bound_for.setdefault(host, {})[operation.id] = None
+
+    def absorb(self, later: Draft) -> None:
+        """Take over what was decided on a draft of this one."""
+        for operation in later.changes.operations.values():
+            self._note_operation(operation)
+        for event in later.changes.events.values():
+            self._events_of.setdefault(event.group, {})[event.id] = None
+        self.changes = self.changes.absorb(later.changes)
+        self.places = None
 
     def put_rollout(self, rollout: Rollout) -> None:
         self.changes.rollouts[rollout.id] = rollout
@@ -115,6 +141,7 @@ class Draft:
         before = self._base.event(event.id)
         already = self.changes.events.get(event.id)
         self.changes.events[event.id] = event
+        self._events_of.setdefault(event.group, {})[event.id] = None
         if _shows_otherwise(before, event) and not (already is not None and _shows_otherwise(before, already)):
             self.count_change(event.group)
 
@@ -134,6 +161,7 @@ class Draft:
     def put_fleet(self, fleet: Fleet, change: FleetChange) -> None:
         self.changes.fleet = fleet
         self.changes.fleet_changes.append(change)
+        self.places = None
 
     def change_fleet(self, change: FleetChange) -> None:
         """The same for a change of a few. A draft has a fleet of its own after the first: no other is copied."""

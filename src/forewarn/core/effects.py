@@ -46,12 +46,14 @@ def choose_destinations(draft: Draft, now: datetime, terms: Terms, operation: Op
 def set_host_state(draft: Draft, name: str, state: HostState) -> None:
     """Take a host out of use, or back into it."""
     host = draft.fleet.host(name)
-    if host.state is not state:
+    if host.state is not state and not (host.state is HostState.FAILED and state is HostState.DEGRADED):
         draft.change_fleet(FleetChange(hosts=(host._replace(state=state),), in_place=True))
 
 
 def after_work(draft: Draft, now: datetime, operation: Operation) -> list[str]:
     """The work is done. Returns the ids of other operations that may be able to go on because of it."""
+    if operation.verb in ("freeze", "reboot", "delete"):  # the VM is as it was, or goes when its event does
+        return []
     fleet = draft.fleet
     present = [fleet.vms[name] for name in operation.vms if name in fleet.vms]
     if operation.verb == "deallocate":
@@ -102,8 +104,11 @@ def let_go(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str
             if operation.progress is not Progress.PENDING or operation.concerns(draft.fleet, vm.name):
                 continue
             touched[operation.id] = None
+            # For good: should it come back to this host, it would be hit without having been told.
+            operation = operation._replace(vms=tuple(name for name in operation.vms if name != vm.name))
+            draft.put_operation(operation)
             for event in records.events_of(draft, operation):
-                if not any(operation.concerns(draft.fleet, name) for name in event.resources):
+                if not any(name in operation.vms for name in event.resources):
                     records.end_events(draft, now, [event], records.ENGINE, f"{vm.name}: {why}")
     return [operation_id for operation_id in touched if not _withdraw_if_idle(draft, now, operation_id, why)]
 

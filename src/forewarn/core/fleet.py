@@ -215,9 +215,9 @@ class Fleet:
                 index.pop(getattr(vm, field), None)
             index.update((getattr(vm, field), vm) for vm in after.values() if getattr(vm, field))
         members = {group.name: group.name for group in change.groups}
-        self._list_anew(self._members, self.groups, "group", before, after.values(), members)
+        self._list_anew(self._members, self.groups, "group", before, after.values(), members, change.groups_removed)
         tenants = {host.name: host.name.removesuffix(OWN_HOST) for host in change.hosts}
-        self._list_anew(self._on_host, self.hosts, "host", before, after.values(), tenants)
+        self._list_anew(self._on_host, self.hosts, "host", before, after.values(), tenants, change.hosts_removed)
 
     def _list_anew(
         self,
@@ -227,6 +227,7 @@ class Fleet:
         before: Iterable[VM],
         after: Iterable[VM],
         alone: Mapping[str, str],
+        undeclared: Iterable[str],
     ) -> None:
         """Bring the VMs by group or by host up to date. `alone`: what may be declared only now, each with the one VM
         that had it for its own."""
@@ -245,8 +246,8 @@ class Fleet:
             names_of(getattr(vm, field)).pop(vm.name, None)
         for vm in after:
             names_of(getattr(vm, field))[vm.name] = None
-        for name in [name for name in lists if name not in declared]:
-            del lists[name]
+        for name in undeclared:
+            lists.pop(name, None)
         lists.update((name, list(names)) for name, names in touched.items() if name in declared)
 
 

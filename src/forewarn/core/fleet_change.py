@@ -93,11 +93,11 @@ def _is_own_host(fleet: Fleet, name: str) -> bool:
 
 def _still_moved(before: Fleet, declared: Fleet) -> set[str]:
     """The VMs that stay where they were moved: their file says the same host as before, and their domains fit there."""
-    moved = [
-        name
+    moved = {
+        name: None  # in their order, so that the same of them go home each time
         for name, vm in declared.vms.items()
         if (known := before.vms.get(name)) is not None and known.home and known.home == vm.host
-    ]
+    }
     while moved:
         taken: dict[tuple[str, str], tuple[int, int]] = {}
         for name, vm in declared.vms.items():
@@ -111,5 +111,6 @@ def _still_moved(before: Fleet, declared: Fleet) -> set[str]:
                 in_the_way.add(name)
         if not in_the_way:
             break
-        moved = [name for name in moved if name not in in_the_way]  # they go home, where others may now be in the way
+        # They go home, where others may now be in the way.
+        moved = {name: None for name in moved if name not in in_the_way}
     return set(moved)

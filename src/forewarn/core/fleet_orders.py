@@ -71,6 +71,7 @@ def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
                 for tenant in tenants:
                     if not get_on(fleet.vms[name], tenant):
                         raise OnItsWay(vm=name, host=host, tenant=tenant.name, operation_id=operation.id)
+                tenants.append(fleet.vms[name])
 
 
 def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -> list[Operation]:

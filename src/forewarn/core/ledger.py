@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.event import Document
 from forewarn.core.fleet import Fleet
-from forewarn.core.operations import Operation, Progress
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.event import Event
     from forewarn.core.fleet_change import FleetChange
+    from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
 
 
@@ -167,6 +167,9 @@ class Ledger:
     def absorb(self, changes: Changes) -> None:
         """Take over what has been committed."""
         for operation in changes.operations.values():
+            known = self.operations.get(operation.id)
+            for vm in known.vms if known is not None and known.vms != operation.vms else ():
+                _list(self._on_vm, vm, operation.id, wanted=False)  # some may not be concerned any more
             if operation.progress.live:
                 self.operations[operation.id] = operation
             else:
@@ -208,8 +211,8 @@ def destinations(operation: Operation) -> set[str]:
 
 
 def is_bringing(operation: Operation) -> bool:
-    """Whether its VMs are still on their way."""
-    return operation.progress is Progress.STARTED and operation.carried_out_at is None
+    """Whether its VMs are still on their way, or about to set out."""
+    return operation.progress.live and operation.carried_out_at is None
 
 
 def _list(lists: dict[str, dict[str, None]], key: str, member: str, wanted: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
 from itertools import count, cycle, islice
 from typing import TYPE_CHECKING
 
@@ -70,22 +71,44 @@ def _in_turn(wishes: Sequence[tuple[str, str, int]], counts: Mapping[str, int]) 
     return domains
 
 
+class Places:
+    """Hosts in use by how many VMs are on them or on their way there, the emptiest first, as far as a draft knows.
+
+    A heap whose counts may be out of date: VMs only come while a fleet is the same, so one that is looked at
+    and has more by now goes back to its place.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._heap = draft.fleet.hosts_by_load().copy()  # sorted, and so a heap
+
+    def choose(self, vm: VM) -> str | None:
+        """The emptiest host that fits."""
+        passed: list[tuple[int, str]] = []
+        chosen = None
+        while self._heap and chosen is None:
+            known, host = heappop(self._heap)
+            tenants = list(_tenants(self._draft, host))
+            if len(tenants) > known:
+                heappush(self._heap, (len(tenants), host))
+                continue
+            passed.append((known, host))
+            if host != vm.host and not self._draft.operations_at(host) and all(get_on(vm, one) for one in tenants):
+                chosen = host
+        for place in passed:
+            heappush(self._heap, place)
+        return chosen
+
+
 def choose_host(draft: Draft, vm: VM) -> str | None:
     """The host to which a VM is best moved: in use, left alone, with the fewest VMs; None when none fits.
 
     It fits when the domains hold: what a host takes down of a group is one update domain and one fault
     domain. Nor do VMs of different zones share a host.
     """
-    chosen, fewest = None, 0
-    for load, host in draft.fleet.hosts_by_load():
-        if chosen is not None and load >= fewest:  # and those on their way only add to it
-            break
-        if host == vm.host or draft.operations_at(host):
-            continue
-        tenants = list(_tenants(draft, host))
-        if (chosen is None or len(tenants) < fewest) and all(get_on(vm, tenant) for tenant in tenants):
-            chosen, fewest = host, len(tenants)
-    return chosen
+    if draft.places is None:
+        draft.places = Places(draft)
+    return draft.places.choose(vm)
 
 
 def spare_name(fleet: Fleet) -> str:

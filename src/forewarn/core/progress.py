@@ -11,6 +11,7 @@ from forewarn.core.durations import whole_second_up
 from forewarn.core.event import Event, Status
 from forewarn.core.lifecycle import Trigger, due, may_start, step
 from forewarn.core.operations import Health, Operation, Progress
+from forewarn.core.rollout import out_of_use
 from forewarn.core.windows import is_open, next_common
 from forewarn.errors import OperationNotSo
 
@@ -27,15 +28,21 @@ LOOK_AGAIN = timedelta(days=1)
 """When windows have no common moment (any more), how long it is waited until they are looked at again."""
 
 
-def move(draft: Draft, now: datetime, terms: Terms, operation_id: str) -> Operation | None:
-    """Take an operation as far as it may go now: start it when every group may, end it when it has settled."""
+def move(draft: Draft, now: datetime, terms: Terms, operation_id: str, *, together: bool = False) -> Operation | None:
+    """Take an operation as far as it may go now: start it when every group may, end it when it has settled.
+
+    `together`: that deletions told for the same moment wait for one another has been looked at already.
+    """
     operation = draft.operation(operation_id)
     if operation is None or not operation.progress.live:
         return None
-    if operation.progress is Progress.PENDING and _may_start(draft, now, operation):
+    if operation.progress is Progress.PENDING:
+        events = records.events_of(draft, operation)
+        if not _may_start(draft, now, operation, events, together=together):
+            return operation
         if _windows_closed(draft, now, operation):
             return _put_off(draft, now, operation)
-        operation = _start(draft, now, terms, operation)
+        operation = _start(draft, now, terms, operation, events)
     if operation.progress is Progress.STARTED and _has_settled(operation, now):
         operation = records.end(draft, now, operation, Progress.DONE, records.ENGINE)
         for other in effects.after_end(draft, now, operation):
@@ -43,12 +50,11 @@ def move(draft: Draft, now: datetime, terms: Terms, operation_id: str) -> Operat
     return operation
 
 
-def _may_start(draft: Draft, now: datetime, operation: Operation) -> bool:
+def _may_start(draft: Draft, now: datetime, operation: Operation, events: list[Event], *, together: bool) -> bool:
     """Whether every group has approved or is due; of deletions, also every other that was told for the same time."""
     if operation.holds_until is not None and now < operation.holds_until:
         return False
-    events = records.events_of(draft, operation)
-    return all(may_start(event, now) and not _coupled(draft, event, now) for event in events)
+    return all(may_start(event, now) and (together or not _coupled(draft, event, now)) for event in events)
 
 
 def _coupled(draft: Draft, event: Event, now: datetime) -> bool:
@@ -94,20 +100,28 @@ def _windows_closed(draft: Draft, now: datetime, operation: Operation) -> bool:
 def _put_off(draft: Draft, now: datetime, operation: Operation) -> Operation:
     sets = [draft.fleet.group(group).windows for group in _windowed(draft, operation)]
     moment = whole_second_up(now)
-    until = next_common(sets, moment) or moment + LOOK_AGAIN
+    until = next_common(sets, moment)
+    deadline = operation.request.deadline
+    if until is None and deadline is not None and now >= deadline:
+        why = "the maintenance windows have no moment in common any more, and its deadline has passed"
+        return records.cancel(draft, now, operation, records.ENGINE, why)
+    until = until or moment + LOOK_AGAIN
     return put_off(draft, now, operation, until, records.ENGINE, "the maintenance window has closed")
 
 
 def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, why: str) -> Operation:
     """Let an operation start later: no event of it may be earlier than the others that are not approved."""
+    moved_any = False
     for event in records.events_of(draft, operation):
         after = step(event, Trigger.POSTPONE, now, until=until) if event.approved_at is None else event
         if after is not event:
+            moved_any = True
             draft.put_event(after)
             moved = f"from {event.not_before:%Y-%m-%d %H:%M:%S} to {until:%Y-%m-%d %H:%M:%S} UTC"
             records.note_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
     told = {event.group for event in records.events_of(draft, operation)}
-    if any(group not in told for group in _windowed(draft, operation)):  # no event says for them how long it waits
+    # Where no event says how long it waits, the operation itself must.
+    if not moved_any or any(group not in told for group in _windowed(draft, operation)):
         operation = operation._replace(holds_until=max(until, operation.holds_until or until))
         draft.put_operation(operation)
     return operation
@@ -116,9 +130,12 @@ def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, 
 # --- Start and end ------------------------------------------------------------------------------------
 
 
-def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> Operation:
-    if operation.vms and not operation.concerned(draft.fleet) and CAUSES[operation.cause].target is not Target.HOST:
+def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation, events: list[Event]) -> Operation:
+    bound = operation.host and operation.vms and CAUSES[operation.cause].target is not Target.HOST
+    if bound and not operation.concerned(draft.fleet):
         return records.cancel(draft, now, operation, records.ENGINE, "it does not concern its VMs any more")
+    if operation.request.rollout and (why := out_of_use(draft.fleet, operation.host)):
+        return records.cancel(draft, now, operation, records.ENGINE, why)
     if operation.moves_vms or operation.verb == "start":
         operation = effects.choose_destinations(draft, now, terms, operation)
         if operation.verb == "migrate" and not operation.moves:
@@ -129,7 +146,7 @@ def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> O
         settles_at=now + terms.settle_time(operation.cause),
         carried_out_at=None if operation.verb else now,
     )
-    for event in records.events_of(draft, operation):
+    for event in events:
         draft.put_event(step(event, Trigger.START, now))
         records.note_event(draft, now, "started", records.ENGINE, event, _why_started(event, now))
     draft.put_operation(operation)

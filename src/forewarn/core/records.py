@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from forewarn.core.event import Status
@@ -32,7 +33,8 @@ def find_event(draft: Draft, event_id: str) -> Event:
     """The live event of that id."""
     event = draft.event(event_id)
     if event is None:
-        raise UnknownEvent(event_id=event_id, hint=nearest(event_id, (event.id for event in draft.live_events())))
+        known = (event.id for event in islice(draft.live_events(), 100))
+        raise UnknownEvent(event_id=event_id, hint=nearest(event_id, known))
     return event
 
 

@@ -7,9 +7,10 @@ domains of a group are never out at once, whoever approves early or late.
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from enum import StrEnum
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.fleet import HostState
@@ -78,13 +79,18 @@ class Rollout(NamedTuple):
         return [*self.waiting, *(host for host, _ in self.under_way)]
 
 
-def matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
     """The names that one of the patterns fits, as in a shell: * ? [abc]."""
-    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    plain = {pattern for pattern in patterns if not any(sign in pattern for sign in "*?[")}
+    forms = "|".join(translate(pattern) for pattern in patterns if pattern not in plain)
+    fits = re.compile(forms).match if forms else lambda _: None
+    return [name for name in names if name in plain or fits(name)]
 
 
 def out_of_use(fleet: Fleet, host: str) -> str:
     """Why a rollout leaves this host out; empty: it does not."""
+    if not fleet.has_host(host):
+        return "it left the fleet"
     state = fleet.host(host).state
     return "" if state is HostState.IN_USE else f"it is {state}"
 

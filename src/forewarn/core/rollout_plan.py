@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import whole_second_up
 from forewarn.core.requirements import least_notice
-from forewarn.core.rollout import Walk
+from forewarn.core.rollout import Walk, out_of_use
 from forewarn.core.windows import next_common
 from forewarn.errors import NoCommonWindow
 
@@ -54,9 +54,11 @@ def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: C
     settle, pause = terms.settle_time(UPDATE), terms.quicken(course.pause)
     gate = max(settle, terms.quicken(course.health_time))
     listens = cache(listens)
-    walk = Walk(fleet, rollout.waiting)
+    left_out = [(host, why) for host in rollout.waiting if (why := out_of_use(fleet, host))]
+    skipped = [*rollout.skipped, *left_out]
+    left = {host for host, _ in left_out}
+    walk = Walk(fleet, (host for host in rollout.waiting if host not in left))
     waves: list[Wave] = []
-    skipped = list(rollout.skipped)
     expected = longest = announced = latest_announced = now
     while hosts := walk.next_wave(course.budget):
         parts = {host: Part(fleet, host, listens, keep_windows="windows" not in course.overrides) for host in hosts}

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from forewarn.core.terms import Terms
 
 MOST_HOSTS = 10_000
+MOST_PATTERNS = 100
 LARGEST_BUDGET = 1000
 LAST_LOOK = timedelta(minutes=5)
 """How long a last look at VMs may take."""
@@ -57,6 +58,14 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], course: Course
     course = _fill_in(course, now)
     if not patterns or not all(patterns):
         raise BadOption(name="hosts", value=", ".join(patterns), problem="name hosts, or a pattern like 'rack-1-*'.")
+    if len(patterns) > MOST_PATTERNS:
+        raise TooMany(
+            count=len(patterns),
+            things="patterns",
+            what="rollout",
+            most=MOST_PATTERNS,
+            remedy="Write fewer, wider ones.",
+        )
     names = fleet.host_names()
     for pattern in patterns:
         if not matching(names, [pattern]):
@@ -200,9 +209,7 @@ def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Ro
     skipped = list(rollout.skipped)
     hosts = []
     for host in rollout.waiting:
-        if not fleet.has_host(host):
-            skipped.append((host, "it left the fleet"))
-        elif why := out_of_use(fleet, host):
+        if why := out_of_use(fleet, host):
             skipped.append((host, why))
         else:
             hosts.append(host)

@@ -128,8 +128,9 @@ class Fields:
         text = self.text(name)
         if not text:
             return None
-        with suppress(BadDuration):
-            return now + parse_duration(text)
+        if not text.isdecimal():  # 20260101 is meant as a date, if anything
+            with suppress(BadDuration):
+                return now + parse_duration(text)
         try:
             moment = datetime.fromisoformat(text)
             moment = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)

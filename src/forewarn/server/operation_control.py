@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.responses import JSONResponse, Response
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 OPERATOR = "operator"
 """Who is behind the service's own token, in history."""
 NEWEST_SHOWN = 1000
+MOST_COMPARED = 100
+"""With how many ids a mistyped one is compared."""
 MOST_DESTINATIONS = 20
 """For how many VMs it is said beforehand where they would go."""
 ASKED = ("cause", "vms", "host", "type", "duration", "notice", "postpone_until", "overrides", "dry_run")
@@ -234,4 +237,4 @@ def _only(found: Sequence[T]) -> T | None:
 
 
 def _hint(found: Sequence[Any], wanted: str, live: Mapping[str, Any]) -> str:
-    return " Several ids begin so: write more of it." if found else nearest(wanted, live)
+    return " Several ids begin so: write more of it." if found else nearest(wanted, islice(live, MOST_COMPARED))

@@ -94,7 +94,7 @@ DELETE FROM vm WHERE name = ?;
 INSERT INTO operation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET progress = excluded.progress, started_at = excluded.started_at,
     carried_out_at = excluded.carried_out_at, settles_at = excluded.settles_at, ended_at = excluded.ended_at,
-    moves = excluded.moves, holds_until = excluded.holds_until, health = excluded.health, outcome = excluded.outcome;
+    vms = excluded.vms, moves = excluded.moves, holds_until = excluded.holds_until, health = excluded.health, outcome = excluded.outcome;
 
 -- name: save_rollout
 INSERT INTO rollout VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
