@@ -24,11 +24,11 @@ from acceptance.causes import (
     statuses,
     time_of,
 )
+from running import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from running import Service
+    from pathlib import Path
 
 SETS = ("alone", "both", "cancel", "due", "later", "others", "named", "policy", "silent")
 """Scale sets with terminate notices, one for each test."""
@@ -221,3 +221,16 @@ def test_an_approved_deletion_goes_when_the_other_vm_is_taken_out_of_the_fleet(
     told: Any = {event["id"]: event["status"] for event in get(service, "events?all=true")["events"]}
     assert told[second] == "cancelled"
     assert statuses(service, member("alone", 2)) == {"alone_0": "Started"}
+
+
+def test_a_service_whose_vms_were_all_deleted_starts_again(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text('[[vm]]\nname = "only"\naddress = "127.0.0.1"\n')
+    service = Service(tmp_path).start("--clock", "virtual", "--fleet", str(fleet))
+    assert service.control("POST", "/v1/operations", {"cause": "delete", "vms": ["only"]}).status == 201
+    service.advance("5m")
+    assert service.control("GET", "/v1/vms").json() == {"vms": []}
+    assert service.stop() == 0
+    service.start("--clock", "virtual", "--fleet", str(fleet))
+    assert service.control("GET", "/v1/vms").json() == {"vms": []}, "the file has not changed since it was applied"
+    service.stop()

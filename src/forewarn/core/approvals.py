@@ -8,7 +8,7 @@ from forewarn.core import records
 from forewarn.core.causes import CAUSES
 from forewarn.core.durations import whole_second_up
 from forewarn.core.lifecycle import Trigger, step
-from forewarn.core.progress import keeps_to_windows, move, put_off, told_with
+from forewarn.core.progress import TERMINATE, keeps_to_windows, move, put_off, told_with
 from forewarn.core.windows import next_common
 from forewarn.errors import AlreadyStarted, BadOption, CannotPostpone, OperationNotSo, UnknownStartRequest
 
@@ -33,12 +33,16 @@ def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: s
         if event is None or (group is not None and event.group != group):
             raise UnknownStartRequest(event_id=event_id)
         events.append(event)
+    approved: dict[object, Event] = {}
     for event in events:
         after = step(event, Trigger.APPROVE, now, by=by)
         if after is not event:
             draft.put_event(after)
             records.note_event(draft, now, "approved", by, after)
-            _move_with(draft, now, terms, event)
+            # Deletions told for one moment go together, so one of them is enough to move them all.
+            approved[(event.group, event.not_before) if event.type == TERMINATE else event.id] = event
+    for event in approved.values():
+        _move_with(draft, now, terms, event)
 
 
 def _move_with(draft: Draft, now: datetime, terms: Terms, event: Event) -> None:

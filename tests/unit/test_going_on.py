@@ -1,0 +1,142 @@
+"""Operations come to an end, and hit nobody untold, whatever comes in between."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from engines import MINUTE, approve, ask, make_engine, running_engine
+
+from forewarn.core import fleet_orders, rollout_walk
+from forewarn.core.fleet import VM, Fleet, Group, Host
+from forewarn.core.fleet_orders import Policy
+from forewarn.core.operations import Progress
+from forewarn.core.rollout import Course, Stage
+from forewarn.core.rollout_plan import plan
+from forewarn.core.windows import parse_window
+from forewarn.errors import StoreFailed
+
+if TYPE_CHECKING:
+    import pytest
+
+    from forewarn.engine import Engine
+
+DAY = timedelta(days=1)
+HOSTS = [Host("a"), Host("b"), Host("c")]
+SHARED = Fleet(
+    [VM("spot_0", "spot", "a", priority="spot"), VM("plain", "plain", "a")], [Group("spot", "scale-set", 5, 5)], HOSTS
+)
+
+
+def event_of(engine: Engine, group: str) -> str:
+    (event,) = engine.document(group).events
+    return event.id
+
+
+async def test_a_failure_is_written_though_the_disk_failed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, fabric = make_engine()
+    await engine.start()
+    await engine.apply_fleet(SHARED, by="test")
+    await engine.enable("plain", by="test")
+    operation = await ask(engine, "restart", "plain")
+    fabric.failures_for_good = 1
+    store, commit, left = engine._store, engine._store.commit, [1]
+
+    def failing(changes: Any) -> None:
+        if any(one.progress is Progress.FAILED for one in changes.operations.values()) and left:
+            left.pop()
+            raise StoreFailed(problem="no room")
+        commit(changes)
+
+    monkeypatch.setattr(store, "commit", failing)
+    await approve(engine, *operation.events, by="plain")
+    await engine.advance(MINUTE)
+    ended = await engine.archive.operation(operation.id)
+    assert ended is not None
+    assert (ended.progress, left) == (Progress.FAILED, [])
+    await engine.stop()
+
+
+async def test_a_vm_that_comes_back_is_not_hit_by_what_was_withdrawn_for_it() -> None:
+    async with running_engine(fleet=SHARED) as engine:
+        update = await ask(engine, "host-update", host="a", type="Reboot")
+        await ask(engine, "eviction", "spot_0")
+        await engine.advance(2 * MINUTE)
+        assert engine.document("spot").events == ()
+        await ask(engine, "start", "spot_0")
+        await engine.advance(MINUTE)
+        assert not engine.fleet.vms["spot_0"].deallocated
+        await approve(engine, event_of(engine, "plain"), by="plain")
+        (started,) = [one for one in engine.live_operations() if one.id == update.id]
+        assert (started.progress, started.vms) == (Progress.STARTED, ("plain",))
+        assert engine.document("spot").events == ()
+
+
+async def test_a_window_that_moves_keeps_nothing_waiting_for_ever() -> None:
+    groups = [Group("spot", "scale-set", 5, 5, windows=(parse_window("daily 22:00 1h"),))]
+    async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, HOSTS)) as engine:
+        await ask(engine, "host-update", host="a")
+        await approve(engine, event_of(engine, "plain"), by="plain")
+        await engine.order(
+            fleet_orders.set_policy, "spot", Policy(windows=(parse_window("daily 03:00 1h"),)), "operator"
+        )
+        await engine.advance(2 * DAY)
+        assert not engine.live_operations()
+
+
+async def test_vms_that_set_out_together_see_each_others_places() -> None:
+    vms = [VM(f"v{number}", f"v{number}", "a", zone=str(number % 2)) for number in range(4)]
+    async with running_engine(fleet=Fleet(vms, hosts=HOSTS)) as engine:
+        await ask(engine, "hardware-failure", host="a")
+        await engine.advance(MINUTE)
+        zones: dict[str, set[str]] = {}
+        for vm in engine.fleet.vms.values():
+            zones.setdefault(vm.host, set()).add(vm.zone)
+        assert all(len(found) == 1 for found in zones.values()), "two zones share a host"
+        assert set(zones) == {"b", "c"}
+
+
+async def test_a_host_that_fails_while_its_update_is_announced_is_left_out_of_the_rollout() -> None:
+    async with running_engine(fleet=SHARED) as engine:
+        rollout = await engine.order(rollout_walk.start, ["*"], Course(), "operator")
+        await ask(engine, "hardware-failure", host="a")
+        await engine.advance(DAY)
+        (ended,) = await engine.archive.rollouts(10)
+        assert (ended.id, ended.stage) == (rollout.id, Stage.DONE)
+        assert ended.skipped == (("a", "it is failed"),)
+        assert "a" not in ended.done
+
+
+async def test_a_rollout_ends_when_a_new_policy_leaves_no_window_in_common() -> None:
+    groups = [Group("spot", "scale-set", 5, 5), Group("plain", "standalone")]
+    async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, HOSTS)) as engine:
+        await engine.order(rollout_walk.start, ["a"], Course(), "operator")
+        for group, text in (("spot", "daily 02:00 1h"), ("plain", "daily 14:00 1h")):
+            await engine.order(fleet_orders.set_policy, group, Policy(windows=(parse_window(text),)), "operator")
+        await engine.advance(20 * DAY)
+        assert not engine.live_rollouts()
+        assert not engine.live_events()
+
+
+async def test_a_plan_leaves_out_hosts_that_have_left_the_fleet() -> None:
+    async with running_engine(fleet=SHARED) as engine:
+        rollout = await engine.order(rollout_walk.start, ["*"], Course(budget=1), "operator")
+        assert "c" in rollout.waiting
+        await engine.apply_fleet(Fleet(SHARED.vms.values(), SHARED.groups.values(), HOSTS[:2]), by="operator")
+        made = plan(engine.fleet, engine.terms, rollout, engine.clock.now(), lambda _: True)
+        assert ("c", "it left the fleet") in made.skipped
+
+
+async def test_nobody_works_on_what_a_forced_file_has_ended() -> None:
+    engine, fabric = make_engine()
+    await engine.start()
+    await engine.apply_fleet(SHARED, by="test")
+    await engine.enable("plain", by="test")
+    fabric.forgets = 1
+    operation = await ask(engine, "restart", "plain")
+    await approve(engine, *operation.events, by="plain")
+    fewer = [vm for vm in SHARED.vms.values() if vm.name != "plain"]
+    await engine.apply_fleet(Fleet(fewer, SHARED.groups.values(), HOSTS), by="operator", force=True)
+    await engine.advance(MINUTE)
+    assert len(engine._carrier) == 0
+    await engine.stop()
