@@ -134,6 +134,7 @@ def test_an_event_is_postponed_and_explained(service: Service) -> None:
     assert "--by LENGTH or --until MOMENT" in run(service, "event", "postpone", event, code=2)
     service.approve(event)
     assert "Started" in service.request().body.decode()
+    service.advance("1s")  # returns when the fabric has done its part
     assert "[x] the fabric to migrate: done " in run(service, "event", "explain", event)
 
 

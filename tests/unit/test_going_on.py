@@ -15,6 +15,7 @@ from forewarn.core.rollout import Course, Stage
 from forewarn.core.rollout_plan import plan
 from forewarn.core.windows import parse_window
 from forewarn.errors import StoreFailed
+from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
     import pytest
@@ -140,3 +141,15 @@ async def test_nobody_works_on_what_a_forced_file_has_ended() -> None:
     await engine.advance(MINUTE)
     assert len(engine._carrier) == 0
     await engine.stop()
+
+
+async def test_what_two_operations_let_go_of_at_once_is_cancelled_once() -> None:
+    async with running_engine(fleet=SHARED) as engine:
+        moving = await ask(engine, "live-migration", "plain")
+        for _ in range(2):
+            await ask(engine, "redeploy", "plain")
+        redeploys = [event.id for event in engine.document("plain").events if event.operation != moving.id]
+        await approve(engine, *redeploys, by="plain")
+        await engine.advance(MINUTE)
+        history = await engine.archive.history(HistoryFilter(operation=moving.id))
+        assert [entry.event for entry in history if entry.what == "cancelled"] == [*moving.events, ""]

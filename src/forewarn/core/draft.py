@@ -82,7 +82,8 @@ class Draft:
         return [operation for operation in found if is_bringing(operation)]
 
     def _changed(self, before: Iterable[Operation], changed: Iterable[str]) -> list[Operation]:
-        found = {operation.id: operation for operation in before}
+        # Also those from before that have changed, and are not about the same any more.
+        found = {operation.id: self.changes.operations.get(operation.id, operation) for operation in before}
         found.update((operation_id, self.changes.operations[operation_id]) for operation_id in changed)
         return list(found.values())
 
