@@ -203,7 +203,7 @@ def tenants(draft: Draft, host: str) -> list[VM]:
     on_their_way = [
         name
         for one in all_operations(draft)
-        if one.progress is Progress.STARTED and one.carried_out_at is None
+        if one.progress.live and one.carried_out_at is None
         for name, target in one.moves
         if target == host
     ]
@@ -247,7 +247,7 @@ def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
 ) -> None:
     host = data.draw(st.sampled_from([*fleet.hosts]))
     draft = Draft(Ledger(fleet), lambda: "id")
-    moving = operation(0, Request("hardware-failure", host=host, type="Redeploy"), Progress.STARTED)
+    moving = operation(0, Request("hardware-failure", host=host, type="Redeploy"), Progress.PENDING)
     moving = moving._replace(vms=fleet.on_host(host))
     draft.put_operation(moving)
     moving = effects.choose_destinations(draft, START, Terms(makes_hosts=makes_hosts), moving)

@@ -223,16 +223,30 @@ async def test_a_rollout_keeps_to_the_windows_unless_it_insists() -> None:
             assert (operation.progress, operation.started_at) == (Progress.DONE, expected)
 
 
+async def test_a_paused_rollout_announces_nothing_until_it_is_resumed() -> None:
+    async with running_engine(fleet=SHARED, listening=False) as engine:
+        rollout = await engine.order(rollout_walk.start, ["*"], Course(budget=1), "operator")
+        await engine.order(rollout_walk.pause, rollout.id, "operator")
+        await engine.advance(DAY)
+        assert (len(await engine.archive.operations(10)), engine.live_operations()) == (1, [])
+        await engine.order(rollout_walk.resume, rollout.id, "operator")
+        assert len(engine.live_operations()) == 1
+        await engine.advance(DAY)
+        assert (len(await engine.archive.operations(10)), engine.live_rollouts()) == (3, [])
+
+
 # --- Deletions that are told for the same moment --------------------------------------------------------
 
 DELETIONS = ["delete", "scale-in", "instance-repair"]
-ACTS = st.tuples(st.integers(0, 14), st.sampled_from(["approve", "approve", "approve", "cancel"]), st.integers(0, 5))
+DOINGS = ["approve", "approve", "approve", "approve both", "cancel", "leave"]
+ACTS = st.tuples(st.integers(0, 14), st.sampled_from(DOINGS), st.integers(0, 5))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(second=st.integers(0, 4), later=st.integers(0, 4), acts=st.lists(ACTS, max_size=9), notice=st.integers(5, 15))
 @example(second=0, later=0, acts=[(1, "approve", number) for number in range(6)], notice=10)
 @example(second=0, later=0, acts=[(1, "approve", 0), *((2, "cancel", number) for number in range(1, 6))], notice=10)
+@example(second=0, later=0, acts=[(1, "approve", 0), *((2, "leave", number) for number in range(1, 6))], notice=10)
 def test_of_deletions_told_for_one_moment_none_starts_before_all_are_approved_or_it_has_come(
     second: int, later: int, acts: list[tuple[int, str, int]], notice: int
 ) -> None:
@@ -244,27 +258,30 @@ def test_of_deletions_told_for_one_moment_none_starts_before_all_are_approved_or
         async with running_engine(fleet=fleet) as engine:
             asked: dict[str, Operation] = {}
             not_before: dict[str, datetime] = {}
-            approved: set[str] = set()
-            cancelled: set[str] = set()
+            approved, cancelled, left = set[str](), set[str](), set[str]()
             for minute in range(16):
                 for number, name in enumerate(names):
                     if minute == (later if number < second else 0):
                         asked[name] = await ask(engine, DELETIONS[number % 3], name)
                         not_before[name] = START + (minute + notice) * MINUTE
                 for _, what, number in (act for act in acts if act[0] == minute and names[act[2]] in asked):
-                    name, live = names[number], {event.id for event in engine.live_events()}
-                    (event_id,) = asked[name].events
-                    started = engine.draft().operation(asked[name].id)
-                    if event_id in live and what == "approve":
-                        await approve(engine, event_id, by="vm-0", group="set")
-                        approved.add(name)
-                    elif event_id in live and started is not None and started.progress is Progress.PENDING:
-                        await cancel(engine, event_id)
-                        cancelled.add(name)
-                    for one in {*asked} - cancelled:
+                    pending = {one.vms[0] for one in engine.live_operations() if one.progress is Progress.PENDING}
+                    chosen = {names[number], names[number - (what == "approve both")]} & pending
+                    ids = [asked[name].events[0] for name in sorted(chosen)]
+                    if ids and what == "cancel":
+                        await cancel(engine, *ids)
+                        cancelled |= chosen
+                    elif ids and what == "leave":
+                        left |= chosen
+                        there = [vm for name, vm in engine.fleet.vms.items() if name not in left]
+                        await engine.apply_fleet(Fleet(there, [group]), by="test", force=True)
+                    elif ids:
+                        await approve(engine, *ids, by="vm-0", group="set")
+                        approved |= chosen
+                    for one in {*asked} - cancelled - left:
                         operation = await engine.archive.operation(asked[one].id)
                         assert operation is not None
-                        together = {other for other in asked if not_before[other] == not_before[one]} - cancelled
+                        together = {other for other in asked if not_before[other] == not_before[one]} - cancelled - left
                         due = START + minute * MINUTE >= not_before[one]
                         assert (operation.started_at is not None) == (due or together <= approved)
                 await engine.advance(MINUTE)

@@ -66,7 +66,7 @@ class WalkMachine(MortalEngine):
         self.do(self.engine.apply_fleet(self.file, by="test"))
         for scope in sorted(listening):
             self.polls(scope)
-        self.rollout_starts(budget, 60 * (budget - 1), "*")
+        self.rollout_starts(budget, 60 * budget - 60, "*")
 
     # --- What can happen --------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class WalkMachine(MortalEngine):
 
 TestWalk = WalkMachine.TestCase
 TestWalk.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 
 
