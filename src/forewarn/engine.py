@@ -18,7 +18,7 @@ from forewarn.core import approvals, fleet_orders, listening, progress, rollout_
 from forewarn.core.draft import Draft
 from forewarn.core.fleet_change import renew
 from forewarn.core.ledger import Changes, Ledger
-from forewarn.core.operations import Health, Operation, Progress
+from forewarn.core.operations import Progress
 from forewarn.errors import StoreFailed
 from forewarn.hearing import Hearing
 from forewarn.reports import Reports, whole
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from forewarn.core.event import Document, Event
     from forewarn.core.fleet import Fleet
     from forewarn.core.fleet_change import FleetChange
+    from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
     from forewarn.core.terms import Terms
     from forewarn.ports import Clock, Fabric, Store
@@ -64,6 +65,7 @@ class Engine:
         self._carrier = Carrier(clock, fabric, Reports(self._writer, terms))
         self._timekeeper = Timekeeper(clock, self._agenda, self._hearing, self._writer, self._carrier, self.tick)
         self._subscribers: list[Callable[[Published], None]] = []
+        self._followers: list[Callable[[Changes], None]] = []
 
     # --- Life -------------------------------------------------------------------------------------
 
@@ -92,7 +94,7 @@ class Engine:
         for delivery in ledger.deliveries.values():
             if delivery.enabled:
                 self._hearing.watch(delivery.group)
-        unfinished = [operation for operation in ledger.operations.values() if _needs_fabric(operation)]
+        unfinished = [operation for operation in ledger.operations.values() if operation.needs_fabric]
         await self._fabric.recover([operation.id for operation in unfinished])
         for operation in unfinished:
             self._carry_out(operation)
@@ -110,8 +112,12 @@ class Engine:
         await self._writer.stop()
 
     def subscribe(self, subscriber: Callable[[Published], None]) -> None:
-        """Be told of every change, after it is on disk."""
+        """Be told of every change of a document or of the fleet, after it is on disk."""
         self._subscribers.append(subscriber)
+
+    def follow(self, follower: Callable[[Changes], None]) -> None:
+        """Be given every commit whole, after it is taken over: rows of history come in their sequence."""
+        self._followers.append(follower)
 
     # --- Orders -----------------------------------------------------------------------------------
 
@@ -252,7 +258,7 @@ class Engine:
         started = [
             operation
             for operation in changes.operations.values()
-            if _needs_fabric(operation)
+            if operation.needs_fabric
             and ((before := ledger.operation(operation.id)) is None or before.progress is Progress.PENDING)
         ]
         ledger.absorb(changes)
@@ -272,6 +278,8 @@ class Engine:
             published = Published(groups, renewed)
             for subscriber in self._subscribers:
                 subscriber(published)
+        for follower in self._followers:
+            follower(changes)
         for operation in changes.operations.values():
             if not operation.progress.live:
                 self._carrier.let_go(operation.id)
@@ -289,11 +297,3 @@ class Engine:
             self._agenda.add(moment, "operation", operation.id)
         if operation.request.rollout and (overdue_at := rollout_walk.overdue_at(self.terms, operation)) is not None:
             self._agenda.add(overdue_at, "rollout", operation.request.rollout)
-
-
-def _needs_fabric(operation: Operation) -> bool:
-    """Whether the fabric has still something to do for it, or to say of it."""
-    if operation.progress is not Progress.STARTED:
-        return False
-    unchecked = bool(operation.request.rollout) and operation.health is Health.UNKNOWN
-    return operation.carried_out_at is None or unchecked

@@ -34,9 +34,10 @@ def choose_destinations(draft: Draft, now: datetime, terms: Terms, operation: Op
             host = spare_name(draft.fleet)
             draft.change_fleet(FleetChange(hosts=(Host(host, spare=True),), in_place=True))
             why = f"{host}: no host in use fits {name}"
-            draft.note(
-                Entry(at=now, what="spare host added", by=records.ENGINE, operation=operation.id, vms=(name,), why=why)
+            note = Entry(
+                now, "spare host added", records.ENGINE, operation=operation.id, vms=(name,), why=why, host=host
             )
+            draft.note(note)
         if host is not None:
             operation = operation._replace(moves=(*operation.moves, (name, host)))
             draft.put_operation(operation)  # at once: the next VM must find the place taken

@@ -79,7 +79,7 @@ def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -
     if draft.fleet.host(name).state is HostState.IN_USE:
         return []
     effects.set_host_state(draft, name, HostState.IN_USE)
-    draft.note(Entry(at=now, what=f"host {HostState.IN_USE}", by=by, why=name))
+    draft.note(Entry(at=now, what=f"host {HostState.IN_USE}", by=by, why=name, host=name))
     return [
         records.cancel(draft, now, operation, by, f"{name} is back in use")
         for operation in draft.operations_at(name)

@@ -43,6 +43,8 @@ class Entry(NamedTuple):
     operation: str = ""
     vms: tuple[str, ...] = ()
     why: str = ""
+    host: str = ""
+    """The host that it is about, where it is about one."""
 
 
 @dataclass(slots=True)

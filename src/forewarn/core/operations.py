@@ -106,6 +106,14 @@ class Operation(NamedTuple):
         return verb or (EVENT_TYPES[self.type].verb if self.type else "")
 
     @property
+    def needs_fabric(self) -> bool:
+        """Whether the fabric has still something to do for it, or to say of it."""
+        if self.progress is not Progress.STARTED:
+            return False
+        unchecked = bool(self.request.rollout) and self.health is Health.UNKNOWN
+        return self.carried_out_at is None or unchecked
+
+    @property
     def moves_vms(self) -> bool:
         """Whether its VMs are on another host afterwards."""
         return self.verb in ("migrate", "redeploy")

@@ -58,13 +58,14 @@ def note_event(draft: Draft, now: datetime, what: str, by: str, event: Event, wh
             operation=event.operation,
             vms=event.resources,
             why=why,
+            host=operation.host if (operation := draft.operation(event.operation)) is not None else "",
         )
     )
 
 
 def note_operation(draft: Draft, now: datetime, what: str, by: str, operation: Operation, why: str = "") -> None:
     """A row of history about an operation as a whole."""
-    draft.note(Entry(at=now, what=what, by=by, operation=operation.id, vms=operation.vms, why=why))
+    draft.note(Entry(at=now, what=what, by=by, operation=operation.id, vms=operation.vms, why=why, host=operation.host))
 
 
 def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, by: str, why: str = "") -> Operation:

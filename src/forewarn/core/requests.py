@@ -37,7 +37,7 @@ def request(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) 
     if asked.cause in effects.HOST_STATES:
         state = effects.HOST_STATES[asked.cause]
         effects.set_host_state(draft, asked.host, state)
-        draft.note(Entry(at=now, what=f"host {state}", by=by, why=asked.host))
+        draft.note(Entry(at=now, what=f"host {state}", by=by, why=asked.host, host=asked.host))
     operations = []
     for part in parts:
         refuse_unfit(draft, terms, part)  # one after the other: each may be what is too much for the next

@@ -256,6 +256,7 @@ def entry_to_row(entry: Entry) -> Row:
         entry.operation,
         _listed(entry.vms),
         entry.why,
+        entry.host,
     )
 
 
@@ -270,4 +271,5 @@ def entry_from_row(row: Row) -> Entry:
         operation=row[6],
         vms=tuple(json.loads(row[7])),
         why=row[8],
+        host=row[9],
     )

@@ -50,13 +50,13 @@ SELECT * FROM operation ORDER BY rowid DESC LIMIT ?;
 SELECT * FROM rollout ORDER BY rowid DESC LIMIT ?;
 
 -- name: history
-SELECT at, what, by, sequence, group_name, event, operation, vms, why FROM history
+SELECT at, what, by, sequence, group_name, event, operation, vms, why, host FROM history
 WHERE (:group = '' OR group_name = :group)
 ORDER BY sequence LIMIT :limit;
 
 -- name: history_of_operation
 -- Of one event of it: also the rows that are about the operation as a whole.
-SELECT at, what, by, sequence, group_name, event, operation, vms, why FROM history
+SELECT at, what, by, sequence, group_name, event, operation, vms, why, host FROM history
 WHERE operation = :operation AND operation <> '' AND (:event = '' OR event IN (:event, ''))
 ORDER BY sequence LIMIT :limit;
 
@@ -121,4 +121,4 @@ UPDATE delivery SET heard_at = ? WHERE group_name = ?;
 DELETE FROM delivery WHERE group_name = ?;
 
 -- name: save_history
-INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

@@ -157,6 +157,7 @@ def entry_shape(entry: Entry) -> dict[str, Any]:
         "group": entry.group or None,
         "event": entry.event or None,
         "operation": entry.operation or None,
+        "host": entry.host or None,
         "vms": list(entry.vms),
         "why": entry.why or None,
     }
