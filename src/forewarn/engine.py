@@ -82,6 +82,8 @@ class Engine:
                 deliveries={delivery.group: delivery for delivery in saved.deliveries},
                 heard=saved.heard,
                 facts=saved.facts,
+                webhooks={webhook.name: webhook for webhook in saved.webhooks},
+                undelivered={(row.webhook, row.sequence): row for row in saved.undelivered},
             )
         )
         ledger.sequence = saved.sequence

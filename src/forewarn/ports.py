@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from forewarn.core.ledger import Changes, Delivery, Entry
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
+    from forewarn.core.webhooks import Undelivered, Webhook
 
 
 class Clock(Protocol):
@@ -42,15 +43,21 @@ class Saved:
     heard: dict[str, datetime] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     sequence: int = 0
+    webhooks: list[Webhook] = field(default_factory=list)
+    undelivered: list[Undelivered] = field(default_factory=list)
 
 
 class HistoryFilter(NamedTuple):
-    """Which rows of history are asked for: an operation's, of those an event's, or a group's; else all."""
+    """Which rows of history are asked for: an operation's, of those an event's, or a group's; else all.
+
+    `after` a row of the sequence: only later ones.
+    """
 
     operation: str = ""
     event: str = ""
     group: str = ""
     limit: int = 1000
+    after: int = 0
 
 
 class Store(Protocol):

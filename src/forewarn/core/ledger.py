@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from forewarn.core.fleet_change import FleetChange
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
+    from forewarn.core.webhooks import Undelivered, Webhook
 
 
 class Delivery(NamedTuple):
@@ -60,6 +61,9 @@ class Changes:
     fleet_changes: list[FleetChange] = field(default_factory=list)
     """What made this fleet of the last one, in its order."""
     facts: dict[str, str] = field(default_factory=dict)
+    webhooks: dict[str, Webhook | None] = field(default_factory=dict)
+    undelivered: dict[tuple[str, int], Undelivered | None] = field(default_factory=dict)
+    """By webhook and sequence; None: it is delivered, or its webhook is gone."""
     history: list[Entry] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -71,6 +75,8 @@ class Changes:
             or self.heard
             or self.fleet is not None
             or self.facts
+            or self.webhooks
+            or self.undelivered
             or self.history
         )
 
@@ -87,6 +93,8 @@ class Changes:
             self.fleet = later.fleet
             self.fleet_changes += later.fleet_changes
         self.facts.update(later.facts)
+        self.webhooks.update(later.webhooks)
+        self.undelivered.update(later.undelivered)
         self.history.extend(later.history)
         return self
 
@@ -102,6 +110,8 @@ class Ledger:
         self.deliveries: dict[str, Delivery] = {}
         self.heard: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
+        self._webhooks: dict[str, Webhook] = {}
+        self._undelivered: dict[str, dict[int, Undelivered]] = {}
         self.sequence = 0
         self._of_group: dict[str, dict[str, None]] = {}
         self._on_vm: dict[str, dict[str, None]] = {}
@@ -157,6 +167,16 @@ class Ledger:
     def live_events(self) -> list[Event]:
         return list(self.events.values())
 
+    def webhook(self, name: str) -> Webhook | None:
+        return self._webhooks.get(name)
+
+    def webhooks(self) -> dict[str, Webhook]:
+        return dict(self._webhooks)
+
+    def undelivered(self, webhook: str) -> dict[int, Undelivered]:
+        """What a webhook could not be told yet, by sequence."""
+        return dict(self._undelivered.get(webhook, ()))
+
     def document(self, group: str) -> Document:
         """What the group would be told now."""
         delivery = self.deliveries.get(group)
@@ -204,7 +224,22 @@ class Ledger:
         if changes.fleet is not None:
             self.fleet = changes.fleet
         self.facts.update(changes.facts)
+        if changes.webhooks or changes.undelivered:
+            self._absorb_webhooks(changes)
         self.sequence += len(changes.history)
+
+    def _absorb_webhooks(self, changes: Changes) -> None:
+        for name, webhook in changes.webhooks.items():
+            if webhook is None:
+                self._webhooks.pop(name, None)
+            else:
+                self._webhooks[name] = webhook
+        for (name, sequence), row in changes.undelivered.items():
+            of_webhook = self._undelivered.setdefault(name, {})
+            if row is not None:
+                of_webhook[sequence] = row
+            elif of_webhook.pop(sequence, None) is not None and not of_webhook:
+                del self._undelivered[name]
 
 
 def destinations(operation: Operation) -> set[str]:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core.causes import CAUSES
+from forewarn.core.targets import Targets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,8 @@ class Terms:
     """How far a routine operation may be postponed, counted from its first NotBefore."""
     makes_hosts: bool = False
     """Whether a spare host can be had where none fits."""
+    webhook_targets: Targets = Targets()
+    """Where webhooks may go beyond the public Internet."""
 
     def quicken(self, length: timedelta) -> timedelta:
         return length / self.speed

@@ -78,3 +78,7 @@ class NoTerminateNotice(Invalid):
 
 class CannotListen(Invalid):
     """Cannot listen on {address}: {problem}"""
+
+
+class BadWebhookTarget(Invalid):
+    """{url!r} cannot be the target of a webhook: {problem}."""

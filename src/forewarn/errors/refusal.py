@@ -39,3 +39,8 @@ class Stopping(Unavailable):
 
 class ServiceUnreachable(Unavailable):
     """The service at {url} does not answer ({problem})."""
+
+
+class ForbiddenTarget(Forbidden):
+    """Webhooks may not go to {address}: it is not an address of the public Internet. Whoever runs the service can allow
+    it with the setting {setting}, for example {setting} = "10.0.0.0/8"."""

@@ -55,6 +55,8 @@ class SqliteStore:
             heard,
             dict(self._db.execute(_SQL["load_facts"])),
             self._db.execute(_SQL["last_sequence"]).fetchone()[0],
+            self._listed("load_webhooks", rows.webhook_from_row),
+            self._listed("load_undelivered", rows.undelivered_from_row),
         )
 
     def commit(self, changes: Changes) -> None:
@@ -71,6 +73,8 @@ class SqliteStore:
         self._save_deliveries(changes)
         if changes.facts:
             self._many("save_fact", changes.facts.items())
+        if changes.webhooks or changes.undelivered:
+            self._save_webhooks(changes)
         self._many("save_history", map(rows.entry_to_row, changes.history))
         self._db.execute("COMMIT")
 
@@ -94,6 +98,13 @@ class SqliteStore:
         only_heard = [group for group in changes.heard if group not in changes.deliveries]
         if only_heard:
             self._many("save_heard", ((to_text(changes.heard[group]), group) for group in only_heard))
+
+    def _save_webhooks(self, changes: Changes) -> None:
+        webhooks, undelivered = changes.webhooks, changes.undelivered
+        self._many("remove_webhook", ((name,) for name, webhook in webhooks.items() if webhook is None))
+        self._many("save_webhook", (rows.webhook_to_row(found) for found in webhooks.values() if found is not None))
+        self._many("remove_undelivered", (key for key, row in undelivered.items() if row is None))
+        self._many("save_undelivered", (row for row in undelivered.values() if row is not None))
 
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.executemany(_SQL[statement], parameters)
