@@ -10,7 +10,7 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.ledger import Delivery
 from forewarn.errors import StoreFailed
 from forewarn.ports import HistoryFilter, Saved
-from forewarn.stores import rows
+from forewarn.stores import access_rows, rows
 from forewarn.stores.sqlite_file import open_database, read_statements
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from forewarn.core.event import Event
     from forewarn.core.fleet_change import FleetChange
     from forewarn.core.ledger import Changes, Entry
+    from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
 
@@ -54,6 +55,8 @@ class SqliteStore:
             deliveries,
             heard,
             dict(self._db.execute(_SQL["load_facts"])),
+            self._listed("load_tokens", access_rows.token_from_row),
+            self._listed("load_kept", access_rows.kept_from_row),
             self._db.execute(_SQL["last_sequence"]).fetchone()[0],
         )
 
@@ -71,6 +74,10 @@ class SqliteStore:
         self._save_deliveries(changes)
         if changes.facts:
             self._many("save_fact", changes.facts.items())
+        if changes.tokens:
+            self._save_tokens(changes)
+        if changes.kept:
+            self._many("save_kept", map(access_rows.kept_to_row, changes.kept.values()))
         self._many("save_history", map(rows.entry_to_row, changes.history))
         self._db.execute("COMMIT")
 
@@ -94,6 +101,13 @@ class SqliteStore:
         only_heard = [group for group in changes.heard if group not in changes.deliveries]
         if only_heard:
             self._many("save_heard", ((to_text(changes.heard[group]), group) for group in only_heard))
+
+    def _save_tokens(self, changes: Changes) -> None:
+        for name, token in changes.tokens.items():
+            if token is None:
+                self._db.execute(_SQL["remove_token"], (name,))
+            else:
+                self._db.execute(_SQL["save_token"], access_rows.token_to_row(token))
 
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.executemany(_SQL[statement], parameters)
@@ -126,6 +140,10 @@ class SqliteStore:
     def history(self, wanted: HistoryFilter) -> list[Entry]:
         statement = "history_of_operation" if wanted.operation else "history"
         return self._guarded(lambda: self._listed(statement, rows.entry_from_row, wanted._asdict()))
+
+    def kept_answer(self, key: str) -> Kept | None:
+        row = self._guarded(lambda: self._db.execute(_SQL["kept_answer"], (key,)).fetchone())
+        return access_rows.kept_from_row(row) if row else None
 
     def _listed(self, statement: str, read: Callable[[rows.Row], T], parameters: Any = ()) -> list[T]:
         return list(map(read, self._db.execute(_SQL[statement], parameters)))
