@@ -255,7 +255,8 @@ class Engine:
         ]
         ledger.absorb(changes)
         # An event may be due at another time than before although its operation is as it was.
-        for operation_id in {*changes.operations, *(event.operation for event in changes.events.values())}:
+        touched = dict.fromkeys((*changes.operations, *(event.operation for event in changes.events.values())))
+        for operation_id in touched:
             if (operation := ledger.operation(operation_id)) is not None:
                 self._schedule(operation)
         for rollout in changes.rollouts.values():
