@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from forewarn.core.event import Event
     from forewarn.core.ledger import Entry
+    from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
     from forewarn.ports import HistoryFilter, Store
@@ -49,6 +50,10 @@ class Archive:
     async def past_events(self, limit: int) -> list[Event]:
         """The newest events, live or over."""
         return await self._writer.in_store(self._store.events, limit)
+
+    async def kept_answer(self, key: str) -> Kept | None:
+        """The answer kept for a key, whole."""
+        return await self._writer.in_store(self._store.kept_answer, key)
 
     async def history(self, wanted: HistoryFilter) -> list[Entry]:
         return await self._writer.in_store(self._store.history, wanted)

@@ -31,6 +31,8 @@ HAPPENINGS = {
     "disabled": "A group has been silent for too long, and is told no more.",
     "policy changed": "A group's policy is another.",
     "fleet applied": "A fleet file was applied.",
+    "token created": "A token was given out.",
+    "token revoked": "A token opens nothing any more.",
     "webhook added": "Somebody else is told from now on.",
     "webhook removed": "Somebody else is told no more.",
 }

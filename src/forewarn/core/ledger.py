@@ -16,8 +16,10 @@ from forewarn.core.fleet import Fleet
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from forewarn.core.access import Token
     from forewarn.core.event import Event
     from forewarn.core.fleet_change import FleetChange
+    from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
     from forewarn.core.webhooks import Undelivered, Webhook
@@ -61,6 +63,8 @@ class Changes:
     fleet_changes: list[FleetChange] = field(default_factory=list)
     """What made this fleet of the last one, in its order."""
     facts: dict[str, str] = field(default_factory=dict)
+    tokens: dict[str, Token | None] = field(default_factory=dict)
+    kept: dict[str, Kept] = field(default_factory=dict)
     webhooks: dict[str, Webhook | None] = field(default_factory=dict)
     undelivered: dict[tuple[str, int], Undelivered | None] = field(default_factory=dict)
     """By webhook and sequence; None: it is delivered, or its webhook is gone."""
@@ -75,6 +79,8 @@ class Changes:
             or self.heard
             or self.fleet is not None
             or self.facts
+            or self.tokens
+            or self.kept
             or self.webhooks
             or self.undelivered
             or self.history
@@ -93,6 +99,8 @@ class Changes:
             self.fleet = later.fleet
             self.fleet_changes += later.fleet_changes
         self.facts.update(later.facts)
+        self.tokens.update(later.tokens)
+        self.kept.update(later.kept)
         self.webhooks.update(later.webhooks)
         self.undelivered.update(later.undelivered)
         self.history.extend(later.history)
@@ -110,6 +118,8 @@ class Ledger:
         self.deliveries: dict[str, Delivery] = {}
         self.heard: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
+        self.tokens: dict[str, Token] = {}
+        self.answers: dict[str, Kept] = {}
         self._webhooks: dict[str, Webhook] = {}
         self._undelivered: dict[str, dict[int, Undelivered]] = {}
         self.sequence = 0
@@ -120,6 +130,15 @@ class Ledger:
 
     def operation(self, operation_id: str) -> Operation | None:
         return self.operations.get(operation_id)
+
+    def token(self, name: str) -> Token | None:
+        return self.tokens.get(name)
+
+    def all_tokens(self) -> list[Token]:
+        return list(self.tokens.values())
+
+    def kept(self, key: str) -> Kept | None:
+        return self.answers.get(key)
 
     def rollout(self, rollout_id: str) -> Rollout | None:
         return self.rollouts.get(rollout_id)
@@ -224,6 +243,13 @@ class Ledger:
         if changes.fleet is not None:
             self.fleet = changes.fleet
         self.facts.update(changes.facts)
+        for name, token in changes.tokens.items():
+            if token is None:
+                self.tokens.pop(name, None)
+            else:
+                self.tokens[name] = token
+        for kept in changes.kept.values():
+            self.answers[kept.key] = kept._replace(body="")
         if changes.webhooks or changes.undelivered:
             self._absorb_webhooks(changes)
         self.sequence += len(changes.history)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from forewarn.core.access import check_name
 from forewarn.core.happenings import HAPPENINGS
 from forewarn.core.ledger import Entry
 from forewarn.core.targets import check_target
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 MOST_WEBHOOKS = 100
 MOST_GROUPS = 1000
 SHORTEST_SECRET, LONGEST_SECRET = 16, 256
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-_NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@', beginning with a letter or digit"
 
 
 class Webhook(NamedTuple):
@@ -67,8 +64,7 @@ def find_webhook(draft: Draft, name: str) -> Webhook:
 
 def add_webhook(draft: Draft, now: datetime, terms: Terms, webhook: Webhook, by: str) -> Webhook:
     """Tell somebody else from now on. Returns it with the position that it begins at."""
-    if not _NAME.fullmatch(webhook.name):
-        raise BadOption(name="name", value=webhook.name, problem=_NAME_RULE)
+    check_name(webhook.name)
     parts = check_target(webhook.url, terms.webhook_targets)
     if not SHORTEST_SECRET <= len(webhook.secret) <= LONGEST_SECRET or not webhook.secret.isprintable():
         problem = f"write {SHORTEST_SECRET} to {LONGEST_SECRET} characters on one line, or leave it out to get one"

@@ -13,7 +13,6 @@ from forewarn.core.fleet import VM, Group, Host, HostState
 from forewarn.core.ledger import Delivery, Entry
 from forewarn.core.operations import Health, Operation, Progress, Request
 from forewarn.core.rollout import Course, Rollout, Stage
-from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import format_window, parse_window
 
 if TYPE_CHECKING:
@@ -274,19 +273,3 @@ def entry_from_row(row: Row) -> Entry:
         why=row[8],
         host=row[9],
     )
-
-
-def webhook_to_row(webhook: Webhook) -> Row:
-    created_at = to_text(webhook.created_at)
-    lists = (json.dumps(webhook.groups), json.dumps(webhook.kinds), webhook.position, json.dumps(webhook.ahead))
-    return (webhook.name, webhook.url, webhook.secret, webhook.created_by, created_at, *lists)
-
-
-def webhook_from_row(row: Row) -> Webhook:
-    groups, kinds, position, ahead = row[5:]
-    lists = (tuple(json.loads(groups)), tuple(json.loads(kinds)), position, tuple(json.loads(ahead)))
-    return Webhook._make((*row[:4], from_text(row[4]), *lists))
-
-
-def undelivered_from_row(row: Row) -> Undelivered:
-    return Undelivered._make((*row[:5], bool(row[5])))

@@ -10,7 +10,7 @@ from forewarn.core.fleet import Fleet
 from forewarn.core.ledger import Delivery
 from forewarn.errors import StoreFailed
 from forewarn.ports import HistoryFilter, Saved
-from forewarn.stores import rows
+from forewarn.stores import access_rows, rows, webhook_rows
 from forewarn.stores.sqlite_file import open_database, read_statements
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from forewarn.core.event import Event
     from forewarn.core.fleet_change import FleetChange
     from forewarn.core.ledger import Changes, Entry
+    from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
 
@@ -54,9 +55,11 @@ class SqliteStore:
             deliveries,
             heard,
             dict(self._db.execute(_SQL["load_facts"])),
+            self._listed("load_tokens", access_rows.token_from_row),
+            self._listed("load_kept", access_rows.kept_from_row),
             self._db.execute(_SQL["last_sequence"]).fetchone()[0],
-            self._listed("load_webhooks", rows.webhook_from_row),
-            self._listed("load_undelivered", rows.undelivered_from_row),
+            self._listed("load_webhooks", webhook_rows.webhook_from_row),
+            self._listed("load_undelivered", webhook_rows.undelivered_from_row),
         )
 
     def commit(self, changes: Changes) -> None:
@@ -73,6 +76,10 @@ class SqliteStore:
         self._save_deliveries(changes)
         if changes.facts:
             self._many("save_fact", changes.facts.items())
+        if changes.tokens:
+            self._save_tokens(changes)
+        if changes.kept:
+            self._many("save_kept", map(access_rows.kept_to_row, changes.kept.values()))
         if changes.webhooks or changes.undelivered:
             self._save_webhooks(changes)
         self._many("save_history", map(rows.entry_to_row, changes.history))
@@ -99,10 +106,18 @@ class SqliteStore:
         if only_heard:
             self._many("save_heard", ((to_text(changes.heard[group]), group) for group in only_heard))
 
+    def _save_tokens(self, changes: Changes) -> None:
+        for name, token in changes.tokens.items():
+            if token is None:
+                self._db.execute(_SQL["remove_token"], (name,))
+            else:
+                self._db.execute(_SQL["save_token"], access_rows.token_to_row(token))
+
     def _save_webhooks(self, changes: Changes) -> None:
         webhooks, undelivered = changes.webhooks, changes.undelivered
         self._many("remove_webhook", ((name,) for name, webhook in webhooks.items() if webhook is None))
-        self._many("save_webhook", (rows.webhook_to_row(found) for found in webhooks.values() if found is not None))
+        kept = [webhook for webhook in webhooks.values() if webhook is not None]
+        self._many("save_webhook", map(webhook_rows.webhook_to_row, kept))
         self._many("remove_undelivered", (key for key, row in undelivered.items() if row is None))
         self._many("save_undelivered", (row for row in undelivered.values() if row is not None))
 
@@ -137,6 +152,10 @@ class SqliteStore:
     def history(self, wanted: HistoryFilter) -> list[Entry]:
         statement = "history_of_operation" if wanted.operation else "history"
         return self._guarded(lambda: self._listed(statement, rows.entry_from_row, wanted._asdict()))
+
+    def kept_answer(self, key: str) -> Kept | None:
+        row = self._guarded(lambda: self._db.execute(_SQL["kept_answer"], (key,)).fetchone())
+        return access_rows.kept_from_row(row) if row else None
 
     def _listed(self, statement: str, read: Callable[[rows.Row], T], parameters: Any = ()) -> list[T]:
         return list(map(read, self._db.execute(_SQL[statement], parameters)))

@@ -34,6 +34,15 @@ SELECT webhook, sequence, group_name, attempts, problem, given_up FROM undeliver
 -- name: last_sequence
 SELECT coalesce(max(sequence), 0) FROM history;
 
+-- name: load_tokens
+SELECT name, role, group_name, hash, created_by, created_at, expires_at FROM token ORDER BY rowid;
+
+-- name: load_kept
+SELECT key, fingerprint, at, status, '' FROM kept_answer;
+
+-- name: kept_answer
+SELECT key, fingerprint, at, status, body FROM kept_answer WHERE key = ?;
+
 -- name: event
 SELECT * FROM event WHERE id = ?;
 
@@ -68,6 +77,19 @@ ORDER BY sequence LIMIT :limit;
 
 -- name: save_fact
 INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: save_token
+INSERT INTO token VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET role = excluded.role, group_name = excluded.group_name, hash = excluded.hash,
+    created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at;
+
+-- name: remove_token
+DELETE FROM token WHERE name = ?;
+
+-- name: save_kept
+INSERT INTO kept_answer VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET fingerprint = excluded.fingerprint, at = excluded.at, status = excluded.status,
+    body = excluded.body;
 
 -- name: save_group
 INSERT INTO fleet_group VALUES (?, ?, ?, ?, ?, ?, ?)
