@@ -26,6 +26,7 @@ from forewarn.cli import service_file
 from forewarn.cli.fleet import full_path, read_fleet_file
 from forewarn.cli.settings import resolve_settings, setting_options
 from forewarn.clock import SystemClock, VirtualClock
+from forewarn.core.backlog import Pace
 from forewarn.core.causes import CAUSES
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.terms import Terms
@@ -43,6 +44,8 @@ from forewarn.server.metadata import Metadata, Rules
 from forewarn.server.operation_control import OPERATOR
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
+from forewarn.server.webhooks.dispatcher import Dispatcher
+from forewarn.server.webhooks.outbound import Outbound
 from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.wire.versions import available_versions
@@ -129,6 +132,7 @@ def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
         pending_user_operations=values["pending_user_operations"],
         postponement=values["postponement"],
         makes_hosts=fabric.makes_hosts,
+        webhook_targets=values["webhook_private_targets"],
     )
 
 
@@ -159,12 +163,16 @@ class Service:
         lane = Lane(self.engine, callers, pages, stamp, versions, limited=limited, fast=values["fast_lane"])
         self.metadata = MetadataServer(app, open_socket(values["metadata"]), lane)
         self.engine.subscribe(self._on_published)
+        outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
+        pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
+        self.webhooks = Dispatcher(self.engine, outbound, pace)
         self._token = secrets.token_urlsafe(32)
         control = Control(self.engine, self.metadata, preview_versions=rules.preview_versions)
         self.control = Server(control_app(control, self._token), open_socket(values["control"]))
 
     async def start(self) -> None:
         await self.engine.start()
+        await self.webhooks.start()
         await self.metadata.start()
         await self._prepare_fleet()
         await self.control.start()
@@ -187,7 +195,7 @@ class Service:
         """Answer what is under way, also what is held back, then stop."""
         service_file.remove(self._data)
         try:
-            await asyncio.gather(self.metadata.stop(), self.control.stop())
+            await asyncio.gather(self.metadata.stop(), self.control.stop(), self.webhooks.stop())
         finally:
             await self.engine.stop()
 

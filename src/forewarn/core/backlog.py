@@ -115,8 +115,9 @@ class Backlog:
                 self._waiting[row.sequence] = row
                 found.setdefault(row.group, []).append(row.sequence)
         for group, sequences in found.items():
-            under_way = self._busy.get(group)  # it stays first
-            queue = sorted([*self._queues.get(group, ()), *sequences], key=lambda number: (number != under_way, number))  # noqa: B023
+            queue = sorted([*self._queues.get(group, ()), *sequences])
+            if (under_way := self._busy.get(group)) in queue:  # it stays first
+                queue.insert(0, queue.pop(queue.index(under_way)))
             self._queues[group] = deque(queue)
             self._plan(group, now)
 

@@ -28,7 +28,7 @@ class Terms:
     """How far a routine operation may be postponed, counted from its first NotBefore."""
     makes_hosts: bool = False
     """Whether a spare host can be had where none fits."""
-    webhook_targets: Targets = Targets()
+    webhook_targets: Targets = field(default_factory=Targets)
     """Where webhooks may go beyond the public Internet."""
 
     def quicken(self, length: timedelta) -> timedelta:

@@ -31,3 +31,7 @@ class UnknownPath(NotFound):
 
 class NoService(NotFound):
     """No Forewarn service found: {problem} Start one with: forewarn up"""
+
+
+class NameNotFound(NotFound):
+    """The name {name} has no address ({problem})."""

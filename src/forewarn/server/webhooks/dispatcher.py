@@ -1,0 +1,94 @@
+"""All webhooks of a service: follows what is committed, and has each of them told."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING
+
+from forewarn.clock import real_seconds, unix_seconds
+from forewarn.core.backlog import Backlog
+from forewarn.core.webhooks import find_webhook, retry
+from forewarn.server.webhooks.channel import Channel
+from forewarn.wire.cloud_event import signed_headers, source_of, trial_event
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from forewarn.core.backlog import Pace
+    from forewarn.core.draft import Draft
+    from forewarn.core.ledger import Changes
+    from forewarn.core.terms import Terms
+    from forewarn.core.webhooks import Undelivered, Webhook
+    from forewarn.engine import Engine
+    from forewarn.server.webhooks.outbound import Outbound, Outcome
+
+_INSTALLATION = "installation"
+"""The fact that tells this service's events from those of any other."""
+
+
+class Dispatcher:
+    """Begins and ends a channel for each webhook, as they are added and removed."""
+
+    def __init__(self, engine: Engine, outbound: Outbound, pace: Pace) -> None:
+        self._engine = engine
+        self._outbound = outbound
+        self._pace = pace
+        self._channels: dict[str, Channel] = {}
+
+    async def start(self) -> None:
+        """Take up where each webhook stood. The engine must have been started."""
+        if _INSTALLATION not in self._engine.facts:
+            await self._engine.order(_name_installation, uuid.uuid4().hex)
+        for webhook in self._engine.draft().webhooks().values():
+            self._open(webhook)
+        self._engine.follow(self._follow)
+
+    async def stop(self) -> None:
+        """Nothing is lost; what is not delivered is tried at the next start."""
+        await asyncio.gather(*(channel.stop() for channel in self._channels.values()))
+        await self._outbound.close()
+
+    async def try_out(self, name: str) -> Outcome:
+        """Send a webhook an event about nothing, now and once."""
+        webhook = find_webhook(self._engine.draft(), name)
+        body = trial_event(str(uuid.uuid4()), self._source, name, self._engine.clock.now())
+        headers = signed_headers(webhook.secret, str(unix_seconds()), body, 1)
+        return await self._outbound.post(webhook.url, headers, body)
+
+    async def retry(self, name: str, sequence: int | None = None) -> list[Undelivered]:
+        """Have what is undelivered tried now, also what was given up; or one row of it."""
+        rows = await self._engine.order(retry, name, sequence)
+        channel = self._channels.get(name)
+        if channel is not None:
+            channel.backlog.revive(rows, real_seconds())
+            channel.backlog.wake(real_seconds())
+            channel.stir()
+        return rows
+
+    @property
+    def _source(self) -> str:
+        return source_of(self._engine.facts[_INSTALLATION])
+
+    def _open(self, webhook: Webhook) -> None:
+        undelivered = self._engine.draft().undelivered(webhook.name).values()
+        backlog = Backlog(webhook, undelivered, self._pace, real_seconds())
+        self._channels[webhook.name] = Channel(self._engine, self._outbound, backlog, self._source)
+
+    def _follow(self, changes: Changes) -> None:
+        for name, webhook in changes.webhooks.items():
+            channel = self._channels.get(name)
+            if channel is not None and channel.writing is webhook:
+                continue
+            if channel is not None:
+                channel.drop()
+                del self._channels[name]
+            if webhook is not None:
+                self._open(webhook)
+        if changes.history:
+            for channel in self._channels.values():
+                channel.stir()
+
+
+def _name_installation(draft: Draft, now: datetime, terms: Terms, installation: str) -> None:
+    draft.changes.facts[_INSTALLATION] = installation
