@@ -72,7 +72,7 @@ class Backlog:
         self._open: dict[int, None] = {}
         """What is taken and not settled, in sequence."""
         self._ahead = set(webhook.ahead)
-        self._agenda: list[tuple[float, str]] = []
+        self._agenda: list[tuple[float, int, str]] = []
         self._due_at: dict[str, float] = {}
         """When each group's next attempt is due; entries of the agenda that differ are outdated."""
         self._busy: dict[str, int] = {}
@@ -130,7 +130,7 @@ class Backlog:
 
     def next_due(self) -> float | None:
         """When the next attempt is due."""
-        while self._agenda and self._due_at.get(self._agenda[0][1]) != self._agenda[0][0]:
+        while self._agenda and self._due_at.get(self._agenda[0][2]) != self._agenda[0][0]:
             heapq.heappop(self._agenda)
         return self._agenda[0][0] if self._agenda else None
 
@@ -139,7 +139,7 @@ class Backlog:
         due_at = self.next_due()
         if due_at is None or due_at > now:
             return None
-        _, group = heapq.heappop(self._agenda)
+        _, _, group = heapq.heappop(self._agenda)
         del self._due_at[group]
         sequence = self._busy[group] = self._queues[group][0]
         known = self._waiting.get(sequence)
@@ -233,4 +233,4 @@ class Backlog:
         """When the group's first row is tried. While one is under way that is not known: `written` will say."""
         if group not in self._busy:
             self._due_at[group] = moment
-            heapq.heappush(self._agenda, (moment, group))
+            heapq.heappush(self._agenda, (moment, self._queues[group][0], group))
