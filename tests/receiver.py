@@ -8,6 +8,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -63,8 +64,20 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
 
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.server.connections.discard(self.connection)
+        super().finish()
+
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        length = int(self.headers.get("content-length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:  # whoever sent it has gone away
+            self.close_connection = True
+            return
         receiver = self.server.receiver
         got = Got(self.path, {name.lower(): value for name, value in self.headers.items()}, body, None)
         reply = receiver.answer(got)
@@ -82,8 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
         # Before it is sent: who has the answer may rely on its being noted here.
         receiver.note_answer(got, reply.status)
         self.send_response(reply.status)
-        length = 1 << 40 if reply.endless else len(reply.body)
-        for name, value in {"Content-Length": str(length), **reply.headers}.items():
+        size = 1 << 40 if reply.endless else len(reply.body)
+        for name, value in {"Content-Length": str(size), **reply.headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(reply.body)
@@ -99,6 +112,10 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
     receiver: Receiver
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.connections: set[socket.socket] = set()
 
     def handle_error(self, *_: Any) -> None:
         """Whoever called has gone away: a service that was killed."""
@@ -130,11 +147,14 @@ class Receiver:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:
-        """From now on connections are refused."""
+        """From now on connections are refused, and those that there are end."""
         assert self._server is not None
         self.closed.set()
         self._server.shutdown()
         self._server.server_close()
+        for connection in list(self._server.connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def url(self, path: str = "/hook", host: str = "127.0.0.1") -> str:
         return f"{'https' if self._tls else 'http'}://{host}:{self.port}{path}"

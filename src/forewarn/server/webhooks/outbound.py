@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property
@@ -88,10 +89,10 @@ class Outbound:
         except ForewarnError as error:
             problem = str(error)
         except _BROKEN as error:
-            problem = str(error) or _words(error)
+            problem = _words(error)
         except Exception as error:  # whatever it is, it must not be the end of the webhook
             logger.exception("A webhook could not be sent.")
-            problem = f"{_words(error)}: {error}"
+            problem = f"{type(error).__name__}: {error}"
         return Outcome(delivered=False, problem=problem[:_LONGEST_PROBLEM])
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
@@ -131,8 +132,14 @@ async def _read_some(response: httpcore.Response) -> None:
             return
 
 
-def _words(error: Exception) -> str:
-    return type(error).__name__
+def _words(error: BaseException) -> str:
+    """What the system said, where that is what is behind it: "all attempts failed" helps nobody."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    # OpenSSL and the resolver have numbers of their own, and words for them.
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
 
 
 class _Checked(httpcore.AsyncNetworkBackend):
