@@ -80,8 +80,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         receiver = self.server.receiver
         got = Got(self.path, {name.lower(): value for name, value in self.headers.items()}, body, None)
-        reply = receiver.answer(got)
         receiver.note_arrival(got)
+        reply = receiver.answer(got)
         if reply.hang:
             self.close_connection = True
             receiver.closed.wait()

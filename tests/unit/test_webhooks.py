@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from engines import FLEET, START, approve, ask, make_engine
+
 from forewarn.core.backlog import Pace
 from forewarn.core.fleet_orders import Policy, set_policy
 from forewarn.core.targets import parse_targets
@@ -26,9 +26,10 @@ from forewarn.stores.sqlite_file import DATABASE_NAME
 from receiver import Receiver, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
+    from forewarn.core.webhooks import Undelivered
     from forewarn.engine import Engine
     from receiver import Got
 
@@ -81,23 +82,33 @@ async def until_taken(receiver: Receiver, ids: set[str]) -> None:
     await asyncio.to_thread(receiver.until_taken, ids)
 
 
-async def until_settled(engine: Engine, name: str = "hook") -> Webhook:
-    """Until all that has happened is delivered and written."""
-    settled = asyncio.Event()
+async def until(engine: Engine, is_so: Callable[[], bool]) -> None:
+    """Until that is so after a commit."""
+    now_so = asyncio.Event()
 
     def look(_: object = None) -> None:
-        webhook = engine.draft().webhook(name)
-        assert webhook is not None
-        if webhook.position == engine.draft().sequence and not engine.draft().undelivered(name):
-            settled.set()
+        if is_so():
+            now_so.set()
 
     engine.follow(look)
     look()
     async with asyncio.timeout(60):
-        await settled.wait()
-    webhook = engine.draft().webhook(name)
-    assert webhook is not None
-    return webhook
+        await now_so.wait()
+
+
+async def until_settled(engine: Engine) -> None:
+    """Until all that has happened is delivered and written."""
+
+    def is_so() -> bool:
+        webhook = engine.draft().webhook("hook")
+        assert webhook is not None
+        return webhook.position == engine.draft().sequence and not undelivered(engine)
+
+    await until(engine, is_so)
+
+
+def undelivered(engine: Engine) -> dict[int, Undelivered]:
+    return engine.draft().undelivered("hook")
 
 
 def check_order(got: list[Got], expected: dict[str, str]) -> None:
@@ -162,7 +173,7 @@ async def test_a_group_that_fails_keeps_its_order_while_the_others_go_on(receive
         first = min((number for number, group in expected.items() if group == "web"), key=int)
         assert {got.id for got in receiver.got if got.group == "web"} == {first}, "what comes behind it waits"
         await asyncio.to_thread(receiver.until, lambda: len([got for got in receiver.got if got.id == first]) > 3)
-        rows = engine.draft().undelivered("hook")
+        rows = undelivered(engine)
         assert rows[int(first)].problem == "answered with status 500"
         assert rows.keys() == {int(number) for number, group in expected.items() if group == "web"}
         attempts = [int(got.headers["forewarn-attempt"]) for got in receiver.got if got.id == first]
@@ -197,8 +208,7 @@ async def test_trouble_a_restart_and_the_receiver_comes_back(
         for _ in range(3):
             await ask(engine, "restart", "web-0")
             await ask(engine, "redeploy", "db-0")
-        while not any(row.attempts > 1 for row in engine.draft().undelivered("hook").values()):
-            await asyncio.sleep(0)
+        await until(engine, lambda: any(row.attempts > 1 for row in undelivered(engine).values()))
     assert len(receiver.taken) == before
     if trouble == "hangs":  # else it would hang on for a while
         receiver.answer = lambda _: Reply()
@@ -250,8 +260,7 @@ async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiv
         added = await engine.order(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         expected = await history(engine, added.position)
-        while not dispatcher._channels["hook"]._attempts:
-            await asyncio.sleep(0)
+        await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
         stop = asyncio.create_task(dispatcher.stop())
         await asyncio.sleep(0)
         stopping.set()
@@ -271,20 +280,18 @@ async def test_what_is_given_up_is_kept_and_the_group_goes_on_until_it_is_asked_
         await ask(engine, "restart", "web-0")
         expected = await history(engine, added.position)
         await until_taken(receiver, expected.keys() - refused)
-        while (row := engine.draft().undelivered("hook")[added.position + 1]).given_up is False:
-            await asyncio.sleep(0)
+        first = added.position + 1
+        await until(engine, lambda: undelivered(engine)[first].given_up)
+        row = undelivered(engine)[first]
         assert (row.attempts, row.problem) == (3, "answered with status 400")
-        assert [row.sequence for row in await dispatcher.retry("hook", added.position + 1)] == [added.position + 1]
-        while engine.draft().undelivered("hook")[added.position + 1].attempts < 4:
-            await asyncio.sleep(0)
-        while not engine.draft().undelivered("hook")[added.position + 1].given_up:
-            await asyncio.sleep(0)
+        assert [row.sequence for row in await dispatcher.retry("hook", first)] == [first]
+        await until(engine, lambda: undelivered(engine)[first][3:] == (4, "answered with status 400", True))
         refused.clear()
         await dispatcher.retry("hook")
         await until_settled(engine)
         with pytest.raises(Unknown, match="undelivered row of history '999'"):
             await dispatcher.retry("hook", 999)
-        with pytest.raises(Unknown, match="no webhook 'hok'. Did you mean 'hook'"):
+        with pytest.raises(Unknown, match=r"no webhook 'hok'\. Did you mean 'hook'"):
             await dispatcher.retry("hok")
     assert sorted(expected) == sorted(got.id for got in receiver.taken)
 
@@ -294,8 +301,7 @@ async def test_a_retry_waits_for_no_pause(receiver: Receiver) -> None:
     async with running(pace=Pace(3600, 80)) as (engine, dispatcher):
         added = await engine.order(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
-        while not engine.draft().undelivered("hook"):
-            await asyncio.sleep(0)
+        await until(engine, lambda: bool(undelivered(engine)))
         receiver.answer = lambda _: Reply()
         await dispatcher.retry("hook")
         await until_settled(engine)
@@ -307,8 +313,7 @@ async def test_the_receivers_return_is_noticed_by_what_happens_next(receiver: Re
     async with running(pace=Pace(3600, 80)) as (engine, _):
         await engine.order(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
-        while not engine.draft().undelivered("hook"):
-            await asyncio.sleep(0)
+        await until(engine, lambda: bool(undelivered(engine)))
         receiver.answer = lambda _: Reply()
         await engine.enable("db-0", by="test")
         await until_settled(engine)
@@ -321,11 +326,10 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
         await engine.order(add_webhook, hook(receiver.url(), "other", kinds=("webhook removed",)), "ops")
         await engine.order(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
-        while not engine.draft().undelivered("hook"):
-            await asyncio.sleep(0)
+        await until(engine, lambda: bool(undelivered(engine)))
         receiver.answer = lambda _: Reply()
         await engine.order(remove_webhook, "hook", "ops")
-        assert engine.draft().undelivered("hook") == {}
+        assert undelivered(engine) == {}
         last = (await engine.archive.history(HistoryFilter()))[-1]
         assert (last.what, last.by, last.why) == ("webhook removed", "ops", "hook")
         with pytest.raises(Unknown):
@@ -344,8 +348,7 @@ async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Re
     async with running() as (engine, _):
         await engine.order(add_webhook, hook(receiver.url("/old")), "ops")
         await engine.enable("web", by="test")
-        while not engine.draft().undelivered("hook"):
-            await asyncio.sleep(0)
+        await until(engine, lambda: bool(undelivered(engine)))
         _, added = await asyncio.gather(
             engine.order(remove_webhook, "hook", "ops"), engine.order(add_webhook, hook(receiver.url("/new")), "ops")
         )
@@ -363,8 +366,7 @@ async def test_delivering_writes_no_history(receiver: Receiver) -> None:
         for group in ("web", "db-0"):
             await engine.enable(group, by="test")
         sequence = engine.draft().sequence
-        await until_settled(engine, "one")
-        await until_settled(engine, "two")
+        await until(engine, lambda: {hook.position for hook in engine.draft().webhooks().values()} == {sequence})
         assert engine.draft().sequence == sequence
     assert len(receiver.got) == 2 + 2 + 1, "the first is told that the second was added"
 
@@ -393,7 +395,7 @@ async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
         assert (outcome.delivered, outcome.status) == (False, 418)
         with pytest.raises(Unknown):
             await dispatcher.try_out("none")
-        assert engine.draft().undelivered("hook") == {}
+        assert undelivered(engine) == {}
     assert [got.event["type"] for got in receiver.got] == ["forewarn.test"] * 2
     assert len({got.id for got in receiver.got}) == 2
 
