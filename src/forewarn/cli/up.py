@@ -41,6 +41,7 @@ from forewarn.server.first_token import leave_admin_token
 from forewarn.server.fleet_control import applied_before, apply_fleet
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
 from forewarn.server.metadata import Metadata, Rules
+from forewarn.server.metrics import Metrics
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
 from forewarn.server.tls import Certificate
@@ -185,7 +186,8 @@ class Service:
         lane = Lane(self.engine, callers, pages, stamp, versions, limited=limited, fast=values["fast_lane"])
         self.metadata = MetadataServer(app, open_socket(values["metadata"]), lane)
         self.engine.subscribe(self._on_published)
-        control = Control(self.engine, self.metadata, preview_versions=rules.preview_versions)
+        metrics = Metrics(self.engine)
+        control = Control(self.engine, self.metadata, metrics, preview_versions=rules.preview_versions)
         self._certificate = certificate_of(values)
         self.control = Server(
             control_app(self.engine, control), open_socket(values["control"]), certificate=self._certificate

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 
-from forewarn import __version__
 from forewarn.core.access import Role
 from forewarn.core.durations import to_text
 from forewarn.errors import BadRequestBody, UnknownVersion
@@ -17,6 +16,7 @@ from forewarn.server.endpoints import Endpoint, caller, routes
 from forewarn.server.event_control import EventControl
 from forewarn.server.fleet_control import apply_fleet
 from forewarn.server.gate import Gate
+from forewarn.server.health_control import HealthControl
 from forewarn.server.host_control import HostControl
 from forewarn.server.openapi import describe
 from forewarn.server.operation_control import OperationControl
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from forewarn.engine import Engine
     from forewarn.server.listeners import MetadataServer
+    from forewarn.server.metrics import Metrics
 
 TOML = "application/toml"
 
@@ -45,8 +46,9 @@ TOML = "application/toml"
 class Control:
     """Every endpoint, over one engine."""
 
-    def __init__(self, engine: Engine, metadata: MetadataServer, *, preview_versions: bool) -> None:
+    def __init__(self, engine: Engine, metadata: MetadataServer, metrics: Metrics, *, preview_versions: bool) -> None:
         self._engine = engine
+        self._metrics = metrics
         self._metadata = metadata
         self._versions = available_versions(preview=preview_versions)
         self._vm_names = Names(engine, lambda fleet: fleet.vms)
@@ -57,7 +59,7 @@ class Control:
         vm, clock = ref("VM"), ref("Clock")
         version = Field("api-version", choice(*self._versions), "As which version; the newest if it is not said.")
         return [
-            Endpoint("GET", "/healthz", self.health, "See whether the service runs.", ref("Health"), role=None),
+            *HealthControl(self._engine, self._metrics).endpoints(),
             Endpoint("GET", "/v1/openapi.json", self.openapi, "See this description.", {"type": "object"}, tenant=True),
             Endpoint("GET", "/v1/fleet", self.fleet, "See how large the fleet is.", ref("Fleet")),
             Endpoint(
@@ -101,9 +103,6 @@ class Control:
             *RolloutControl(self._engine).endpoints(),
             *TokenControl(self._engine).endpoints(),
         ]
-
-    async def health(self, _: Request) -> Response:
-        return JSONResponse({"status": "ok", "version": __version__})
 
     async def openapi(self, _: Request) -> Response:
         return JSONResponse(describe(self.endpoints))
