@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from forewarn.core.rollout import Rollout
     from forewarn.core.terms import Terms
     from forewarn.ports import Clock, Fabric, Store
+    from forewarn.vitals import Vitals
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -220,6 +221,11 @@ class Engine:
     def asked(self) -> set[str]:
         """Where the server notes each group that asks."""
         return self._hearing.asked
+
+    @property
+    def vitals(self) -> Vitals:
+        """How it fares."""
+        return self._writer.vitals
 
     @property
     def facts(self) -> dict[str, str]:

@@ -82,6 +82,17 @@ class HistoryFilter(NamedTuple):
     after: int = 0
 
 
+class ListFilter(NamedTuple):
+    """Which of the things of a kind are asked for: those that live, oldest first; or all, newest first."""
+
+    live: bool = True
+    after: int = 0
+    """The place of the last one of the page before; 0: from the beginning."""
+    limit: int = 1000
+    group: str = ""
+    """Of events: only those of this group."""
+
+
 class Store(Protocol):
     """Keeps what is committed. Decides nothing; never reads the time. Blocks: called from one thread."""
 
@@ -94,11 +105,11 @@ class Store(Protocol):
     def event(self, event_id: str) -> Event | None:
         """An event, live or long over."""
 
-    def events_beginning(self, start: str) -> list[Event]:
+    def events_beginning(self, start: str, group: str = "") -> list[Event]:
         """At most two events whose ids begin so: enough to know whether it is clear which is meant."""
 
-    def events(self, limit: int) -> list[Event]:
-        """The newest events, live or over, newest first."""
+    def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
+        """Events, each with its place."""
 
     def operation(self, operation_id: str) -> Operation | None:
         """An operation, live or long over."""
@@ -106,11 +117,14 @@ class Store(Protocol):
     def operations_beginning(self, start: str) -> list[Operation]:
         """At most two operations whose ids begin so."""
 
-    def operations(self, limit: int) -> list[Operation]:
-        """The newest operations, live or over, newest first."""
+    def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
+        """Operations, each with its place."""
 
-    def rollouts(self, limit: int) -> list[Rollout]:
-        """The newest rollouts, live or over, newest first."""
+    def rollouts_beginning(self, start: str) -> list[Rollout]:
+        """At most two rollouts whose ids begin so."""
+
+    def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
+        """Rollouts, each with its place."""
 
     def history(self, wanted: HistoryFilter) -> list[Entry]:
         """Rows of history in their order."""

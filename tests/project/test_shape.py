@@ -12,7 +12,7 @@ SOURCE = ROOT / "src" / "forewarn"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 # What each part may import of Forewarn. The first prefix that fits a module decides.
-ENGINE_PARTS = {"agenda", "archive", "carrier", "hearing", "reports", "store_thread", "timekeeper", "writer"}
+ENGINE_PARTS = {"agenda", "archive", "carrier", "hearing", "reports", "store_thread", "timekeeper", "vitals", "writer"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "core": {"core", "errors"},
@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stores": {"stores", "ports", "core", "errors"},
     "fabrics": {"fabrics", "ports", "core", "errors"},
     **{part: {*ENGINE_PARTS, "clock", "ports", "core", "errors"} for part in ("engine", *ENGINE_PARTS)},
-    "server": {"server", "engine", "clock", "ports", "wire", "core", "errors", "settings"},
+    "server": {"server", "engine", "clock", "vitals", "ports", "wire", "core", "errors", "settings"},
     "cli": {"cli", "server", "engine", "clock", "stores", "fabrics", "settings", "ports", "wire", "core", "errors"},
 }
 # Only the composition root puts the parts together.

@@ -7,13 +7,12 @@ import gc
 import logging
 import os
 import resource
-import secrets
 import shlex
-import shutil
 import signal
 import socket
 import sys
-from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -21,14 +20,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import uvloop
 
-from forewarn import __version__
 from forewarn.cli import service_file
 from forewarn.cli.fleet import full_path, read_fleet_file
+from forewarn.cli.greeting import greeting
 from forewarn.cli.settings import resolve_settings, setting_options
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.core.backlog import Pace
 from forewarn.core.causes import CAUSES
 from forewarn.core.fleet import VM, Fleet, own_host
+from forewarn.core.records import ENGINE
 from forewarn.core.terms import Terms
 from forewarn.engine import Engine, Published
 from forewarn.errors import BadSetting
@@ -38,12 +38,14 @@ from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.server.callers import Callers
 from forewarn.server.control import Control, control_app
 from forewarn.server.fastlane import Lane
+from forewarn.server.first_token import leave_admin_token
 from forewarn.server.fleet_control import applied_before, apply_fleet
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
 from forewarn.server.metadata import Metadata, Rules
-from forewarn.server.operation_control import OPERATOR
+from forewarn.server.metrics import Metrics
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
+from forewarn.server.tls import Certificate
 from forewarn.server.webhooks.dispatcher import Dispatcher
 from forewarn.server.webhooks.outbound import Outbound
 from forewarn.settings import MEMORY
@@ -52,6 +54,9 @@ from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
     from forewarn.ports import Clock, Fabric
+
+
+logger = logging.getLogger(__name__)
 
 
 @click.command()
@@ -123,6 +128,28 @@ def _words(program: str) -> list[str]:
         raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem) from None
 
 
+def certificate_of(values: dict[str, Any]) -> Certificate | None:
+    """The certificate of the control API, if there is to be one."""
+    certificate, key = values["tls_certificate"], values["tls_key"]
+    if key and not certificate:
+        problem = "it is the key of a certificate: give that too, with --tls-certificate"
+        raise BadSetting(name="tls_key", value=key, origin="--tls-key", problem=problem)
+    host = values["control"].rpartition(":")[0].strip("[]")
+    if not certificate and not (host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)):
+        logger.warning(
+            "Tokens for %s travel unencrypted: give a certificate with --tls-certificate.", values["control"]
+        )
+    return Certificate(certificate, key) if certificate else None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
     """The terms of the house, as the settings say."""
     return Terms(
@@ -166,23 +193,28 @@ class Service:
         outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
         pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
-        self._token = secrets.token_urlsafe(32)
-        control = Control(self.engine, self.metadata, preview_versions=rules.preview_versions)
-        self.control = Server(control_app(control, self._token), open_socket(values["control"]))
+        metrics = Metrics(self.engine)
+        control = Control(self.engine, self.metadata, metrics, preview_versions=rules.preview_versions)
+        self._certificate = certificate_of(values)
+        self.control = Server(
+            control_app(self.engine, control), open_socket(values["control"]), certificate=self._certificate
+        )
 
     async def start(self) -> None:
         await self.engine.start()
         await self.webhooks.start()
         await self.metadata.start()
         await self._prepare_fleet()
+        await self._leave_token()
         await self.control.start()
         service_file.write(
             self._data,
             service_file.Found(
-                control=f"http://{address_of(self.control.listener)}",
+                control=self._control_url,
                 metadata=f"http://{address_of(self.metadata.listener)}",
-                token=self._token,
+                token_file=str(service_file.token_path(self._data).absolute()),
                 pid=os.getpid(),
+                certificate=full_path(self._certificate.path) if self._certificate else "",
             ),
         )
         # What is there now stays: it need not be looked through for garbage again and again. What comes
@@ -190,6 +222,14 @@ class Service:
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
+
+    @property
+    def _control_url(self) -> str:
+        return f"{'https' if self._certificate else 'http'}://{address_of(self.control.listener)}"
+
+    async def _leave_token(self) -> None:
+        left = service_file.read_token(self._data)
+        await leave_admin_token(self.engine, left, partial(service_file.write_token, self._data))
 
     async def stop(self) -> None:
         """Answer what is under way, also what is held back, then stop."""
@@ -208,56 +248,19 @@ class Service:
         if source:
             text, path = read_fleet_file(source), full_path(source)
             if not applied_before(self.engine, text, path):
-                await apply_fleet(self.engine, self.metadata, text, source, OPERATOR, path=path, force=False)
+                await apply_fleet(self.engine, self.metadata, text, source, ENGINE, path=path, force=False)
                 return
         elif not self.engine.fleet.vms:
-            await self.engine.apply_fleet(_this_machine(), OPERATOR, why="no fleet file: this machine alone")
+            await self.engine.apply_fleet(_this_machine(), ENGINE, why="no fleet file: this machine alone")
         fleet = self.engine.fleet
         await self.metadata.listen(fleet, self.metadata.reserve(fleet))
 
     def greeting(self) -> str:
         """What is running, and what to try next."""
-        fleet = self.engine.fleet
         metadata = f"http://{address_of(self.metadata.listener)}/metadata/scheduledevents"
-        name = _example_vm(fleet)
-        cli = _command_line(self._data)
-        lines = [
-            f"Forewarn {__version__} is up with {len(fleet.vms)} VM{'s' if len(fleet.vms) != 1 else ''}.",
-            f"  metadata  {metadata}",
-            f"  control   http://{address_of(self.control.listener)}",
-            f"  data      {self._data}",
-            *([f"  fabric    {self._values['fabric']}"] if self._values["fabric"] != "simulated" else []),
-            "",
-            "Try in another terminal:",
-            f"  curl -H Metadata:true '{metadata}?api-version=2020-07-01'",
-            f"  {cli} vm restart {name}",
-            f"  {cli} event list",
-        ]
-        if self._values["clock"] == "virtual":
-            lines.append(f"  {cli} clock advance 15m")
-        return "\n".join(lines)
+        return greeting(self._values, self.engine.fleet, metadata, self._control_url)
 
 
 def _this_machine() -> Fleet:
     name = socket.gethostname()
     return Fleet([VM(name, name, own_host(name), address="127.0.0.1", hostname=name)])
-
-
-def _example_vm(fleet: Fleet) -> str:
-    local = fleet.at_address("127.0.0.1")
-    return local.name if local is not None else next(iter(fleet.vms), "NAME")
-
-
-def _command_line(data: str) -> str:
-    """How this program is called from a shell here."""
-    program = "forewarn" if shutil.which("forewarn") else _short(Path(sys.argv[0]))
-    default = resolve_settings(None, {})["data"].value
-    return program if data in (MEMORY, default) else f"FOREWARN_DATA={data} {program}"
-
-
-def _short(path: Path) -> str:
-    """As one would type it from here."""
-    with suppress(FileNotFoundError):  # the folder that this was started in may be gone
-        if path.is_relative_to(Path.cwd()):
-            return str(path.relative_to(Path.cwd()))
-    return str(path)

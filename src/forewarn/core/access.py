@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from forewarn.core.draft import Draft
     from forewarn.core.terms import Terms
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@', beginning with a letter or digit"
 
 
@@ -56,7 +56,7 @@ class Token(NamedTuple):
 
 def check_name(name: str) -> None:
     """Refuse what cannot be the name of a token, or of something else that people make by name."""
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise BadOption(name="name", value=name, problem=NAME_RULE)
 
 

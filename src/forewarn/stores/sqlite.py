@@ -9,7 +9,7 @@ from forewarn.core.durations import from_text, to_text
 from forewarn.core.fleet import Fleet
 from forewarn.core.ledger import Delivery
 from forewarn.errors import StoreFailed
-from forewarn.ports import HistoryFilter, Saved
+from forewarn.ports import HistoryFilter, ListFilter, Saved
 from forewarn.stores import access_rows, rows, webhook_rows
 from forewarn.stores.sqlite_file import open_database, read_statements
 
@@ -128,12 +128,12 @@ class SqliteStore:
         row = self._guarded(lambda: self._db.execute(_SQL["event"], (event_id,)).fetchone())
         return rows.event_from_row(row) if row else None
 
-    def events_beginning(self, start: str) -> list[Event]:
-        bounds = _bounds(start)
+    def events_beginning(self, start: str, group: str = "") -> list[Event]:
+        bounds = (*_bounds(start), group, group)
         return self._guarded(lambda: self._listed("events_beginning", rows.event_from_row, bounds))
 
-    def events(self, limit: int) -> list[Event]:
-        return self._guarded(lambda: self._listed("events", rows.event_from_row, (limit,)))
+    def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
+        return self._placed("events", rows.event_from_row, wanted)
 
     def operation(self, operation_id: str) -> Operation | None:
         row = self._guarded(lambda: self._db.execute(_SQL["operation"], (operation_id,)).fetchone())
@@ -143,11 +143,20 @@ class SqliteStore:
         bounds = _bounds(start)
         return self._guarded(lambda: self._listed("operations_beginning", rows.operation_from_row, bounds))
 
-    def operations(self, limit: int) -> list[Operation]:
-        return self._guarded(lambda: self._listed("operations", rows.operation_from_row, (limit,)))
+    def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
+        return self._placed("operations", rows.operation_from_row, wanted)
 
-    def rollouts(self, limit: int) -> list[Rollout]:
-        return self._guarded(lambda: self._listed("rollouts", rows.rollout_from_row, (limit,)))
+    def rollouts_beginning(self, start: str) -> list[Rollout]:
+        bounds = _bounds(start)
+        return self._guarded(lambda: self._listed("rollouts_beginning", rows.rollout_from_row, bounds))
+
+    def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
+        return self._placed("rollouts", rows.rollout_from_row, wanted)
+
+    def _placed(self, table: str, read: Callable[[rows.Row], T], wanted: ListFilter) -> list[tuple[int, T]]:
+        """A page of a table; the last column is where each row is in it."""
+        statement = f"{table}_live" if wanted.live else f"{table}_all"
+        return self._guarded(lambda: self._listed(statement, lambda row: (row[-1], read(row)), wanted._asdict()))
 
     def history(self, wanted: HistoryFilter) -> list[Entry]:
         statement = "history_of_operation" if wanted.operation else "history"
