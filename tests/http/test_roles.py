@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from running import Service
 
 if TYPE_CHECKING:
@@ -71,6 +72,13 @@ POST   /v1/rollouts/{id}/cancel          . . o a .
 GET    /v1/tokens                        . . . a .
 POST   /v1/tokens                        . . . a .
 DELETE /v1/tokens/{name}                 . . . a .
+GET    /v1/webhooks                      . v o a .
+POST   /v1/webhooks                      . . . a .
+GET    /v1/webhooks/{name}               . v o a .
+DELETE /v1/webhooks/{name}               . . . a .
+POST   /v1/webhooks/{name}/test          . . o a .
+GET    /v1/webhooks/{name}/failures      . v o a .
+POST   /v1/webhooks/{name}/retry         . . o a .
 """
 ROWS = {(method, path): may for method, path, *may in (line.split() for line in TABLE.strip().splitlines())}
 CELLS = [

@@ -87,7 +87,7 @@ async def until(engine: Engine, is_so: Callable[[], bool]) -> None:
     now_so = asyncio.Event()
 
     def look(_: object = None) -> None:
-        if is_so():
+        if not now_so.is_set() and is_so():
             now_so.set()
 
     engine.follow(look)

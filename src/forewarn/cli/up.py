@@ -194,7 +194,7 @@ class Service:
         pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
         metrics = Metrics(self.engine)
-        control = Control(self.engine, self.metadata, metrics, preview_versions=rules.preview_versions)
+        control = Control(self.engine, self.metadata, metrics, self.webhooks, preview_versions=rules.preview_versions)
         self._certificate = certificate_of(values)
         self.control = Server(
             control_app(self.engine, control), open_socket(values["control"]), certificate=self._certificate

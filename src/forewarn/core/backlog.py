@@ -188,6 +188,11 @@ class Backlog:
             self._hopeful.add(group)
         self._finished[group] = now + self._pace.pause_seconds(attempt.number, luck)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether anything is tried again, or waits behind such a one."""
+        return bool(self._waiting)
+
     # --- What is to be written ------------------------------------------------------------------------
 
     @property

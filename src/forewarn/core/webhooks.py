@@ -86,7 +86,7 @@ def _check_wishes(draft: Draft, webhook: Webhook) -> None:
     for kind in webhook.kinds:
         if kind not in HAPPENINGS:
             problem = f"history never says that.{nearest(kind, HAPPENINGS)} It says: {', '.join(HAPPENINGS)}"
-            raise BadOption(name="kind", value=kind, problem=problem)
+            raise BadOption(name="kinds", value=kind, problem=problem)
     if (count := len(webhook.groups)) > MOST_GROUPS:
         remedy = "Name none to be told of all."
         raise TooMany(count=count, things="groups", what="webhook", most=MOST_GROUPS, remedy=remedy)

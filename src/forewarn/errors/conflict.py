@@ -109,3 +109,5 @@ class DataInUse(Conflict):
 
 class WebhookExists(Conflict):
     """There is a webhook {name!r} already. Remove it first, or choose another name."""
+
+    member = "name"

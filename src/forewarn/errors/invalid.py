@@ -110,3 +110,5 @@ class CannotListen(Invalid):
 
 class BadWebhookTarget(Invalid):
     """{url!r} cannot be the target of a webhook: {problem}."""
+
+    member = "url"

@@ -39,18 +39,14 @@ class Channel:
         """The webhook as this is writing it: whoever sees it committed knows that it is not another of the name."""
         self._engine = engine
         self._outbound = outbound
-        self._backlog = backlog
+        self.backlog = backlog
         self._source = source
         self._webhook = backlog.webhook
         self._attempts: set[asyncio.Task[None]] = set()
         self._stirred = asyncio.Event()
         self._closing = False
-        self._failing = False
+        self._behind = False
         self._task = asyncio.create_task(self._run())
-
-    @property
-    def backlog(self) -> Backlog:
-        return self._backlog
 
     def stir(self) -> None:
         """There may be something to do."""
@@ -96,7 +92,7 @@ class Channel:
 
     async def _read_page(self) -> bool:
         """Take more of history if there is room for it. Whether there was any."""
-        backlog = self._backlog
+        backlog = self.backlog
         if self._closing or not backlog.has_room or backlog.newest >= self._engine.draft().sequence:
             return False
         wanted = HistoryFilter(after=backlog.newest, limit=PAGE)
@@ -107,7 +103,7 @@ class Channel:
     def _launch(self) -> None:
         now = real_seconds()
         while not self._closing and len(self._attempts) < MOST_AT_ONCE:
-            attempt = self._backlog.begin(now)
+            attempt = self.backlog.begin(now)
             if attempt is None:
                 return
             task = asyncio.create_task(self._try(attempt))
@@ -120,7 +116,7 @@ class Channel:
 
     def _seconds_to_next(self) -> float | None:
         """None: until something happens."""
-        due_at = self._backlog.next_due()
+        due_at = self.backlog.next_due()
         if due_at is None or len(self._attempts) >= MOST_AT_ONCE:
             return None
         return max(due_at - real_seconds(), 0)
@@ -131,31 +127,31 @@ class Channel:
         try:
             found = await self._engine.archive.history(HistoryFilter(after=attempt.sequence - 1, limit=1))
         except (StoreFailed, Stopping):
-            self._backlog.abandon(attempt, real_seconds() + LOOK_AGAIN_SECONDS)
+            self.backlog.abandon(attempt, real_seconds() + LOOK_AGAIN_SECONDS)
             return
         body = cloud_event(found[0], self._source)
         headers = signed_headers(self._webhook.secret, str(unix_seconds()), body, attempt.number)
         outcome = await self._outbound.post(self._webhook.url, headers, body)
         if outcome.delivered:
-            self._backlog.delivered(attempt, real_seconds())
+            self.backlog.delivered(attempt, real_seconds())
         else:
             luck = random.random()  # noqa: S311 - only so that many webhooks do not come at the same moment
-            self._backlog.failed(attempt, outcome.problem, real_seconds(), luck)
+            self.backlog.failed(attempt, outcome.problem, real_seconds(), luck)
         self._say(outcome)
 
     def _say(self, outcome: Outcome) -> None:
-        """Once when it begins to fail, and once when it is over: not for each attempt."""
-        if outcome.delivered and self._failing:
-            logger.warning("Webhook %s is delivered again.", self._webhook.name)
-        elif not outcome.delivered and not self._failing:
+        """Once when something begins to wait, and once when nothing does any more: not for each attempt."""
+        if self.backlog.is_behind and not self._behind:
             logger.warning("Webhook %s is not delivered, and tried again: %s", self._webhook.name, outcome.problem)
-        self._failing = not outcome.delivered
+        elif self._behind and not self.backlog.is_behind:
+            logger.warning("Webhook %s: nothing is waiting any more.", self._webhook.name)
+        self._behind = self.backlog.is_behind
 
     # --- Writing --------------------------------------------------------------------------------------
 
     async def _write(self, *, whole: bool = False) -> None:
         """Put on disk what came of the attempts; what ends meanwhile is written together, next time."""
-        settlement = self._backlog.settlement(whole=whole)
+        settlement = self.backlog.settlement(whole=whole)
         if settlement is None:
             return
         self.writing = settlement.after
@@ -172,4 +168,4 @@ class Channel:
             else:
                 break
         # If it was removed meanwhile nothing was written, and this is dropped before it goes on.
-        self._backlog.written(settlement)
+        self.backlog.written(settlement)

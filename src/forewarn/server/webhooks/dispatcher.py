@@ -66,6 +66,11 @@ class Dispatcher:
             channel.stir()
         return rows
 
+    def position(self, webhook: Webhook) -> int:
+        """How far it has come by now; what is on disk may be a little behind."""
+        channel = self._channels.get(webhook.name)
+        return webhook.position if channel is None else channel.backlog.position
+
     @property
     def _source(self) -> str:
         return source_of(self._engine.facts[_INSTALLATION])
