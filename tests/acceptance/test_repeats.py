@@ -107,10 +107,11 @@ def test_many_at_once_with_one_key_make_one(make_service: MakeService) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     service.document()
     answers: list[Answer] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(send(service, "/v1/operations", RESTART, "k")))
-        for _ in range(20)
-    ]
+
+    def send_it() -> None:
+        answers.append(send(service, "/v1/operations", RESTART, "k"))
+
+    threads = [threading.Thread(target=send_it) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -138,7 +139,6 @@ def test_after_a_kill_at_any_moment_a_repeated_request_makes_one(make_service: M
                 break
         killer.join(timeout=60)
         service.start("--clock", "virtual")
-        last = sum(1 for _ in range(number + 1))
-        for again in range(last):
+        for again in range(number + 1):
             assert send(service, "/v1/operations", RESTART, f"{life}-{again}").status == 201
     assert len(service.all("/v1/operations?all=true")) == sent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ from forewarn.settings import SETTINGS
 from forewarn.wire.versions import API_VERSIONS
 
 ROOT = Path(__file__).parents[2]
+CONTROL_API = (ROOT / "docs" / "control-api.md").read_text()
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 
 
@@ -58,6 +60,24 @@ def test_every_type_cause_and_version_is_in_the_reference(word: str) -> None:
 def test_everything_that_history_says_is_in_the_page_on_webhooks(word: str) -> None:
     page = (ROOT / "docs" / "webhooks.md").read_text()
     assert f"| `{word}` | `forewarn.{word.replace(' ', '-')}` | {HAPPENINGS[word]} |" in page
+
+
+def routes() -> dict[str, str]:
+    """Every request of the control API, with whom its description says it is for."""
+    paths = json.loads((ROOT / "docs" / "openapi.json").read_text())["paths"]
+    return {
+        f"{method.upper()} {path}": operation["description"]
+        for path, item in paths.items()
+        for method, operation in item.items()
+    }
+
+
+@pytest.mark.parametrize("route", routes())
+def test_every_request_is_on_the_page_of_the_api_with_who_may_send_it(route: str) -> None:
+    who = routes()[route].removeprefix("For ").removesuffix(".")
+    (row,) = [line for line in CONTROL_API.splitlines() if line.startswith(f"| `{route}` |")]
+    least = who.replace(" or admin", "").replace("viewer, operator", "viewer").replace(", or tenant", ", tenant")
+    assert row.split(" | ")[1] == least
 
 
 @pytest.mark.parametrize("family", EXIT_CODES, ids=lambda family: family.__name__)
