@@ -152,7 +152,13 @@ class Intake(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._held = b"\r\n".join([*head, b"", rest + self._held])
 
+    def _complete(self, cycle: RequestResponseCycle) -> None:
+        """The request has been answered past the application: go on as if the application had done it."""
+        cycle.response_started = cycle.response_complete = True
+        cycle.on_response()
+
     def on_response_complete(self) -> None:
+        self._quiet_rounds = 0  # an answer that was held back is not the client's silence
         super().on_response_complete()
         if not self.transport.is_closing():
             self._feed()

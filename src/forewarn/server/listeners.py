@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from forewarn.errors import CannotListen
-from forewarn.server.fastlane import FastLane, Lane, protocol_for
+from forewarn.server.fastlane import FastLane, protocol_for
 from forewarn.server.intake import IDLE_SECONDS
 
 if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
+    from forewarn.server.lane import Lane
     from forewarn.server.metadata import Metadata
     from forewarn.server.tls import Certificate
 
@@ -146,10 +147,10 @@ class MetadataServer(Server):
         self.close_departed(fleet)
         for address, listener in reserved.items():
             make = partial(
-                protocol_for(self._lane, listener=address),
+                protocol_for(self._lane),
                 config=self.config,
                 server_state=self.server_state,
-                app_state={},
+                app_state={"listener": address},
             )
             loop = asyncio.get_running_loop()
             self._of_vms[address] = await loop.create_server(make, sock=listener, backlog=self.config.backlog)
