@@ -42,6 +42,8 @@ class Holds(Approvals):
         self._caller: Caller | None = None
         self._generation = -1
         self._hold: Hold | None = None
+        # Others have still to be told what this one was: it is not read from meanwhile.
+        self._aside = False
 
     def take_hold(self, poll: Poll) -> None:
         """The request whose head has just been read is this poll, and it may wait."""
@@ -103,7 +105,19 @@ class Holds(Approvals):
         self._lane.tallies.poll(poll.version.name, status).count += 1
         if not cycle.keep_alive:
             self.transport.close()
+        elif self._lane.waiters.set_aside(self):
+            self._aside = True
+            self.flow.pause_reading()
         self._complete(cycle)
+
+    def read_on(self) -> None:
+        """All have been told: take what the client has sent since."""
+        self._aside = False
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+
+    def _may_read(self) -> bool:
+        return not self._aside and super()._may_read()
 
     def _hand_on(self, hold: Hold, caller: Caller | None) -> None:
         """Only the application can answer: the VM has left the fleet, or its group is to be enabled again."""

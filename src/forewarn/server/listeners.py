@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 STOP_SECONDS = 10
 """How long requests under way may take to finish when the service stops."""
 
+SWEPT_AT_ONCE = 500
+"""So many connections are looked at in a turn of the loop: polls are answered in between."""
+
 
 def open_socket(address: str) -> socket.socket:
     """Listen on HOST:PORT, or say why that cannot be."""
@@ -164,9 +167,11 @@ class MetadataServer(Server):
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(1)
-            for connection in list(self.server_state.connections):
+            for number, connection in enumerate(list(self.server_state.connections), start=1):
                 if isinstance(connection, FastLane):
                     connection.sweep()
+                if not number % SWEPT_AT_ONCE:
+                    await asyncio.sleep(0)
 
 
 def release(reserved: dict[str, socket.socket]) -> None:

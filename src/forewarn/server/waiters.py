@@ -21,6 +21,13 @@ class Waiter(Protocol):
         """What was waited for may have happened: look again, and join again if not. It has left before."""
 
 
+class Told(Protocol):
+    """One that was woken, and has been told."""
+
+    def read_on(self) -> None:
+        """Take the next request."""
+
+
 class Waiters:
     """All held polls by the group they wait for."""
 
@@ -32,6 +39,8 @@ class Waiters:
         self._of_group: dict[str, dict[Waiter, None]] = {}
         self._woken: dict[Waiter, None] = {}
         """Those whose turn to be woken comes."""
+        self._told: list[Told] = []
+        """Those who are not listened to until all others are woken."""
         self._waking = False
         engine.subscribe(self._on_published)
 
@@ -50,6 +59,15 @@ class Waiters:
             if not of_group:
                 self._of_group.pop(group, None)
 
+    def set_aside(self, told: Told) -> bool:
+        """Whether others have still to be woken: then this one, which has been, is asked to `read_on` behind them.
+
+        Whoever is told asks again at once. To take those requests first would make the last wait for all of them.
+        """
+        if self._woken:
+            self._told.append(told)
+        return bool(self._woken)
+
     def stop(self) -> None:
         """Wake all, and let nobody wait from now on."""
         self.stopping = True
@@ -65,7 +83,7 @@ class Waiters:
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._woken and not self._waking:
+        if (self._woken or self._told) and not self._waking:
             self._waking = True
             asyncio.get_running_loop().call_soon(self._wake_some)
 
@@ -73,11 +91,14 @@ class Waiters:
         self._waking = False
         try:
             for _ in range(WOKEN_AT_ONCE):
-                if not self._woken:
+                if self._woken:
+                    waiter, _ = self._woken.popitem()
+                    self.count -= 1
+                    waiter.wake()
+                elif self._told:
+                    self._told.pop().read_on()
+                else:
                     break
-                waiter, _ = self._woken.popitem()
-                self.count -= 1
-                waiter.wake()
         finally:  # one that fails must not keep the others waiting
             self._go_on()
 
