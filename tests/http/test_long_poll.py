@@ -300,10 +300,21 @@ def test_many_are_each_answered_once(make: Callable[..., Service], lane: str) ->
     see_it_held(service, *lines)
     for line in lines[:5]:
         line.socket.close()
-    service.restart_vm("set_0")
-    assert [statuses(line.answer()) for line in lines[5:]] == [["Scheduled"]] * (SEVERAL - 5)
+    lines = lines[5:]
+    event = service.restart_vm("set_0")["events"][0]["id"]
+    tag = tag_of(service, sources[0])
+    # Each asks again at once, every other with one more request behind it.
+    for number, line in enumerate(lines):
+        assert statuses(line.answer()) == ["Scheduled"]
+        line.send(patient(tag) + POLL * (number % 2))
+    see_it_held(service, *lines)
+    assert service.control("POST", f"/v1/events/{event}/cancel").status == 200
+    for number, line in enumerate(lines):
+        assert statuses(line.answer()) == []
+        if number % 2:
+            assert line.answer().header("preference-applied") is None
     stop_cleanly(service)
-    assert [line.rest() for line in lines[5:]] == [b""] * (SEVERAL - 5)
+    assert [line.rest() for line in lines] == [b""] * len(lines)
     for line in lines:
         line.socket.close()
 
