@@ -6,7 +6,7 @@ import json
 import time
 from contextlib import closing, contextmanager
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.connection import Connection, poll_bytes
 from bench.processes import LOAD_CORE
@@ -25,6 +25,15 @@ HELD = GROUPS * VMS_OF_GROUP
 GOAL_MS = 500
 ROUND_SECONDS = 2
 DEFAULT_RATE = "5"
+KILOBYTE = 1000
+
+
+class Polls(NamedTuple):
+    """What others' polls came to in some seconds."""
+
+    per_second: float
+    cpu_us: float
+    """What the service computed for each, with all that it did meanwhile."""
 
 
 def fleet() -> str:
@@ -40,9 +49,11 @@ def fleet() -> str:
 
 def measure(stage: Stage) -> Outcome:
     """First how soon all are told, with the rate limit as it is by default; then the polls, which need it off."""
-    told = _tell(stage)
-    ratios, rates = _poll(stage)
+    told, bytes_each = _tell(stage)
+    held, none = _poll(stage)
     last_ms = [found["last_ms"] for found in told]
+    ratios = [a.per_second / b.per_second for a, b in zip(held, none, strict=True)]
+    cpu_ratios = [a.cpu_us / b.cpu_us for a, b in zip(held, none, strict=True)]
     rows: list[Row] = [
         below(
             f"a change told to {HELD:,} held polls: the last",
@@ -53,21 +64,42 @@ def measure(stage: Stage) -> Outcome:
         ),
         at_least(
             f"polls/s while {HELD:,} are held",
-            f"{median(rate for rate, _ in rates):,.0f}",
-            f"none held {median(rate for _, rate in rates):,.0f}",
+            f"{median(polls.per_second for polls in held):,.0f}",
+            f"none held {median(polls.per_second for polls in none):,.0f}",
             median(ratios),
             0.9,
         ),
+        Row(
+            "  server's CPU per poll",
+            f"{median(polls.cpu_us for polls in held):.1f} µs",
+            f"none held {median(polls.cpu_us for polls in none):.1f} µs",
+            f"{median(cpu_ratios):.2f}",
+        ),
+        Row("resident per held poll, with its connection", f"{bytes_each / KILOBYTE:.1f} kB"),
     ]
-    return Outcome(rows, {"told": told, "last_ms": spread(last_ms), "polls": rates, "polls_ratio": spread(ratios)})
+    raw = {
+        "told": told,
+        "last_ms": spread(last_ms),
+        "resident_bytes_each": bytes_each,
+        "polls_while_held": [polls._asdict() for polls in held],
+        "polls_while_none_is": [polls._asdict() for polls in none],
+        "polls_ratio": spread(ratios),
+        "cpu_ratio": spread(cpu_ratios),
+    }
+    return Outcome(rows, raw)
 
 
-def _tell(stage: Stage) -> list[dict[str, float]]:
-    """A host update that concerns all, announced and withdrawn again; both change every document."""
+def _tell(stage: Stage) -> tuple[list[dict[str, float]], float]:
+    """How long it takes to tell all, and what each takes in memory while it waits.
+
+    A host update that concerns all, announced and withdrawn again; both change every document.
+    """
     service = Service(stage.processes, stage.folder("held"), fleet())
     service.start("--rate-limit", DEFAULT_RATE)
     found = []
+    alone = service.resident_bytes()
     with _holding(stage, service) as changes, closing(service.control()) as control:
+        bytes_each = (service.resident_bytes() - alone) / HELD
         for _ in range(stage.rounds):
             _settle(service)
             begun = time.perf_counter()
@@ -88,10 +120,10 @@ def _tell(stage: Stage) -> list[dict[str, float]]:
                 f"held: all told in {found[-1]['last_ms']:.0f} ms, that it is off in {found[-1]['withdrawn_ms']:.0f} ms"
             )
     service.stop()
-    return found
+    return found, bytes_each
 
 
-def _poll(stage: Stage) -> tuple[list[float], list[tuple[float, float]]]:
+def _poll(stage: Stage) -> tuple[list[Polls], list[Polls]]:
     """Rounds with all held and with none, the first of each pair changing."""
     service = Service(stage.processes, stage.folder("held-polls"), fleet())
     service.start()
@@ -100,25 +132,23 @@ def _poll(stage: Stage) -> tuple[list[float], list[tuple[float, float]]]:
     wrk = Wrk(stage.processes, service.folder)
     wrk.run(service.metadata, 1, length)  # warms up
 
-    def while_held() -> float:
-        with _holding(stage, service):
-            _settle(service)
-            return wrk.run(service.metadata, ROUND_SECONDS, length).per_second
-
-    def while_none_is() -> float:
+    def load() -> Polls:
         _settle(service)
-        return wrk.run(service.metadata, ROUND_SECONDS, length).per_second
+        cpu_before = service.cpu_seconds()
+        found = wrk.run(service.metadata, ROUND_SECONDS, length)
+        return Polls(found.per_second, (service.cpu_seconds() - cpu_before) / found.requests * 1e6)
 
-    rates = []
+    held, none = [], []
     for number in range(stage.rounds):
+        if not number % 2:
+            none.append(load())
+        with _holding(stage, service):
+            held.append(load())
         if number % 2:
-            held, none = while_held(), while_none_is()
-        else:
-            none, held = while_none_is(), while_held()
-        rates.append((held, none))
-        stage.say(f"held: {held:,.0f} polls/s beside them, {none:,.0f}/s without")
+            none.append(load())
+        stage.say(f"held: {held[-1].per_second:,.0f} polls/s beside them, {none[-1].per_second:,.0f}/s without")
     service.stop()
-    return [held / none for held, none in rates], rates
+    return held, none
 
 
 @contextmanager
