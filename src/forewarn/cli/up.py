@@ -41,7 +41,7 @@ from forewarn.server.fleet_control import applied_before, apply_fleet
 from forewarn.server.lane import Lane
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
 from forewarn.server.metadata import Metadata, Rules
-from forewarn.server.metrics import Metrics
+from forewarn.server.metrics import Metrics, lane_metrics
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
 from forewarn.server.tally import Tallies
@@ -196,6 +196,7 @@ class Service:
         self.metadata = MetadataServer(Metadata(lane, rules), open_socket(values["metadata"]), lane)
         self.engine.subscribe(self._on_published)
         metrics = Metrics(self.engine)
+        metrics.add(partial(lane_metrics, lane))
         control = Control(self.engine, self.metadata, metrics, preview_versions=rules.preview_versions)
         self._certificate = certificate_of(values)
         self.control = Server(
