@@ -37,15 +37,17 @@ from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.server.callers import Callers
 from forewarn.server.control import Control, control_app
-from forewarn.server.fastlane import Lane
 from forewarn.server.first_token import leave_admin_token
 from forewarn.server.fleet_control import applied_before, apply_fleet
+from forewarn.server.lane import Lane
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
 from forewarn.server.metadata import Metadata, Rules
-from forewarn.server.metrics import Metrics
+from forewarn.server.metrics import Metrics, lane_metrics
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
+from forewarn.server.tally import Tallies
 from forewarn.server.tls import Certificate
+from forewarn.server.waiters import Waiters
 from forewarn.server.webhooks.dispatcher import Dispatcher
 from forewarn.server.webhooks.outbound import Outbound
 from forewarn.settings import MEMORY
@@ -183,17 +185,25 @@ class Service:
         pages, stamp = Pages(self.engine), Stamp(clock)
         if isinstance(clock, VirtualClock):
             clock.on_move = stamp.turn
-        app = Metadata(self.engine, pages, stamp, rules)
         versions = available_versions(preview=rules.preview_versions)
-        callers = Callers(self.engine, rules.rate_limit)
-        limited = rules.rate_limit > 0
-        lane = Lane(self.engine, callers, pages, stamp, versions, limited=limited, fast=values["fast_lane"])
-        self.metadata = MetadataServer(app, open_socket(values["metadata"]), lane)
+        lane = Lane(
+            self.engine,
+            Callers(self.engine, rules.rate_limit),
+            pages,
+            stamp,
+            Waiters(self.engine),
+            Tallies(versions),
+            versions,
+            limited=rules.rate_limit > 0,
+            fast=values["fast_lane"],
+        )
+        self.metadata = MetadataServer(Metadata(lane, rules), open_socket(values["metadata"]), lane)
         self.engine.subscribe(self._on_published)
         outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
         pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
         metrics = Metrics(self.engine)
+        metrics.add(partial(lane_metrics, lane))
         control = Control(self.engine, self.metadata, metrics, self.webhooks, preview_versions=rules.preview_versions)
         self._certificate = certificate_of(values)
         self.control = Server(
