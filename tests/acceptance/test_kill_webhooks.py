@@ -46,6 +46,14 @@ def receiver() -> Iterator[Receiver]:
     made.close()
 
 
+def listening(make_service: Callable[..., Service]) -> Service:
+    """A service whose VMs have all asked, so that what is announced waits."""
+    service = make_service(*OPTIONS, fleet=FLEET)
+    for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+        service.request(source=source)
+    return service
+
+
 def moody(luck: random.Random) -> Callable[[Got], Reply]:
     """Takes some rows, and not others: another time, perhaps."""
 
@@ -69,9 +77,7 @@ def test_nothing_is_lost_nothing_comes_twice_and_all_in_order(
     make_service: Callable[..., Service], receiver: Receiver, how: str, seed: int
 ) -> None:
     luck = random.Random(seed)  # noqa: S311
-    service = make_service(*OPTIONS, fleet=FLEET)
-    for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
-        service.request(source=source)
+    service = listening(make_service)
     service.control("POST", "/v1/webhooks", {"name": "pager", "url": receiver.url()})
     operations: list[str] = []
     for _ in range(ROUNDS):
@@ -118,8 +124,7 @@ def test_killed_while_everything_fails_and_the_receiver_comes_back(
     make_service: Callable[..., Service], receiver: Receiver
 ) -> None:
     """Nothing was taken before the kill, so after it each row is taken exactly once."""
-    service = make_service(*OPTIONS, fleet=FLEET)
-    service.request()
+    service = listening(make_service)
     service.control("POST", "/v1/webhooks", {"name": "pager", "url": receiver.url()})
     receiver.answer = lambda _: Reply(503)
     operations: list[str] = []

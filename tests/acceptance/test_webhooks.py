@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,9 +173,8 @@ def test_a_receiver_that_fails_hangs_redirects_and_comes_back(service: Service, 
 
 
 def test_a_receiver_that_hangs_is_no_reason_to_stop_late_or_to_lose_anything(
-    make_service: Callable[..., Service], receiver: Receiver
+    service: Service, receiver: Receiver
 ) -> None:
-    service = make_service(*LOCAL, fleet=FLEET)
     parsed(service, "webhook", "add", "pager", receiver.url())
     receiver.answer = lambda _: Reply(hang=True)
     expected = events(service, [service.restart_vm("db")])
@@ -183,6 +184,35 @@ def test_a_receiver_that_hangs_is_no_reason_to_stop_late_or_to_lose_anything(
     service.start(*LOCAL)
     receiver.until_taken(set(expected))
     check_order(receiver.taken, expected)
+
+
+def test_what_was_taken_while_the_disk_takes_no_writes_is_written_later_and_not_sent_again(
+    service: Service, receiver: Receiver
+) -> None:
+    parsed(service, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
+    answered = threading.Event()
+
+    def answer_late(_: Got) -> Reply:
+        assert answered.wait(60)
+        return Reply()
+
+    receiver.answer = answer_late
+    first = min(events(service, [service.restart_vm("db")]), key=int)
+    receiver.until(lambda: len(receiver.got) == 1)
+    assert service.process is not None
+    _, most = resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (0, most))
+    answered.set()
+    receiver.until_taken({first})
+    until(lambda: "could not be written" in str(service.control("GET", "/readyz", token="").json()))
+    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))
+    second = min(events(service, [service.restart_vm("db")]), key=int)
+    receiver.until_taken({second})
+    assert service.stop() == 0
+    service.start(*LOCAL)
+    third = min(events(service, [service.restart_vm("db")]), key=int)
+    receiver.until_taken({third})
+    assert [got.id for got in receiver.got] == [first, second, third]
 
 
 def test_what_was_given_up_is_shown_and_sent_again(make_service: Callable[..., Service], receiver: Receiver) -> None:
@@ -199,6 +229,9 @@ def test_what_was_given_up_is_shown_and_sent_again(make_service: Callable[..., S
     table = run(service, "webhook", "failures", "pager")
     assert table.count("given up") == 2
     assert parsed(service, "webhook", "show", "pager")["failed"] == 2
+    metrics = service.control("GET", "/metrics").body.decode()
+    assert 'forewarn_webhook_attempts_total{outcome="failed",webhook="pager"} 4.0' in metrics
+    assert 'forewarn_webhook_undelivered{state="given up",webhook="pager"} 2.0' in metrics
     # The same after a restart: nothing is tried that was given up.
     assert service.stop() == 0
     service.start(*LOCAL, "--webhook-attempts", "2")

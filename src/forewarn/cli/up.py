@@ -42,7 +42,7 @@ from forewarn.server.fleet_control import applied_before, apply_fleet
 from forewarn.server.lane import Lane
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
 from forewarn.server.metadata import Metadata, Rules
-from forewarn.server.metrics import Metrics, lane_metrics
+from forewarn.server.metrics import Metrics, lane_metrics, webhook_metrics
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
 from forewarn.server.tally import Tallies
@@ -204,6 +204,7 @@ class Service:
         self.webhooks = Dispatcher(self.engine, outbound, pace)
         metrics = Metrics(self.engine)
         metrics.add(partial(lane_metrics, lane))
+        metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
         control = Control(self.engine, self.metadata, metrics, self.webhooks, preview_versions=rules.preview_versions)
         self._certificate = certificate_of(values)
         self.control = Server(

@@ -15,6 +15,8 @@ from forewarn.ports import HistoryFilter
 from forewarn.wire.cloud_event import cloud_event, signed_headers
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from forewarn.core.backlog import Attempt, Backlog
     from forewarn.core.webhooks import Webhook
     from forewarn.engine import Engine
@@ -34,13 +36,16 @@ STOP_SECONDS = 2.0
 class Channel:
     """Has one webhook told, until it is stopped."""
 
-    def __init__(self, engine: Engine, outbound: Outbound, backlog: Backlog, source: str) -> None:
+    def __init__(
+        self, engine: Engine, outbound: Outbound, backlog: Backlog, source: str, tally: Counter[tuple[str, str]]
+    ) -> None:
         self.writing: Webhook | None = None
         """The webhook as this is writing it: whoever sees it committed knows that it is not another of the name."""
         self._engine = engine
         self._outbound = outbound
         self.backlog = backlog
         self._source = source
+        self._tally = tally
         self._webhook = backlog.webhook
         self._attempts: set[asyncio.Task[None]] = set()
         self._stirred = asyncio.Event()
@@ -132,6 +137,7 @@ class Channel:
         body = cloud_event(found[0], self._source)
         headers = signed_headers(self._webhook.secret, str(unix_seconds()), body, attempt.number)
         outcome = await self._outbound.post(self._webhook.url, headers, body)
+        self._tally[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1
         if outcome.delivered:
             self.backlog.delivered(attempt, real_seconds())
         else:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds, unix_seconds
 from forewarn.core.backlog import Backlog
 from forewarn.core.webhooks import find_webhook, retry
+from forewarn.errors import Stopping
 from forewarn.server.webhooks.channel import Channel
 from forewarn.wire.cloud_event import signed_headers, source_of, trial_event
 
@@ -34,7 +36,11 @@ class Dispatcher:
         self._engine = engine
         self._outbound = outbound
         self._pace = pace
+        self.attempts: Counter[tuple[str, str]] = Counter()
+        """How many there were, by webhook and outcome."""
         self._channels: dict[str, Channel] = {}
+        self._trials: set[asyncio.Task[Outcome]] = set()
+        self._stopping = False
 
     async def start(self) -> None:
         """Take up where each webhook stood. The engine must have been started."""
@@ -46,6 +52,9 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """Nothing is lost; what is not delivered is tried at the next start."""
+        self._stopping = True
+        for trial in self._trials:
+            trial.cancel()
         await asyncio.gather(*(channel.stop() for channel in self._channels.values()))
         await self._outbound.close()
 
@@ -54,7 +63,15 @@ class Dispatcher:
         webhook = find_webhook(self._engine.draft(), name)
         body = trial_event(str(uuid.uuid4()), self._source, name, self._engine.clock.now())
         headers = signed_headers(webhook.secret, str(unix_seconds()), body, 1)
-        return await self._outbound.post(webhook.url, headers, body)
+        if self._stopping:
+            raise Stopping
+        trial = asyncio.create_task(self._outbound.post(webhook.url, headers, body))
+        self._trials.add(trial)
+        trial.add_done_callback(self._trials.discard)
+        await asyncio.wait([trial])
+        if trial.cancelled():
+            raise Stopping
+        return trial.result()
 
     async def retry(self, name: str, sequence: int | None = None) -> list[Undelivered]:
         """Have what is undelivered tried now, also what was given up; or one row of it."""
@@ -78,7 +95,7 @@ class Dispatcher:
     def _open(self, webhook: Webhook) -> None:
         undelivered = self._engine.draft().undelivered(webhook.name).values()
         backlog = Backlog(webhook, undelivered, self._pace, real_seconds())
-        self._channels[webhook.name] = Channel(self._engine, self._outbound, backlog, self._source)
+        self._channels[webhook.name] = Channel(self._engine, self._outbound, backlog, self._source, self.attempts)
 
     def _follow(self, changes: Changes) -> None:
         for name, webhook in changes.webhooks.items():

@@ -11,7 +11,6 @@ import logging
 import os
 import ssl
 from contextlib import AsyncExitStack, suppress
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urljoin
 
@@ -36,7 +35,8 @@ _READ_SECONDS = 1.0
 """How much of an answer's body is read, and how long: only so that the connection can be used again."""
 _NEXT_ADDRESS_SECONDS = 3.0
 """How long one of several addresses has to take a connection before the next is tried."""
-_IDLE_SECONDS = 15.0
+_IDLE_SECONDS, _MOST_IDLE = 15.0, 100
+"""How long, and how many, connections are kept for what comes next."""
 _LONGEST_PROBLEM = 300
 
 _BROKEN = (
@@ -63,21 +63,24 @@ class Outbound:
     def __init__(self, targets: Targets, timeout_seconds: float) -> None:
         self._targets = targets
         self._timeout_seconds = timeout_seconds
+        self._pool: httpcore.AsyncConnectionPool | None = None
 
-    @cached_property
-    def _pool(self) -> httpcore.AsyncConnectionPool:
-        # Not before it is needed: the system's authorities take a moment to load. No proxy from the
-        # environment: it would connect where nobody has looked.
-        return httpcore.AsyncConnectionPool(
-            ssl_context=ssl.create_default_context(),
-            max_connections=None,
-            max_keepalive_connections=100,
-            keepalive_expiry=_IDLE_SECONDS,
-            network_backend=_Checked(self._targets),
-        )
+    async def _connections(self) -> httpcore.AsyncConnectionPool:
+        """Made when it is first needed, since the system's authorities take a moment to load: polls go on meanwhile."""
+        if self._pool is None:
+            context = await asyncio.to_thread(ssl.create_default_context)
+            # No proxy from the environment: it would connect where nobody has looked.
+            self._pool = self._pool or httpcore.AsyncConnectionPool(
+                ssl_context=context,
+                max_connections=None,
+                max_keepalive_connections=_MOST_IDLE,
+                keepalive_expiry=_IDLE_SECONDS,
+                network_backend=_Checked(self._targets),
+            )
+        return self._pool
 
     async def close(self) -> None:
-        if "_pool" in vars(self):
+        if self._pool is not None:
             await self._pool.aclose()
 
     async def post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
@@ -96,9 +99,10 @@ class Outbound:
         return Outcome(delivered=False, problem=problem[:_LONGEST_PROBLEM])
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+        pool = await self._connections()
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
         for _ in range(MOST_HOPS + 1):
-            status, location = await self._exchange(url, headers, body, deadline)
+            status, location = await self._exchange(pool, url, headers, body, deadline)
             if 200 <= status < 300:
                 return Outcome(delivered=True, status=status)
             if status not in _REDIRECTS or not location:
@@ -109,13 +113,15 @@ class Outbound:
             url = after
         return Outcome(delivered=False, status=status, problem=f"redirects more than {MOST_HOPS} times")
 
-    async def _exchange(self, url: str, headers: dict[str, str], body: bytes, deadline: float) -> tuple[int, str]:
+    async def _exchange(
+        self, pool: httpcore.AsyncConnectionPool, url: str, headers: dict[str, str], body: bytes, deadline: float
+    ) -> tuple[int, str]:
         """The status, and where it says to go instead. A body that never ends does not change the answer."""
         parts = check_target(url, self._targets)
         sent = {"Host": parts.netloc, "User-Agent": f"Forewarn/{__version__}", "Accept": "*/*", **headers}
         async with AsyncExitStack() as stack:
             async with asyncio.timeout_at(deadline):
-                request = self._pool.stream("POST", url, headers=list(sent.items()), content=body)
+                request = pool.stream("POST", url, headers=list(sent.items()), content=body)
                 response = await stack.enter_async_context(request)
             with suppress(TimeoutError, *_BROKEN):
                 async with asyncio.timeout(_READ_SECONDS):

@@ -18,7 +18,7 @@ from forewarn.core.fleet_orders import Policy, set_policy
 from forewarn.core.targets import parse_targets
 from forewarn.core.terms import Terms
 from forewarn.core.webhooks import MOST_WEBHOOKS, Webhook, add_webhook, remove_webhook
-from forewarn.errors import BadOption, ForbiddenTarget, TooMany, Unknown, WebhookExists
+from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
 from forewarn.ports import HistoryFilter
 from forewarn.server.webhooks.dispatcher import Dispatcher
 from forewarn.server.webhooks.outbound import Outbound
@@ -398,6 +398,16 @@ async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
         assert undelivered(engine) == {}
     assert [got.event["type"] for got in receiver.got] == ["forewarn.test"] * 2
     assert len({got.id for got in receiver.got}) == 2
+
+
+async def test_a_trial_that_hangs_does_not_hold_up_a_stop(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(hang=True)
+    async with running() as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        trial = asyncio.create_task(dispatcher.try_out("hook"))
+        await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
+    with pytest.raises(Stopping):
+        await trial
 
 
 async def test_who_the_events_come_from_stays_the_same(tmp_path: Path) -> None:
