@@ -21,7 +21,8 @@ PATIENCE_SECONDS = 60
 
 @dataclass
 class Reply:
-    """What to answer. `hang` and `reset` answer nothing; `endless` never comes to the end of the body."""
+    """What to answer. `hang` and `reset` answer nothing; `endless` never comes to the end of the body, and says
+    nothing more; `flood` says more and more."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -29,6 +30,7 @@ class Reply:
     hang: bool = False
     reset: bool = False
     endless: bool = False
+    flood: bool = False
 
 
 @dataclass
@@ -95,14 +97,24 @@ class _Handler(BaseHTTPRequestHandler):
         # Before it is sent: who has the answer may rely on its being noted here.
         receiver.note_answer(got, reply.status)
         self.send_response(reply.status)
-        size = 1 << 40 if reply.endless else len(reply.body)
+        size = 1 << 40 if reply.endless or reply.flood else len(reply.body)
         for name, value in {"Content-Length": str(size), **reply.headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(reply.body)
+        if reply.flood:
+            self._flood()
         if reply.endless:
             self.close_connection = True
             receiver.closed.wait()
+
+    def _flood(self) -> None:
+        self.close_connection = True
+        receiver = self.server.receiver
+        with suppress(OSError):
+            while True:
+                receiver.flooded += self.connection.send(b"x" * 65_536)
+        receiver.flood_over.set()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name in the standard library
         """Say nothing."""
@@ -131,6 +143,9 @@ class Receiver:
         self._news = threading.Condition()
         self._tls = tls
         self.closed = threading.Event()
+        self.flooded = 0
+        """How many bytes of a flood have gone out until the other side had enough."""
+        self.flood_over = threading.Event()
         self._server: _Server | None = None
         self.port = 0
         self.open()

@@ -17,7 +17,7 @@ from forewarn.core.backlog import Pace
 from forewarn.core.fleet_orders import Policy, set_policy
 from forewarn.core.targets import parse_targets
 from forewarn.core.terms import Terms
-from forewarn.core.webhooks import MOST_WEBHOOKS, Webhook, add_webhook, remove_webhook
+from forewarn.core.webhooks import MOST_WEBHOOKS, Undelivered, Webhook, add_webhook, remove_webhook, settle
 from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
 from forewarn.ports import HistoryFilter
 from forewarn.server.webhooks.dispatcher import Dispatcher
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from forewarn.core.webhooks import Undelivered
     from forewarn.engine import Engine
     from receiver import Got
 
@@ -357,6 +356,23 @@ async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Re
         await until_settled(engine)
     assert [(got.path, got.group) for got in receiver.taken] == [("/new", "db-0")]
     assert added.position == int(receiver.taken[0].id) - 1
+
+
+async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
+    """The outcome of an attempt may arrive after the webhook has gone, and after another of its name has come."""
+    async with running() as (engine, dispatcher):
+        await dispatcher.stop()
+        old = await engine.order(add_webhook, hook("http://example.com/old"), "ops")
+        moved = old._replace(position=old.position + 1)
+        assert await engine.order(settle, old, moved, {7: Undelivered("hook", 7, "web", 1, "no")})
+        assert (engine.draft().webhook("hook"), list(undelivered(engine))) == (moved, [7])
+        await engine.order(remove_webhook, "hook", "ops")
+        late = moved._replace(position=moved.position + 1)
+        assert not await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")})
+        assert (engine.draft().webhook("hook"), undelivered(engine)) == (None, {})
+        new = await engine.order(add_webhook, hook("http://example.com/old"), "ops")
+        assert not await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")})
+        assert (engine.draft().webhook("hook"), undelivered(engine)) == (new, {})
 
 
 async def test_delivering_writes_no_history(receiver: Receiver) -> None:

@@ -98,6 +98,8 @@ class Dispatcher:
         self._channels[webhook.name] = Channel(self._engine, self._outbound, backlog, self._source, self.attempts)
 
     def _follow(self, changes: Changes) -> None:
+        if self._stopping:  # requests may still be under way: what they bring about is for the next start
+            return
         for name, webhook in changes.webhooks.items():
             channel = self._channels.get(name)
             if channel is not None and channel.writing is webhook:
