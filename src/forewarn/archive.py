@@ -2,53 +2,82 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from forewarn.store_thread import StoreThread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
     from forewarn.core.event import Event
     from forewarn.core.ledger import Entry
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
-    from forewarn.ports import HistoryFilter, Store
+    from forewarn.ports import Expired, HistoryFilter, Records, Store
     from forewarn.writer import Writer
+
+T = TypeVar("T")
 
 
 class Archive:
-    """Reads that go to the disk: they wait their turn, unlike those of the ledger."""
+    """Reads that go to the disk: they wait their turn, unlike those of the ledger, but hold up no commit.
+
+    What was on disk before a call is seen by it.
+    """
 
     def __init__(self, writer: Writer, store: Store) -> None:
         self._writer = writer
-        self._store = store
+        reader = store.reader()
+        self._records: Records = store if reader is None else reader
+        self._thread = None if reader is None else StoreThread()
+
+    async def _read(self, call: Callable[..., T], *arguments: Any) -> T:
+        if self._thread is None:
+            return await self._writer.in_store(call, *arguments)
+        return await self._thread.call(partial(call, *arguments))
+
+    def stop(self) -> None:
+        """When all that was asked before is answered. The store closes what was read from."""
+        if self._thread is not None:
+            self._thread.stop()
 
     async def event(self, event_id: str) -> Event | None:
         """An event, live or long over."""
-        return self._writer.ledger.event(event_id) or await self._writer.in_store(self._store.event, event_id)
+        return self._writer.ledger.event(event_id) or await self._read(self._records.event, event_id)
 
     async def events_beginning(self, start: str) -> list[Event]:
         """The event of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
-        return await self._writer.in_store(self._store.events_beginning, start)
+        return await self._read(self._records.events_beginning, start)
 
     async def operation(self, operation_id: str) -> Operation | None:
         """An operation, live or long over."""
-        return self._writer.ledger.operation(operation_id) or await self._writer.in_store(
-            self._store.operation, operation_id
-        )
+        return self._writer.ledger.operation(operation_id) or await self._read(self._records.operation, operation_id)
 
     async def operations_beginning(self, start: str) -> list[Operation]:
         """The operation of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
-        return await self._writer.in_store(self._store.operations_beginning, start)
+        return await self._read(self._records.operations_beginning, start)
 
     async def operations(self, limit: int) -> list[Operation]:
         """The newest operations, live or over."""
-        return await self._writer.in_store(self._store.operations, limit)
+        return await self._read(self._records.operations, limit)
 
     async def rollouts(self, limit: int) -> list[Rollout]:
         """The newest rollouts, live or over."""
-        return await self._writer.in_store(self._store.rollouts, limit)
+        return await self._read(self._records.rollouts, limit)
 
     async def past_events(self, limit: int) -> list[Event]:
         """The newest events, live or over."""
-        return await self._writer.in_store(self._store.events, limit)
+        return await self._read(self._records.events, limit)
 
     async def history(self, wanted: HistoryFilter) -> list[Entry]:
-        return await self._writer.in_store(self._store.history, wanted)
+        return await self._read(self._records.history, wanted)
+
+    async def oldest(self) -> int:
+        """The sequence of the oldest row of history that is kept."""
+        return await self._read(self._records.oldest)
+
+    async def expired(self, before: datetime | None, answers_before: datetime, most: int) -> Expired:
+        """What is older than it is to be kept."""
+        return await self._read(self._records.expired, before, answers_before, most)

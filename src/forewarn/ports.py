@@ -45,22 +45,47 @@ class Saved:
 
 
 class HistoryFilter(NamedTuple):
-    """Which rows of history are asked for: an operation's, of those an event's, or a group's; else all."""
+    """Which rows of history are asked for: those that fit every field that is given."""
 
     operation: str = ""
+    """Of this operation or rollout."""
     event: str = ""
-    group: str = ""
+    """Of this event, and those about its operation as a whole; only together with the operation."""
+    groups: tuple[str, ...] = ()
+    vm: str = ""
+    host: str = ""
+    """About this host, or of an operation that brought VMs to it."""
+    type: str = ""
+    """Of an operation whose events are of this type."""
+    cause: str = ""
+    by: str = ""
+    what: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    """Earlier than this moment."""
+    after: int = 0
+    """With a greater sequence than this."""
+    before: int = 0
+    """With a lesser sequence than this; 0: any."""
+    newest: bool = False
+    """The newest first."""
     limit: int = 1000
 
 
-class Store(Protocol):
-    """Keeps what is committed. Decides nothing; never reads the time. Blocks: called from one thread."""
+class Expired(NamedTuple):
+    """What is older than it is to be kept. Nothing of it is live."""
 
-    def load(self) -> Saved:
-        """All that is live."""
+    history: int = 0
+    """Rows of history with a lesser sequence; 0: none."""
+    operations: tuple[str, ...] = ()
+    """Together with their events."""
+    rollouts: tuple[str, ...] = ()
+    answers: int = 0
+    """Kept answers that came before this one; 0: none."""
 
-    def commit(self, changes: Changes) -> None:
-        """Write all of it or nothing; when this returns it survives a crash. Else: StoreFailed."""
+
+class Records(Protocol):
+    """What is known of what is over, and of what is not. Blocks: called from one thread."""
 
     def event(self, event_id: str) -> Event | None:
         """An event, live or long over."""
@@ -84,7 +109,32 @@ class Store(Protocol):
         """The newest rollouts, live or over, newest first."""
 
     def history(self, wanted: HistoryFilter) -> list[Entry]:
-        """Rows of history in their order."""
+        """Rows of history in their order, or the newest first."""
+
+    def oldest(self) -> int:
+        """The sequence of the oldest row of history that is kept; of the first to come where there is none."""
+
+    def expired(self, before: datetime | None, answers_before: datetime, most: int) -> Expired:
+        """What ended before that moment, at most so much of each; None: only answers. The newest row always stays."""
+
+
+class Store(Records, Protocol):
+    """Keeps what is committed. Decides nothing; never reads the time."""
+
+    def load(self) -> Saved:
+        """All that is live."""
+
+    def commit(self, changes: Changes) -> None:
+        """Write all of it or nothing; when this returns it survives a crash. Else: StoreFailed."""
+
+    def remove(self, expired: Expired) -> None:
+        """Forget all of it or nothing."""
+
+    def reader(self) -> Records | None:
+        """The same records for another thread, which waits for no commit; None: this thread alone can have them.
+
+        What was committed before a call is seen by it. It is closed with the store.
+        """
 
     def close(self) -> None:
         """Let go of the files."""

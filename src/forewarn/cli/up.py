@@ -128,6 +128,7 @@ def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
         settle={cause: values[name] for cause in CAUSES if (name := f"settle_{cause.replace('-', '_')}") in values},
         pending_user_operations=values["pending_user_operations"],
         postponement=values["postponement"],
+        history_retention=values["history_retention"],
         makes_hosts=fabric.makes_hosts,
     )
 

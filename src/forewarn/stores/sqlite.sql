@@ -50,15 +50,105 @@ SELECT * FROM operation ORDER BY rowid DESC LIMIT ?;
 SELECT * FROM rollout ORDER BY rowid DESC LIMIT ?;
 
 -- name: history
-SELECT at, what, by, sequence, group_name, event, operation, vms, why, host FROM history
-WHERE (:group = '' OR group_name = :group)
-ORDER BY sequence LIMIT :limit;
+SELECT at, what, by, sequence, group_name, event, operation, vms, why, host FROM history WHERE sequence > :after
 
--- name: history_of_operation
--- Of one event of it: also the rows that are about the operation as a whole.
-SELECT at, what, by, sequence, group_name, event, operation, vms, why, host FROM history
-WHERE operation = :operation AND operation <> '' AND (:event = '' OR event IN (:event, ''))
-ORDER BY sequence LIMIT :limit;
+-- Each of these is added to it where it is asked for.
+
+-- name: history_before
+AND sequence < :before
+
+-- name: history_operation
+AND operation = :operation AND operation <> ''
+
+-- name: history_event
+-- Also the rows that are about its operation as a whole.
+AND event IN (:event, '')
+
+-- name: history_groups
+AND group_name IN (SELECT value FROM json_each(:groups))
+
+-- name: history_vm
+-- That its name is somewhere in the list is found quickly, and excludes most rows.
+AND instr(vms, :quoted_vm) > 0 AND EXISTS (SELECT 1 FROM json_each(vms) WHERE value = :vm)
+
+-- name: history_host
+AND (host = :host OR operation IN (
+    SELECT operation.id FROM operation, json_each(moves) AS move
+    WHERE instr(moves, :quoted_host) > 0 AND json_extract(move.value, '$[1]') = :host
+))
+
+-- name: history_type
+AND EXISTS (SELECT 1 FROM operation WHERE operation.id = history.operation AND json_extract(request, '$.type') = :type)
+
+-- name: history_cause
+AND EXISTS (SELECT 1 FROM operation WHERE operation.id = history.operation AND cause = :cause)
+
+-- name: history_by
+AND by = :by
+
+-- name: history_what
+AND what IN (SELECT value FROM json_each(:what))
+
+-- name: history_since
+AND at >= :since
+
+-- name: history_until
+AND at < :until
+
+-- name: history_oldest_first
+ORDER BY sequence LIMIT :limit
+
+-- name: history_newest_first
+ORDER BY sequence DESC LIMIT :limit
+
+-- name: oldest_sequence
+SELECT coalesce(min(sequence), 1) FROM history;
+
+-- What came about after that moment has not ended before it: looking stops there, and need not go through all that is kept.
+
+-- name: expired_history
+-- At most so many from the oldest on; up to the first that is to stay, which the newest is in any case.
+SELECT min(sequence) + :most FROM history
+UNION ALL
+SELECT coalesce(
+    (SELECT sequence FROM history WHERE at >= :before ORDER BY sequence LIMIT 1),
+    (SELECT max(sequence) FROM history)
+);
+
+-- name: expired_operations
+SELECT id FROM operation WHERE ended_at < :before AND rowid < coalesce(
+    (SELECT rowid FROM operation WHERE requested_at >= :before ORDER BY rowid LIMIT 1), 9223372036854775807
+)
+ORDER BY rowid LIMIT :most;
+
+-- name: expired_rollouts
+SELECT id FROM rollout WHERE ended_at < :before ORDER BY rowid LIMIT :most;
+
+-- name: expired_answers
+SELECT min(rowid) + :most FROM kept_answer
+UNION ALL
+SELECT coalesce(
+    (SELECT rowid FROM kept_answer WHERE at >= :before ORDER BY rowid LIMIT 1),
+    (SELECT max(rowid) + 1 FROM kept_answer)
+);
+
+-- name: remove_history
+DELETE FROM history WHERE sequence < ?;
+
+-- name: remove_undelivered
+DELETE FROM undelivered WHERE sequence < ?;
+
+-- name: remove_answers
+DELETE FROM kept_answer WHERE rowid < ?;
+
+-- name: remove_events_of
+DELETE FROM event WHERE id IN (SELECT value FROM operation, json_each(operation.events) WHERE operation.id = ?);
+
+-- name: remove_operation
+DELETE FROM operation WHERE id = ?;
+
+-- name: remove_rollout
+DELETE FROM rollout WHERE id = ?;
 
 -- name: save_fact
 INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
