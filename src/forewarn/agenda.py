@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,10 +17,12 @@ class Agenda:
     def __init__(self) -> None:
         self.sooner = asyncio.Event()
         """Set when something has become due earlier than all before it."""
-        self._heap: list[tuple[datetime, str, str]] = []
+        self._heap: list[tuple[datetime, str, int, str]] = []
+        self._numbers = count()
+        """What is due at one moment comes in the order in which it was noted: ids are random, and must not decide."""
 
     def add(self, moment: datetime, kind: str, key: str) -> None:
-        heapq.heappush(self._heap, (moment, kind, key))
+        heapq.heappush(self._heap, (moment, kind, next(self._numbers), key))
         if self._heap[0][0] == moment:
             self.sooner.set()
 
@@ -31,6 +34,6 @@ class Agenda:
         """All that is due by now, in its order, as (kind, key)."""
         due = []
         while self._heap and self._heap[0][0] <= now:
-            _, kind, key = heapq.heappop(self._heap)
+            _, kind, _, key = heapq.heappop(self._heap)
             due.append((kind, key))
         return due

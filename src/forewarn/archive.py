@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.event import Event
     from forewarn.core.ledger import Entry
+    from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
     from forewarn.ports import Expired, HistoryFilter, Records, Store
@@ -70,6 +71,10 @@ class Archive:
     async def past_events(self, limit: int) -> list[Event]:
         """The newest events, live or over."""
         return await self._read(self._records.events, limit)
+
+    async def kept_answer(self, key: str) -> Kept | None:
+        """The answer kept for a key, whole."""
+        return await self._read(self._records.kept_answer, key)
 
     async def history(self, wanted: HistoryFilter) -> list[Entry]:
         return await self._read(self._records.history, wanted)

@@ -17,7 +17,7 @@ from forewarn.carrier import Carrier
 from forewarn.core import approvals, fleet_orders, listening, progress, rollout_walk
 from forewarn.core.draft import Draft
 from forewarn.core.fleet_change import renew
-from forewarn.core.ledger import Changes, Ledger
+from forewarn.core.ledger import Ledger
 from forewarn.core.operations import Progress
 from forewarn.errors import StoreFailed
 from forewarn.hearing import Hearing
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from forewarn.core.event import Document, Event
     from forewarn.core.fleet import Fleet
     from forewarn.core.fleet_change import FleetChange
+    from forewarn.core.ledger import Changes
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
     from forewarn.core.terms import Terms
@@ -78,16 +79,7 @@ class Engine:
         saved = await self._writer.in_store(self._store.load)
         ledger = self._writer.ledger = Ledger(saved.fleet)
         # Rows of history are only counted here, so absorbing them afresh must not add to the sequence.
-        ledger.absorb(
-            Changes(
-                operations={operation.id: operation for operation in saved.operations},
-                rollouts={rollout.id: rollout for rollout in saved.rollouts},
-                events={event.id: event for event in saved.events},
-                deliveries={delivery.group: delivery for delivery in saved.deliveries},
-                heard=saved.heard,
-                facts=saved.facts,
-            )
-        )
+        ledger.absorb(saved.as_changes())
         ledger.sequence = saved.sequence
         self._timekeeper.resume()
         self._hearing.forgive_downtime()
@@ -268,7 +260,8 @@ class Engine:
         ]
         ledger.absorb(changes)
         # An event may be due at another time than before although its operation is as it was.
-        for operation_id in {*changes.operations, *(event.operation for event in changes.events.values())}:
+        touched = dict.fromkeys((*changes.operations, *(event.operation for event in changes.events.values())))
+        for operation_id in touched:
             if (operation := ledger.operation(operation_id)) is not None:
                 self._schedule(operation)
         for rollout in changes.rollouts.values():

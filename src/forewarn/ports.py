@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from forewarn.core.ledger import Changes
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from datetime import datetime, timedelta
 
+    from forewarn.core.access import Token
     from forewarn.core.event import Event
     from forewarn.core.fleet import Fleet
-    from forewarn.core.ledger import Changes, Delivery, Entry
+    from forewarn.core.ledger import Delivery, Entry
+    from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
 
@@ -41,7 +45,23 @@ class Saved:
     deliveries: list[Delivery] = field(default_factory=list)
     heard: dict[str, datetime] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
+    tokens: list[Token] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+    """Without their bodies."""
     sequence: int = 0
+
+    def as_changes(self) -> Changes:
+        """What makes this of nothing, but for the fleet and the count of history."""
+        return Changes(
+            operations={operation.id: operation for operation in self.operations},
+            rollouts={rollout.id: rollout for rollout in self.rollouts},
+            events={event.id: event for event in self.events},
+            deliveries={delivery.group: delivery for delivery in self.deliveries},
+            heard=self.heard,
+            facts=self.facts,
+            tokens={token.name: token for token in self.tokens},
+            kept={kept.key: kept for kept in self.kept},
+        )
 
 
 class HistoryFilter(NamedTuple):
@@ -110,6 +130,9 @@ class Records(Protocol):
 
     def history(self, wanted: HistoryFilter) -> list[Entry]:
         """Rows of history in their order, or the newest first."""
+
+    def kept_answer(self, key: str) -> Kept | None:
+        """The answer kept for a key, whole."""
 
     def oldest(self) -> int:
         """The sequence of the oldest row of history that is kept; of the first to come where there is none."""

@@ -7,6 +7,7 @@ import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from forewarn.core.once import KEPT_FOR
 from forewarn.errors import StoreFailed
 from forewarn.ports import Expired
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY = timedelta(hours=1)
-ANSWERS_KEPT = timedelta(days=1)
-"""How long an answer is kept for a request that is repeated."""
 MOST_AT_ONCE = 500
 """Of each kind. A commit that comes in between waits for the removal of so many."""
 
@@ -67,10 +66,12 @@ class Retention:
             await self._task
 
     async def _remove(self, now: datetime) -> None:
+        ledger = self._writer.ledger
+        ledger.answers = {key: kept for key, kept in ledger.answers.items() if now - kept.at < KEPT_FOR}
         before = now - self._length if self._length else None
         try:
             while not self._stopping:
-                expired = await self._archive.expired(before, now - ANSWERS_KEPT, MOST_AT_ONCE)
+                expired = await self._archive.expired(before, now - KEPT_FOR, MOST_AT_ONCE)
                 if expired == Expired():
                     return
                 await self._writer.in_store(self._store.remove, expired)

@@ -62,6 +62,8 @@ VMS = sorted(FLEET.vms)
 GROUPS = sorted({vm.group for vm in FLEET.vms.values()})
 LENGTHS = [timedelta(seconds=1), timedelta(minutes=1), timedelta(minutes=10), timedelta(minutes=15)]
 LONG_LENGTHS = [timedelta(hours=5), timedelta(hours=23), timedelta(hours=25)]
+# What is drawn must not depend on what is so: else a course that goes otherwise the second time hides why.
+NUMBERS = st.integers(0, 59)
 
 
 class NeverMachine(RuleBasedStateMachine):
@@ -105,6 +107,14 @@ class NeverMachine(RuleBasedStateMachine):
         self.do(self.engine.apply_fleet(FLEET, by="test"))
 
     def teardown(self) -> None:
+        try:
+            self.check_the_end()
+            self.do(self.engine.stop())
+        finally:
+            self.runner.close()
+            shutil.rmtree(self.root)
+
+    def check_the_end(self) -> None:
         self.check_what_is_over()
         entries = self.do(self.engine.archive.history(HistoryFilter(limit=100_000)))
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
@@ -114,9 +124,6 @@ class NeverMachine(RuleBasedStateMachine):
             assert len(told) == len(set(told)), f"{what} twice"
         carried_out = [entry.operation for entry in entries if entry.what == "carried out"]
         assert len(carried_out) == len(set(carried_out))
-        self.do(self.engine.stop())
-        self.runner.close()
-        shutil.rmtree(self.root)
 
     # --- What can happen ----------------------------------------------------------------------------
 
@@ -160,12 +167,12 @@ class NeverMachine(RuleBasedStateMachine):
             if event.approved_at is not None:
                 self.approved.add(event_id)
 
-    @rule(data=st.data(), length=st.sampled_from([timedelta(minutes=7), timedelta(days=2), timedelta(days=9)]))
-    def operator_postpones(self, data: st.DataObject, length: timedelta) -> None:
+    @rule(which=NUMBERS, length=st.sampled_from([timedelta(minutes=7), timedelta(days=2), timedelta(days=9)]))
+    def operator_postpones(self, which: int, length: timedelta) -> None:
         live = self.engine.live_events()
         if not live:
             return
-        event = data.draw(st.sampled_from(live))
+        event = live[which % len(live)]
         try:
             after = self.do(self.engine.order(approvals.postpone, event.id, "operator", event.not_before + length))
         except ForewarnError:
@@ -181,12 +188,12 @@ class NeverMachine(RuleBasedStateMachine):
             self.do(self.engine.enable(group, by=group))
             self.engine.asked.add(group)
 
-    @rule(data=st.data(), group=st.sampled_from(GROUPS))
-    def vm_approves(self, data: st.DataObject, group: str) -> None:
+    @rule(which=st.lists(NUMBERS, min_size=1, max_size=3), group=st.sampled_from(GROUPS))
+    def vm_approves(self, which: list[int], group: str) -> None:
         live = self.engine.live_events()
         if not live:
             return
-        wanted = data.draw(st.lists(st.sampled_from([event.id for event in live]), min_size=1, max_size=3))
+        wanted = [live[number % len(live)].id for number in which]
         own = {event.id for event in live if event.group == group}
         in_time = {event.id for event in live if event.status is Status.SCHEDULED and event.approved_at is None}
         try:
@@ -198,12 +205,12 @@ class NeverMachine(RuleBasedStateMachine):
             self.approved.update(wanted)
             self.approvals.update((event_id, group) for event_id in wanted if event_id in in_time)
 
-    @rule(data=st.data())
-    def operator_cancels(self, data: st.DataObject) -> None:
+    @rule(which=NUMBERS)
+    def operator_cancels(self, which: int) -> None:
         live = self.engine.live_events()
         if not live:
             return
-        event = data.draw(st.sampled_from(live))
+        event = live[which % len(live)]
         try:
             self.do(cancel(self.engine, event.id))
         except ForewarnError:

@@ -152,11 +152,13 @@ class MortalEngine(RuleBasedStateMachine):
         assert not self.problems, self.problems[0]
 
     def teardown(self) -> None:
-        if hasattr(self, "engine"):
-            self.do(self.check_the_end())
-            self.do(self.engine.stop())
-        self.runner.close()
-        shutil.rmtree(self.root)
+        try:
+            if hasattr(self, "engine"):
+                self.do(self.check_the_end())
+                self.do(self.engine.stop())
+        finally:
+            self.runner.close()
+            shutil.rmtree(self.root)
 
     async def check_the_end(self) -> None:
         """To be overridden: what must be so in the end."""

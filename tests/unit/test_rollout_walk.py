@@ -83,7 +83,7 @@ class WalkMachine(MortalEngine):
             self.do(self.engine.enable(scope, by=scope))
             self.engine.asked.add(scope)
 
-    # What is drawn must not depend on what is so: things due at the same moment come in the order of random ids.
+    # What is drawn must not depend on what is so: else a course that goes otherwise the second time hides why.
 
     @rule(which=NUMBERS, what=st.sampled_from(ANSWERS), length=st.sampled_from(LENGTHS))
     def somebody_answers(self, which: int, what: str, length: timedelta) -> None:

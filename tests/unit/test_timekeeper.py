@@ -1,4 +1,4 @@
-"""Time that runs by itself can be stopped at any moment."""
+"""Time that runs by itself can be stopped at any moment; what is due at one moment is done in a known order."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from engines import MINUTE, ask, make_engine, running_engine
 
 from forewarn.clock import SystemClock
+from forewarn.core.fleet import VM, Fleet, Host
 from forewarn.core.terms import Terms
 from forewarn.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
+from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -31,3 +34,23 @@ async def test_a_stop_that_meets_a_new_deadline_is_not_lost(tmp_path: Path, turn
     async with asyncio.timeout(20):
         await engine._timekeeper.stop()
         await engine.stop()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_what_is_due_at_one_moment_is_done_in_the_order_in_which_it_was_asked_for(
+    tmp_path: Path, restarted: bool
+) -> None:
+    names = [f"vm-{number}" for number in range(8)]
+    async with running_engine(
+        tmp_path, fleet=Fleet([VM(name, name, "a") for name in names], hosts=[Host("a")])
+    ) as engine:
+        asked = [(await ask(engine, "restart", name)).id for name in reversed(names)]
+        if not restarted:
+            await engine.advance(30 * MINUTE)
+    engine, _ = make_engine(tmp_path)
+    await engine.start()
+    await engine.advance(30 * MINUTE)
+    history = await engine.archive.history(HistoryFilter(limit=1000))
+    await engine.stop()
+    for what in ("started", "carried out", "completed"):
+        assert [entry.operation for entry in history if entry.what == what] == asked

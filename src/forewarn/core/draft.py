@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
+    from forewarn.core.access import Token
     from forewarn.core.event import Event
     from forewarn.core.fleet import Fleet
     from forewarn.core.fleet_change import FleetChange
     from forewarn.core.ledger import Entry, Ledger
+    from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.placement import Places
     from forewarn.core.rollout import Rollout
@@ -57,6 +59,17 @@ class Draft:
     def live_rollouts(self) -> list[Rollout]:
         found = {rollout.id: rollout for rollout in self._base.live_rollouts()} | self.changes.rollouts
         return [rollout for rollout in found.values() if rollout.stage.live]
+
+    def token(self, name: str) -> Token | None:
+        return self.changes.tokens[name] if name in self.changes.tokens else self._base.token(name)
+
+    def all_tokens(self) -> list[Token]:
+        found = {token.name: token for token in self._base.all_tokens()} | self.changes.tokens
+        return [token for token in found.values() if token is not None]
+
+    def kept(self, key: str) -> Kept | None:
+        """The answer that was given to a request with this key."""
+        return self.changes.kept.get(key) or self._base.kept(key)
 
     def vms_with_work(self) -> set[str]:
         """The VMs that live operations name; some may be over by now."""

@@ -16,8 +16,10 @@ from forewarn.core.fleet import Fleet
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from forewarn.core.access import Token
     from forewarn.core.event import Event
     from forewarn.core.fleet_change import FleetChange
+    from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
 
@@ -60,6 +62,8 @@ class Changes:
     fleet_changes: list[FleetChange] = field(default_factory=list)
     """What made this fleet of the last one, in its order."""
     facts: dict[str, str] = field(default_factory=dict)
+    tokens: dict[str, Token | None] = field(default_factory=dict)
+    kept: dict[str, Kept] = field(default_factory=dict)
     history: list[Entry] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -71,6 +75,8 @@ class Changes:
             or self.heard
             or self.fleet is not None
             or self.facts
+            or self.tokens
+            or self.kept
             or self.history
         )
 
@@ -87,6 +93,8 @@ class Changes:
             self.fleet = later.fleet
             self.fleet_changes += later.fleet_changes
         self.facts.update(later.facts)
+        self.tokens.update(later.tokens)
+        self.kept.update(later.kept)
         self.history.extend(later.history)
         return self
 
@@ -102,6 +110,8 @@ class Ledger:
         self.deliveries: dict[str, Delivery] = {}
         self.heard: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
+        self.tokens: dict[str, Token] = {}
+        self.answers: dict[str, Kept] = {}
         self.sequence = 0
         self._of_group: dict[str, dict[str, None]] = {}
         self._on_vm: dict[str, dict[str, None]] = {}
@@ -110,6 +120,15 @@ class Ledger:
 
     def operation(self, operation_id: str) -> Operation | None:
         return self.operations.get(operation_id)
+
+    def token(self, name: str) -> Token | None:
+        return self.tokens.get(name)
+
+    def all_tokens(self) -> list[Token]:
+        return list(self.tokens.values())
+
+    def kept(self, key: str) -> Kept | None:
+        return self.answers.get(key)
 
     def rollout(self, rollout_id: str) -> Rollout | None:
         return self.rollouts.get(rollout_id)
@@ -204,6 +223,13 @@ class Ledger:
         if changes.fleet is not None:
             self.fleet = changes.fleet
         self.facts.update(changes.facts)
+        for name, token in changes.tokens.items():
+            if token is None:
+                self.tokens.pop(name, None)
+            else:
+                self.tokens[name] = token
+        for kept in changes.kept.values():
+            self.answers[kept.key] = kept._replace(body="")
         self.sequence += len(changes.history)
 
 

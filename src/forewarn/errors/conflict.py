@@ -26,6 +26,20 @@ class VMHasLiveEvent(Conflict):
     with --force, which ends them."""
 
 
+class TokenExists(Conflict):
+    """There is a token {name!r} already. Choose another name, or revoke that one first."""
+
+
+class LastAdmin(Conflict):
+    """{name!r} is the last admin token that does not expire: without it nobody could manage the service. Create
+    another first."""
+
+
+class KeyReused(Conflict):
+    """The Idempotency-Key {key!r} was used for another request within the last day. Choose a new key for a new
+    request."""
+
+
 class CannotPostpone(Conflict):
     """Event {event_id} cannot be postponed: {problem}"""
 

@@ -8,7 +8,7 @@ from forewarn.core.durations import from_text, to_text
 from forewarn.core.fleet import Fleet
 from forewarn.core.ledger import Delivery
 from forewarn.ports import Saved
-from forewarn.stores import rows
+from forewarn.stores import access_rows, rows
 from forewarn.stores.sqlite_file import open_database, open_reader, read_statements
 from forewarn.stores.sqlite_records import SqliteRecords
 
@@ -53,6 +53,8 @@ class SqliteStore(SqliteRecords):
             deliveries,
             heard,
             dict(self._db.execute(_SQL["load_facts"])),
+            self._listed("load_tokens", access_rows.token_from_row),
+            self._listed("load_kept", access_rows.kept_from_row),
             self._db.execute(_SQL["last_sequence"]).fetchone()[0],
         )
 
@@ -70,6 +72,10 @@ class SqliteStore(SqliteRecords):
         self._save_deliveries(changes)
         if changes.facts:
             self._many("save_fact", changes.facts.items())
+        if changes.tokens:
+            self._save_tokens(changes)
+        if changes.kept:
+            self._many("save_kept", map(access_rows.kept_to_row, changes.kept.values()))
         self._many("save_history", map(rows.entry_to_row, changes.history))
         self._db.execute("COMMIT")
 
@@ -93,6 +99,13 @@ class SqliteStore(SqliteRecords):
         only_heard = [group for group in changes.heard if group not in changes.deliveries]
         if only_heard:
             self._many("save_heard", ((to_text(changes.heard[group]), group) for group in only_heard))
+
+    def _save_tokens(self, changes: Changes) -> None:
+        for name, token in changes.tokens.items():
+            if token is None:
+                self._db.execute(_SQL["remove_token"], (name,))
+            else:
+                self._db.execute(_SQL["save_token"], access_rows.token_to_row(token))
 
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.executemany(_SQL[statement], parameters)

@@ -28,6 +28,15 @@ SELECT group_name, enabled, enabling, incarnation, heard_at FROM delivery;
 -- name: last_sequence
 SELECT coalesce(max(sequence), 0) FROM history;
 
+-- name: load_tokens
+SELECT name, role, group_name, hash, created_by, created_at, expires_at FROM token ORDER BY rowid;
+
+-- name: load_kept
+SELECT key, fingerprint, at, status, '' FROM kept_answer;
+
+-- name: kept_answer
+SELECT key, fingerprint, at, status, body FROM kept_answer WHERE key = ?;
+
 -- name: event
 SELECT * FROM event WHERE id = ?;
 
@@ -152,6 +161,18 @@ DELETE FROM rollout WHERE id = ?;
 
 -- name: save_fact
 INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- name: save_token
+INSERT INTO token VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET role = excluded.role, group_name = excluded.group_name, hash = excluded.hash,
+    created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at;
+
+-- name: remove_token
+DELETE FROM token WHERE name = ?;
+
+-- name: save_kept
+-- Replaced, not updated: rowids stay in the order of time, by which the oldest are removed.
+INSERT OR REPLACE INTO kept_answer VALUES (?, ?, ?, ?, ?);
 
 -- name: save_group
 INSERT INTO fleet_group VALUES (?, ?, ?, ?, ?, ?, ?)

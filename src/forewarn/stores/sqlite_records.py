@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forewarn.core.durations import to_text, to_text_if_any
 from forewarn.errors import StoreFailed
 from forewarn.ports import Expired, HistoryFilter
-from forewarn.stores import rows
+from forewarn.stores import access_rows, rows
 from forewarn.stores.sqlite_file import read_statements
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.event import Event
     from forewarn.core.ledger import Entry
+    from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
 
@@ -55,6 +56,10 @@ class SqliteRecords:
 
     def rollouts(self, limit: int) -> list[Rollout]:
         return self._listed("rollouts", rows.rollout_from_row, (limit,))
+
+    def kept_answer(self, key: str) -> Kept | None:
+        row = self._guarded(lambda: self._db.execute(_SQL["kept_answer"], (key,)).fetchone())
+        return access_rows.kept_from_row(row) if row else None
 
     # --- History ------------------------------------------------------------------------------------
 

@@ -1,0 +1,88 @@
+"""Who may ask for what: tokens, their roles, and making and revoking them. Only hashes of tokens are known here."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.core.ledger import Entry
+from forewarn.errors import BadOption, LastAdmin, TokenExists, Unknown, nearest
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from forewarn.core.draft import Draft
+    from forewarn.core.terms import Terms
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@', beginning with a letter or digit"
+
+
+class Role(StrEnum):
+    """What the holder of a token may do. Of the first three, each may also do what those before it may."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+    TENANT = "tenant"
+    """Sees and approves the events of one group, and nothing else."""
+
+
+_LADDER = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
+
+
+class Token(NamedTuple):
+    """A token that was given out. Its name is who did something, in history."""
+
+    name: str
+    role: Role
+    hash: str
+    created_by: str
+    created_at: datetime
+    group: str = ""
+    """Of a tenant: whose events it is about."""
+    expires_at: datetime | None = None
+
+    def may(self, least: Role, *, tenant: bool) -> bool:
+        """Whether what needs at least this role, and is for tenants or not, is for this token."""
+        if self.role is Role.TENANT:
+            return tenant
+        return _LADDER.index(self.role) >= _LADDER.index(least)
+
+    def valid_at(self, now: datetime) -> bool:
+        return self.expires_at is None or now < self.expires_at
+
+
+def create_token(draft: Draft, now: datetime, terms: Terms, token: Token, by: str) -> Token:
+    """Give out a token. Its name must not be in use; a tenant's group must be there."""
+    if not _NAME.fullmatch(token.name):
+        raise BadOption(name="name", value=token.name, problem=NAME_RULE)
+    known = draft.token(token.name)
+    if known is not None and known.valid_at(now):
+        raise TokenExists(name=token.name)
+    if token.expires_at is not None and token.expires_at <= now:
+        raise BadOption(name="expires", value=f"{token.expires_at:%Y-%m-%d %H:%M}", problem="that has passed already")
+    if (token.role is Role.TENANT) != bool(token.group):
+        problem = "a tenant is of one group: name it" if not token.group else "only a tenant is of a group"
+        raise BadOption(name="group", value=token.group, problem=problem)
+    fleet = draft.fleet
+    if token.group and not fleet.members(token.group) and token.group not in fleet.groups:
+        raise Unknown(what="group", name=token.group, hint=nearest(token.group, [*fleet.groups, *fleet.vms]))
+    draft.changes.tokens[token.name] = token
+    of_group = f" of {token.group}" if token.group else ""
+    draft.note(Entry(at=now, what="token created", by=by, why=f"{token.name}: {token.role}{of_group}"))
+    return token
+
+
+def revoke_token(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -> Token:
+    """From now on the token opens nothing. One admin must always be able to come in."""
+    token = draft.token(name)
+    if token is None:
+        raise Unknown(what="token", name=name, hint=nearest(name, [token.name for token in draft.all_tokens()]))
+    others = [other for other in draft.all_tokens() if other.name != name and other.role is Role.ADMIN]
+    if token.role is Role.ADMIN and not any(other.expires_at is None for other in others):
+        raise LastAdmin(name=name)
+    draft.changes.tokens[name] = None
+    draft.note(Entry(at=now, what="token revoked", by=by, why=name))
+    return token
