@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LOOKED_AT_ONCE = 20_000
+"""Rows of history."""
+
 
 class Archive:
     """Reads that go to the disk: they wait their turn, unlike those of the ledger, but hold up no commit.
@@ -77,12 +80,30 @@ class Archive:
         return await self._read(self._records.kept_answer, key)
 
     async def history(self, wanted: HistoryFilter) -> list[Entry]:
-        return await self._read(self._records.history, wanted)
+        """Looked through a part at a time: who asks for something rare does not hold up the others for long."""
+        if wanted.operation:  # there is an index of that
+            return await self._read(self._records.history, wanted)
+        last = self._writer.ledger.sequence + 1
+        first = max(wanted.after + 1, await self.oldest())
+        end = min(wanted.before or last, last)
+        found: list[Entry] = []
+        for begin in _beginnings(first, end, newest=wanted.newest):
+            part = wanted._replace(after=begin - 1, before=min(begin + LOOKED_AT_ONCE, end))
+            found += await self._read(self._records.history, part._replace(limit=wanted.limit - len(found)))
+            if len(found) >= wanted.limit:
+                break
+        return found
 
     async def oldest(self) -> int:
         """The sequence of the oldest row of history that is kept."""
         return await self._read(self._records.oldest)
 
-    async def expired(self, before: datetime | None, answers_before: datetime, most: int) -> Expired:
-        """What is older than it is to be kept."""
-        return await self._read(self._records.expired, before, answers_before, most)
+    async def expired(self, before: datetime, answers_before: datetime) -> Expired:
+        """Up to where things are older than they are to be kept."""
+        return await self._read(self._records.expired, before, answers_before)
+
+
+def _beginnings(first: int, end: int, *, newest: bool) -> range:
+    """Where the parts of history begin that are looked through one after the other."""
+    parts = range(first, end, LOOKED_AT_ONCE)
+    return parts[::-1] if newest else parts

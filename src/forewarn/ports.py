@@ -93,15 +93,15 @@ class HistoryFilter(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """What is older than it is to be kept. Nothing of it is live."""
+    """Up to where things are older than they are to be kept: numbers of the store's own."""
 
-    history: int = 0
-    """Rows of history with a lesser sequence; 0: none."""
-    operations: tuple[str, ...] = ()
-    """Together with their events."""
-    rollouts: tuple[str, ...] = ()
-    answers: int = 0
-    """Kept answers that came before this one; 0: none."""
+    before: datetime
+    """What was over by then is too old."""
+    history: int
+    """Rows of history with a lesser sequence."""
+    operations: int
+    rollouts: int
+    answers: int
 
 
 class Records(Protocol):
@@ -137,8 +137,8 @@ class Records(Protocol):
     def oldest(self) -> int:
         """The sequence of the oldest row of history that is kept; of the first to come where there is none."""
 
-    def expired(self, before: datetime | None, answers_before: datetime, most: int) -> Expired:
-        """What ended before that moment, at most so much of each; None: only answers. The newest row always stays."""
+    def expired(self, before: datetime, answers_before: datetime) -> Expired:
+        """What came about before those moments: all of history but its newest row; answers kept by the other moment."""
 
 
 class Store(Records, Protocol):
@@ -150,8 +150,8 @@ class Store(Records, Protocol):
     def commit(self, changes: Changes) -> None:
         """Write all of it or nothing; when this returns it survives a crash. Else: StoreFailed."""
 
-    def remove(self, expired: Expired) -> None:
-        """Forget all of it or nothing."""
+    def remove(self, expired: Expired, most: int) -> bool:
+        """Forget what is too old and not live, at most so much of each; whether there was any. All of it or nothing."""
 
     def reader(self) -> Records | None:
         """The same records for another thread, which waits for no commit; None: this thread alone can have them.

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core.once import KEPT_FOR
 from forewarn.errors import StoreFailed
-from forewarn.ports import Expired
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from forewarn.archive import Archive
     from forewarn.core.terms import Terms
     from forewarn.ports import Clock, Store
@@ -21,9 +18,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
 LOOK_EVERY = timedelta(hours=1)
-MOST_AT_ONCE = 500
-"""Of each kind. A commit that comes in between waits for the removal of so many."""
+MOST_AT_ONCE = 200
+"""Of each kind. A commit that comes in between waits until so many are removed."""
 
 
 class Retention:
@@ -68,12 +66,10 @@ class Retention:
     async def _remove(self, now: datetime) -> None:
         ledger = self._writer.ledger
         ledger.answers = {key: kept for key, kept in ledger.answers.items() if now - kept.at < KEPT_FOR}
-        before = now - self._length if self._length else None
+        before = now - self._length if self._length else BEGINNING
         try:
-            while not self._stopping:
-                expired = await self._archive.expired(before, now - KEPT_FOR, MOST_AT_ONCE)
-                if expired == Expired():
-                    return
-                await self._writer.in_store(self._store.remove, expired)
+            expired = await self._archive.expired(before, now - KEPT_FOR)
+            while not self._stopping and await self._writer.in_store(self._store.remove, expired, MOST_AT_ONCE):
+                pass
         except StoreFailed as error:
             logger.warning("What is too old to be kept is removed later: %s", error)

@@ -110,20 +110,19 @@ class SqliteStore(SqliteRecords):
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.executemany(_SQL[statement], parameters)
 
-    def remove(self, expired: Expired) -> None:
-        self._guarded(lambda: self._remove(expired))
+    def remove(self, expired: Expired, most: int) -> bool:
+        return self._guarded(lambda: self._remove(expired, most))
 
-    def _remove(self, expired: Expired) -> None:
+    def _remove(self, expired: Expired, most: int) -> bool:
+        limits = expired._asdict() | {"before": to_text(expired.before), "most": most}
         self._db.execute("BEGIN IMMEDIATE")
-        self._many("remove_events_of", ((operation,) for operation in expired.operations))
-        self._many("remove_operation", ((operation,) for operation in expired.operations))
-        self._many("remove_rollout", ((rollout,) for rollout in expired.rollouts))
-        if expired.history:
-            self._db.execute(_SQL["remove_history"], (expired.history,))
-            self._db.execute(_SQL["remove_undelivered"], (expired.history,))
-        if expired.answers:
-            self._db.execute(_SQL["remove_answers"], (expired.answers,))
+        # Events before the operations that name them, what was not delivered after the history that it is about.
+        removed = [
+            self._db.execute(_SQL[f"remove_{what}"], limits).rowcount
+            for what in ("events", "operations", "rollouts", "history", "undelivered", "answers")
+        ]
         self._db.execute("COMMIT")
+        return any(removed)
 
     def reader(self) -> SqliteRecords | None:
         if self._folder is None:

@@ -81,9 +81,9 @@ AND group_name IN (SELECT value FROM json_each(:groups))
 AND instr(vms, :quoted_vm) > 0 AND EXISTS (SELECT 1 FROM json_each(vms) WHERE value = :vm)
 
 -- name: history_host
-AND (host = :host OR operation IN (
-    SELECT operation.id FROM operation, json_each(moves) AS move
-    WHERE instr(moves, :quoted_host) > 0 AND json_extract(move.value, '$[1]') = :host
+AND (host = :host OR EXISTS (
+    SELECT 1 FROM operation, json_each(moves) AS move
+    WHERE operation.id = history.operation AND moves <> '[]' AND json_extract(move.value, '$[1]') = :host
 ))
 
 -- name: history_type
@@ -113,51 +113,59 @@ ORDER BY sequence DESC LIMIT :limit
 -- name: oldest_sequence
 SELECT coalesce(min(sequence), 1) FROM history;
 
--- What came about after that moment has not ended before it: looking stops there, and need not go through all that is kept.
+-- The first of each that is to be kept, looked for from the oldest on: what came about after a moment has not
+-- ended before it, and all that is kept need not be gone through.
 
 -- name: expired_history
--- At most so many from the oldest on; up to the first that is to stay, which the newest is in any case.
-SELECT min(sequence) + :most FROM history
-UNION ALL
+-- The newest stays in any case: the sequence goes on from it.
 SELECT coalesce(
-    (SELECT sequence FROM history WHERE at >= :before ORDER BY sequence LIMIT 1),
-    (SELECT max(sequence) FROM history)
+    (SELECT sequence FROM history WHERE at >= :before ORDER BY sequence LIMIT 1), (SELECT max(sequence) FROM history), 0
 );
 
 -- name: expired_operations
-SELECT id FROM operation WHERE ended_at < :before AND rowid < coalesce(
-    (SELECT rowid FROM operation WHERE requested_at >= :before ORDER BY rowid LIMIT 1), 9223372036854775807
-)
-ORDER BY rowid LIMIT :most;
+SELECT coalesce(
+    (SELECT rowid FROM operation WHERE requested_at >= :before ORDER BY rowid LIMIT 1),
+    (SELECT max(rowid) + 1 FROM operation), 0
+);
 
 -- name: expired_rollouts
-SELECT id FROM rollout WHERE ended_at < :before ORDER BY rowid LIMIT :most;
+SELECT coalesce(
+    (SELECT rowid FROM rollout WHERE requested_at >= :before ORDER BY rowid LIMIT 1),
+    (SELECT max(rowid) + 1 FROM rollout), 0
+);
 
 -- name: expired_answers
-SELECT min(rowid) + :most FROM kept_answer
-UNION ALL
 SELECT coalesce(
     (SELECT rowid FROM kept_answer WHERE at >= :before ORDER BY rowid LIMIT 1),
-    (SELECT max(rowid) + 1 FROM kept_answer)
+    (SELECT max(rowid) + 1 FROM kept_answer), 0
+);
+
+-- name: remove_events
+-- With their operations: an event that is over may be of an operation that is not.
+DELETE FROM event WHERE id IN (
+    SELECT named.value FROM (
+        SELECT events FROM operation WHERE rowid < :operations AND ended_at < :before ORDER BY rowid LIMIT :most
+    ) AS expired, json_each(expired.events) AS named
+);
+
+-- name: remove_operations
+DELETE FROM operation WHERE rowid IN (
+    SELECT rowid FROM operation WHERE rowid < :operations AND ended_at < :before ORDER BY rowid LIMIT :most
+);
+
+-- name: remove_rollouts
+DELETE FROM rollout WHERE rowid IN (
+    SELECT rowid FROM rollout WHERE rowid < :rollouts AND ended_at < :before ORDER BY rowid LIMIT :most
 );
 
 -- name: remove_history
-DELETE FROM history WHERE sequence < ?;
+DELETE FROM history WHERE sequence < min(:history, (SELECT min(sequence) FROM history) + :most);
 
 -- name: remove_undelivered
-DELETE FROM undelivered WHERE sequence < ?;
+DELETE FROM undelivered WHERE sequence < (SELECT min(sequence) FROM history);
 
 -- name: remove_answers
-DELETE FROM kept_answer WHERE rowid < ?;
-
--- name: remove_events_of
-DELETE FROM event WHERE id IN (SELECT value FROM operation, json_each(operation.events) WHERE operation.id = ?);
-
--- name: remove_operation
-DELETE FROM operation WHERE id = ?;
-
--- name: remove_rollout
-DELETE FROM rollout WHERE id = ?;
+DELETE FROM kept_answer WHERE rowid < min(:answers, (SELECT min(rowid) FROM kept_answer) + :most);
 
 -- name: save_fact
 INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;

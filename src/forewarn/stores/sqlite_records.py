@@ -72,7 +72,6 @@ class SqliteRecords:
             "groups": json.dumps(wanted.groups),
             "what": json.dumps(wanted.what),
             "quoted_vm": json.dumps(wanted.vm),
-            "quoted_host": json.dumps(wanted.host),
             "since": to_text_if_any(wanted.since),
             "until": to_text_if_any(wanted.until),
         }
@@ -81,24 +80,15 @@ class SqliteRecords:
     def oldest(self) -> int:
         return int(self._guarded(lambda: self._db.execute(_SQL["oldest_sequence"]).fetchone()[0]))
 
-    def expired(self, before: datetime | None, answers_before: datetime, most: int) -> Expired:
-        answers = self._first_kept("expired_answers", answers_before, most)
-        if before is None:
-            return Expired(answers=answers)
-        limits = {"before": to_text(before), "most": most}
+    def expired(self, before: datetime, answers_before: datetime) -> Expired:
+        earlier, kept_earlier = {"before": to_text(before)}, {"before": to_text(answers_before)}
         return Expired(
-            self._first_kept("expired_history", before, most),
-            tuple(self._listed("expired_operations", _only, limits)),
-            tuple(self._listed("expired_rollouts", _only, limits)),
-            answers,
+            before,
+            *self._listed("expired_history", _only, earlier),
+            *self._listed("expired_operations", _only, earlier),
+            *self._listed("expired_rollouts", _only, earlier),
+            *self._listed("expired_answers", _only, kept_earlier),
         )
-
-    def _first_kept(self, statement: str, before: datetime, most: int) -> int:
-        """The number up to which rows may go; 0 where all may stay."""
-        furthest, first = self._listed(statement, _only, {"before": to_text(before), "most": most})
-        if first is None or first <= furthest - most:
-            return 0
-        return int(min(furthest, first))
 
     # --- The connection -------------------------------------------------------------------------------
 
