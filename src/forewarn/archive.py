@@ -83,7 +83,7 @@ class Archive:
         """Looked through a part at a time: who asks for something rare does not hold up the others for long."""
         if wanted.operation:  # there is an index of that
             return await self._read(self._records.history, wanted)
-        last = self._writer.ledger.sequence + 1
+        last = self.newest + 1
         first = max(wanted.after + 1, await self.oldest())
         end = min(wanted.before or last, last)
         found: list[Entry] = []
@@ -93,6 +93,11 @@ class Archive:
             if len(found) >= wanted.limit:
                 break
         return found
+
+    @property
+    def newest(self) -> int:
+        """The sequence of the newest row of history."""
+        return self._writer.ledger.sequence
 
     async def oldest(self) -> int:
         """The sequence of the oldest row of history that is kept."""

@@ -39,3 +39,7 @@ class Stopping(Unavailable):
 
 class ServiceUnreachable(Unavailable):
     """The service at {url} does not answer ({problem})."""
+
+
+class TooManyReaders(Unavailable):
+    """{most:,} clients follow the feed, and more are not taken. Have one of them pass on what it is told."""

@@ -14,6 +14,7 @@ import uvicorn
 from forewarn.errors import CannotListen
 from forewarn.server.fastlane import FastLane, Lane, protocol_for
 from forewarn.server.intake import IDLE_SECONDS
+from forewarn.server.outflow import Outflow
 
 if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
@@ -60,7 +61,7 @@ def address_of(listener: socket.socket) -> str:
 class Server(uvicorn.Server):
     """uvicorn, started and stopped by the composition root, which owns the signals of both services."""
 
-    def __init__(self, app: Any, listener: socket.socket, protocol: Any = "httptools") -> None:
+    def __init__(self, app: Any, listener: socket.socket, protocol: Any = Outflow) -> None:
         config = uvicorn.Config(
             app,
             http=protocol,
@@ -70,7 +71,7 @@ class Server(uvicorn.Server):
             access_log=False,
             proxy_headers=False,  # else a forged X-Forwarded-For would be the caller's address
             server_header=False,
-            date_header=protocol == "httptools",  # the metadata service stamps its own, by its own clock
+            date_header=protocol is Outflow,  # the metadata service stamps its own, by its own clock
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
