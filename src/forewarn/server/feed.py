@@ -15,7 +15,7 @@ from forewarn.ports import HistoryFilter
 from forewarn.wire.feed import opening, render, sign_of_life
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Iterable, Iterator
 
     from forewarn.core.ledger import Changes, Entry
     from forewarn.engine import Engine
@@ -111,7 +111,7 @@ class Reader:
         """Whether it has been told all there is."""
         self._ended = False
 
-    async def parts(self) -> AsyncIterator[bytes]:
+    async def parts(self) -> AsyncGenerator[bytes, None]:
         """What is to be sent, until the feed ends."""
         self._feed.readers.add(self)
         try:
