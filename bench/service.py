@@ -84,7 +84,7 @@ class Service:
 
     def control(self) -> Control:
         """A connection to the control API."""
-        return Control(_address(self._word["control"]), self._word["token"])
+        return Control(_address(self._word["control"]), Path(self._word["token_file"]).read_text().strip())
 
     def poll(self, source: str = "127.0.0.1") -> None:
         """One poll; the first of a group enables it."""

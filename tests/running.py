@@ -140,20 +140,50 @@ class Service:
         body = json.dumps({"StartRequests": [{"EventId": event_id} for event_id in ids]})
         return self.request("POST", body=body, source=source)
 
-    def control(self, method: str, path: str, body: Any = None, token: str | None = None) -> Answer:
+    @property
+    def token(self) -> str:
+        """The admin token that the first start has left."""
+        return (Path(self.data) / "admin-token").read_text().strip()
+
+    def control(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
         """A request to the control API, with the service's own token."""
-        word = self._word()
         host, port = self.control_address
         connection = http.client.HTTPConnection(host, port, timeout=60)
         try:
             content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-            headers = {"Authorization": f"Bearer {word['token'] if token is None else token}"}
-            connection.request(method, path, content, headers)
+            sent = {"Authorization": f"Bearer {self.token if token is None else token}", **(headers or {})}
+            connection.request(method, path, content, sent)
             answer = connection.getresponse()
             found = {name.lower(): value for name, value in answer.getheaders()}
             return Answer(answer.status, found, answer.read())
         finally:
             connection.close()
+
+    def answer(self, path: str) -> Any:
+        """What is at a path of the control API."""
+        answer = self.control("GET", path)
+        assert answer.status == 200, answer
+        return answer.json()
+
+    def all(self, path: str) -> list[Any]:
+        """A list of the control API, page by page."""
+        found: list[Any] = []
+        query = ("&" if "?" in path else "?") + "limit=1000"
+        cursor = ""
+        while True:
+            page = self.answer(path + query + cursor)
+            (name,) = page.keys() - {"next"}
+            found += page[name]
+            if page["next"] is None:
+                return found
+            cursor = f"&cursor={page['next']}"
 
     def restart_vm(self, name: str) -> dict[str, Any]:
         """The operation of a user's restart."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
-    from forewarn.ports import Expired, HistoryFilter, Records, Store
+    from forewarn.ports import Expired, HistoryFilter, ListFilter, Records, Store
     from forewarn.writer import Writer
 
 T = TypeVar("T")
@@ -51,9 +51,13 @@ class Archive:
         """An event, live or long over."""
         return self._writer.ledger.event(event_id) or await self._read(self._records.event, event_id)
 
-    async def events_beginning(self, start: str) -> list[Event]:
+    async def events_beginning(self, start: str, group: str = "") -> list[Event]:
         """The event of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
-        return await self._read(self._records.events_beginning, start)
+        return await self._read(self._records.events_beginning, start, group)
+
+    async def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
+        """Events, each with its place in the list."""
+        return await self._read(self._records.events, wanted)
 
     async def operation(self, operation_id: str) -> Operation | None:
         """An operation, live or long over."""
@@ -63,17 +67,17 @@ class Archive:
         """The operation of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
         return await self._read(self._records.operations_beginning, start)
 
-    async def operations(self, limit: int) -> list[Operation]:
-        """The newest operations, live or over."""
-        return await self._read(self._records.operations, limit)
+    async def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
+        """Operations, each with its place in the list."""
+        return await self._read(self._records.operations, wanted)
 
-    async def rollouts(self, limit: int) -> list[Rollout]:
-        """The newest rollouts, live or over."""
-        return await self._read(self._records.rollouts, limit)
+    async def rollouts_beginning(self, start: str) -> list[Rollout]:
+        """The rollout of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
+        return await self._read(self._records.rollouts_beginning, start)
 
-    async def past_events(self, limit: int) -> list[Event]:
-        """The newest events, live or over."""
-        return await self._read(self._records.events, limit)
+    async def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
+        """Rollouts, each with its place in the list."""
+        return await self._read(self._records.rollouts, wanted)
 
     async def kept_answer(self, key: str) -> Kept | None:
         """The answer kept for a key, whole."""

@@ -92,6 +92,17 @@ class HistoryFilter(NamedTuple):
     limit: int = 1000
 
 
+class ListFilter(NamedTuple):
+    """Which of the things of a kind are asked for: those that live, oldest first; or all, newest first."""
+
+    live: bool = True
+    after: int = 0
+    """The place of the last one of the page before; 0: from the beginning."""
+    limit: int = 1000
+    group: str = ""
+    """Of events: only those of this group."""
+
+
 class Expired(NamedTuple):
     """Up to where things are older than they are to be kept: numbers of the store's own."""
 
@@ -110,11 +121,11 @@ class Records(Protocol):
     def event(self, event_id: str) -> Event | None:
         """An event, live or long over."""
 
-    def events_beginning(self, start: str) -> list[Event]:
+    def events_beginning(self, start: str, group: str = "") -> list[Event]:
         """At most two events whose ids begin so: enough to know whether it is clear which is meant."""
 
-    def events(self, limit: int) -> list[Event]:
-        """The newest events, live or over, newest first."""
+    def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
+        """Events, each with its place."""
 
     def operation(self, operation_id: str) -> Operation | None:
         """An operation, live or long over."""
@@ -122,11 +133,14 @@ class Records(Protocol):
     def operations_beginning(self, start: str) -> list[Operation]:
         """At most two operations whose ids begin so."""
 
-    def operations(self, limit: int) -> list[Operation]:
-        """The newest operations, live or over, newest first."""
+    def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
+        """Operations, each with its place."""
 
-    def rollouts(self, limit: int) -> list[Rollout]:
-        """The newest rollouts, live or over, newest first."""
+    def rollouts_beginning(self, start: str) -> list[Rollout]:
+        """At most two rollouts whose ids begin so."""
+
+    def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
+        """Rollouts, each with its place."""
 
     def history(self, wanted: HistoryFilter) -> list[Entry]:
         """Rows of history in their order, or the newest first."""

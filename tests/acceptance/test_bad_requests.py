@@ -67,7 +67,7 @@ NAMES = (
     Bad("one of several unknown", OPERATIONS, restart(vms=["web-0", "x"]), NOT_FOUND, ("no VM 'x'",)),
     Bad("unknown host", OPERATIONS, update(host="rack1"), NOT_FOUND, ("no host 'rack1'", "Did you mean 'rack-1'?")),
     Bad("unknown cause", OPERATIONS, restart(cause="restarts"), INVALID, ("eviction", "Did you mean 'restart'?")),
-    Bad("no cause", OPERATIONS, {"vms": ["web-0"]}, INVALID, ("is not a cause", "restart, redeploy")),
+    Bad("no cause", OPERATIONS, {"vms": ["web-0"]}, INVALID, ("/cause", "must be given: what is to happen")),
     Bad(
         "unknown event", "/v1/events/{misspelt}/cancel", None, NOT_FOUND, ("There is no event", "Did you mean '{user}")
     ),
@@ -76,7 +76,7 @@ NAMES = (
     Bad("unknown host, returned", "/v1/hosts/rack3/return", None, NOT_FOUND, ("Did you mean 'rack-",)),
     Bad("pattern without a match", ROLLOUTS, {"hosts": ["shelf-*"]}, INVALID, ("'shelf-*'", "forewarn host list")),
     Bad("one pattern of two", ROLLOUTS, {"hosts": ["rack-*", "shelf"]}, INVALID, ("'shelf'",)),
-    Bad("no pattern", ROLLOUTS, {}, INVALID, ("name hosts, or a pattern like 'rack-1-*'",)),
+    Bad("no pattern", ROLLOUTS, {}, INVALID, ("/hosts", "must be given: names of hosts, or patterns like 'rack-1-*'")),
 )
 
 FORMS = (

@@ -62,7 +62,7 @@ def test_vms_are_listed_and_shown(service: Service) -> None:
     table = run(service, "vm", "list")
     assert "host-a" in table
     assert "never asked" in table
-    assert [vm["name"] for vm in parsed(service, "vm", "list")["vms"]] == ["web-0", "web-1", "quiet"]
+    assert [vm["name"] for vm in parsed(service, "vm", "list")["vms"]] == ["quiet", "web-0", "web-1"]
     assert "host-a" in run(service, "vm", "show", "web-0")
     assert parsed(service, "vm", "show", "web-1")["update_domain"] == 1
 
@@ -77,8 +77,8 @@ def test_a_restart_from_announcement_to_the_end(service: Service) -> None:
     assert "(virtual clock)" in run(service, "clock", "advance", "14m50s")
     assert "(in 10s)" in run(service, "event", "list")
     approved = parsed(service, "event", "approve", event_id)
-    assert (approved["status"], approved["approved_by"]) == ("started", "operator")
-    assert "by operator" in run(service, "event", "list")
+    assert (approved["status"], approved["approved_by"]) == ("started", "admin")
+    assert "by admin" in run(service, "event", "list")
     run(service, "clock", "advance", "10m")
     assert run(service, "event", "list") == "No event is coming or under way.\n"
     assert event_id[:8] in run(service, "event", "list", "--all")

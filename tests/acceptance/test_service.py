@@ -179,7 +179,7 @@ def test_a_fleet_file_is_applied_at_start_only_when_it_has_changed(make_service:
     service.stop()
     path.write_text(FLEET.replace("two", "four"))
     service.start("--fleet", str(path))
-    assert names() == ["one", "four"]
+    assert names() == ["four", "one"]
 
 
 def test_vms_with_addresses_of_their_own(make_service: Callable[..., Service]) -> None:

@@ -17,7 +17,7 @@ from forewarn.core.ledger import Changes, Entry
 from forewarn.core.once import Kept
 from forewarn.core.operations import Operation, Progress, Request
 from forewarn.core.rollout import Course, Rollout, Stage
-from forewarn.ports import HistoryFilter, Store
+from forewarn.ports import HistoryFilter, ListFilter, Store
 from forewarn.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 START = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
 DAY = timedelta(days=1)
+ALL = ListFilter(live=False)
 # Names that are parts of each other, that are not ASCII, and that mean something in JSON, SQL and patterns.
 NAMES = ["web", "web-0", "web-01", "wéb-0", "web_0", "web%", 'a", "web-0', "a\\", "'"]
 GROUPS = ["", "web", "Web", "wéb", "db"]
@@ -279,9 +280,9 @@ def test_what_is_over_for_long_is_forgotten_and_nothing_else(
         assert rows == [row for row in rows if row.at >= before] or len(rows) == 1
         assert len(rows) == max(sum(START + life.began * DAY >= before for life in lived), min(len(lived), 1))
         kept = {f"op-{number}" for number, life in enumerate(lived) if life.ended is None or life.ended >= cut}
-        assert {operation.id for operation in store.operations(100)} == kept
-        assert {event.operation for event in store.events(100)} == kept
-        assert {rollout.id.replace("ro", "op") for rollout in store.rollouts(100)} == kept
+        assert {operation.id for _, operation in store.operations(ALL)} == kept
+        assert {event.operation for _, event in store.events(ALL)} == kept
+        assert {rollout.id.replace("ro", "op") for _, rollout in store.rollouts(ALL)} == kept
         answers = {number for number in range(len(lived)) if store.kept_answer(f"k-{number}")}
         assert answers == {number for number, life in enumerate(lived) if life.began >= cut}
         after = store.load()

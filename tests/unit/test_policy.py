@@ -22,6 +22,7 @@ from forewarn.core.operations import Progress, Request
 from forewarn.core.requests import request
 from forewarn.core.rollout import Course
 from forewarn.core.windows import is_open, parse_window
+from forewarn.ports import ListFilter
 from forewarn.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ async def test_windows_that_an_untold_group_is_given_meanwhile_are_waited_for() 
         assert [one.started_at for one in engine.live_operations()] == [None], "it is 07:08, and not 22:00"
         await engine.advance(DAY)
         assert not engine.live_operations()
-        (done,) = await engine.archive.operations(10)
+        ((_, done),) = await engine.archive.operations(ListFilter(live=False))
         assert done.started_at == START.replace(hour=22, minute=0, second=0)
 
 
@@ -219,7 +220,7 @@ async def test_a_rollout_keeps_to_the_windows_unless_it_insists() -> None:
             await engine.order(rollout_walk.start, ["a"], Course(overrides=overrides), "operator")
             assert {event.not_before for event in engine.live_events()} == {expected}
             await engine.advance(DAY)
-            (operation,) = await engine.archive.operations(10)
+            ((_, operation),) = await engine.archive.operations(ListFilter(live=False))
             assert (operation.progress, operation.started_at) == (Progress.DONE, expected)
 
 
@@ -228,11 +229,11 @@ async def test_a_paused_rollout_announces_nothing_until_it_is_resumed() -> None:
         rollout = await engine.order(rollout_walk.start, ["*"], Course(budget=1), "operator")
         await engine.order(rollout_walk.pause, rollout.id, "operator")
         await engine.advance(DAY)
-        assert (len(await engine.archive.operations(10)), engine.live_operations()) == (1, [])
+        assert (len(await engine.archive.operations(ListFilter(live=False))), engine.live_operations()) == (1, [])
         await engine.order(rollout_walk.resume, rollout.id, "operator")
         assert len(engine.live_operations()) == 1
         await engine.advance(DAY)
-        assert (len(await engine.archive.operations(10)), engine.live_rollouts()) == (3, [])
+        assert (len(await engine.archive.operations(ListFilter(live=False))), engine.live_rollouts()) == (3, [])
 
 
 # --- Deletions that are told for the same moment --------------------------------------------------------

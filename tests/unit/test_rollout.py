@@ -22,6 +22,7 @@ from forewarn.core.rollout_walk import LARGEST_BUDGET, MOST_HOSTS, prepare, star
 from forewarn.core.terms import Terms
 from forewarn.core.windows import parse_window
 from forewarn.errors import BadOption, NoSuchHosts, NothingToWalk, RolloutOverlaps, TooMany
+from forewarn.ports import ListFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -197,7 +198,7 @@ def test_what_is_planned_is_what_is_walked(
             await engine.order(start, ["*"], course, "test")
             await engine.advance(timedelta(days=90))
             out: dict[datetime, list[Operation]] = {}
-            for one in reversed(await engine.archive.operations(1000)):
+            for _, one in reversed(await engine.archive.operations(ListFilter(live=False))):
                 out.setdefault(one.requested_at, []).append(one)
             walked = [
                 (
@@ -209,7 +210,7 @@ def test_what_is_planned_is_what_is_walked(
                 for at, wave in sorted(out.items())
             ]
             assert walked == [(wave.announced_at, {*wave.hosts}, wave.starts_at, wave.ends_at) for wave in made.waves]
-            (rollout,) = await engine.archive.rollouts(10)
+            ((_, rollout),) = await engine.archive.rollouts(ListFilter(live=False))
             assert rollout.stage is Stage.DONE
             assert {host for host, _ in rollout.skipped} == {host for host, _ in made.skipped}
 

@@ -23,7 +23,7 @@ from forewarn.core.requests import request
 from forewarn.core.rollout import Course, Stage
 from forewarn.core.terms import Terms
 from forewarn.core.windows import parse_window
-from forewarn.ports import HistoryFilter
+from forewarn.ports import HistoryFilter, ListFilter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -160,11 +160,12 @@ class WalkMachine(MortalEngine):
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
         carried_out = Counter(entry.operation for entry in entries if entry.what == "carried out")
         assert all(count == 1 for count in carried_out.values()), "something was carried out twice"
-        operations = await self.engine.archive.operations(100_000)
+        everything = ListFilter(live=False, limit=100_000)
+        operations = [operation for _, operation in await self.engine.archive.operations(everything)]
         withdrawn = {operation.id for operation in operations if operation.progress is Progress.CANCELLED}
         assert self.withdrawn <= withdrawn
         assert not self.let_go_on & withdrawn
-        rollouts = {rollout.id: rollout for rollout in await self.engine.archive.rollouts(1000)}
+        rollouts = {rollout.id: rollout for _, rollout in await self.engine.archive.rollouts(everything)}
         assert {*rollouts} == {*self.begun}, "a rollout is lost"
         for rollout in rollouts.values():
             mine = [operation for operation in operations if operation.request.rollout == rollout.id]
@@ -230,7 +231,7 @@ async def approve_all(engine: Engine, scope: str) -> None:
 
 async def ended(engine: Engine) -> tuple[Rollout, dict[str, str]]:
     """The rollout, and why it and its operations were ended."""
-    (rollout,) = await engine.archive.rollouts(10)
+    ((_, rollout),) = await engine.archive.rollouts(ListFilter(live=False))
     entries = await engine.archive.history(HistoryFilter())
     return rollout, {entry.operation: entry.why for entry in entries if entry.what in ("cancelled", "rollout stopped")}
 
@@ -268,7 +269,7 @@ async def test_a_failed_gate_stops_the_walk_and_withdraws_what_is_only_scheduled
         assert (engine.document("x2").events, rollout.waiting) == ((), ("h3",))
         assert [event.status for event in engine.document("x1").events] == [Status.STARTED]
         await engine.advance(2 * HOUR)
-        ended_how = {one.host: one.progress for one in await engine.archive.operations(10)}
+        ended_how = {one.host: one.progress for _, one in await engine.archive.operations(ListFilter(live=False))}
         assert (ended_how["h1"], ended_how.get("h3")) == (Progress.DONE, None), "nothing more is announced"
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.client import Client
 from forewarn.cli.show import names, print_json, service_command, when
 from forewarn.cli.waiting import wait_for_operations
 
@@ -72,7 +71,7 @@ def confirm(question: str, yes: bool) -> None:
 
 def ask(body: dict[str, Any], options: dict[str, Any]) -> None:
     """Ask for operations, and say what comes of it."""
-    client = Client(options["data"])
+    client = options["client"]
     dry_run = options["dry_run"]
     answer = client.post("operations", body={**body, **terms_asked(options), "dry_run": dry_run})
     if options["as_json"]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.client import Client
 from forewarn.cli.show import print_json, service_command
+
+if TYPE_CHECKING:
+    from forewarn.cli.client import Client
 
 
 @click.group()
@@ -23,27 +25,27 @@ def command() -> None:
 
 @command.command()
 @service_command
-def show(data: str | None, as_json: bool) -> None:
+def show(client: Client, as_json: bool) -> None:
     """What time it is for the service.
 
     \b
     Example:
       forewarn clock show
     """
-    _print(Client(data).get("clock"), as_json)
+    _print(client.get("clock"), as_json)
 
 
 @command.command()
 @click.argument("length")
 @service_command
-def advance(length: str, data: str | None, as_json: bool) -> None:
+def advance(length: str, client: Client, as_json: bool) -> None:
     """Move a virtual clock on. Returns when everything due by then is done.
 
     \b
     Example:
       forewarn clock advance 14m50s
     """
-    _print(Client(data).post("clock", "advance", body={"by": length}), as_json)
+    _print(client.post("clock", "advance", body={"by": length}), as_json)
 
 
 def _print(clock: dict[str, Any], as_json: bool) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forewarn.cli.asking import acting_command
-from forewarn.cli.client import Client
 from forewarn.cli.explanation import print_explanation
 from forewarn.cli.show import names, print_facts, print_json, print_table, service_command, short_ids, when
 from forewarn.cli.waiting import wait_for_operations
 from forewarn.core.durations import format_duration
+
+if TYPE_CHECKING:
+    from forewarn.cli.client import Client
 
 
 @click.group()
@@ -28,15 +30,14 @@ def command() -> None:
 @command.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also those that are over.")
 @service_command
-def list_events(everything: bool, data: str | None, as_json: bool) -> None:
+def list_events(everything: bool, client: Client, as_json: bool) -> None:
     """What is coming, and what is under way.
 
     \b
     Example:
       forewarn event list --all
     """
-    client = Client(data)
-    answer = client.get("events", all="true") if everything else client.get("events")
+    answer = client.all("events", all="true") if everything else client.all("events")
     if as_json:
         print_json(answer)
         return
@@ -65,14 +66,13 @@ def _approval(event: dict[str, Any]) -> str:
 @command.command()
 @click.argument("event_id", metavar="ID")
 @service_command
-def show(event_id: str, data: str | None, as_json: bool) -> None:
+def show(event_id: str, client: Client, as_json: bool) -> None:
     """One event, live or over.
 
     \b
     Example:
       forewarn event show 4caea225
     """
-    client = Client(data)
     _print_event(client, client.get("events", event_id), as_json)
 
 
@@ -106,28 +106,26 @@ def _print_event(client: Client, event: dict[str, Any], as_json: bool) -> None:
 @command.command()
 @click.argument("event_id", metavar="ID")
 @service_command
-def approve(event_id: str, data: str | None, as_json: bool) -> None:
+def approve(event_id: str, client: Client, as_json: bool) -> None:
     """Let an event start before its time, as one of its VMs could.
 
     \b
     Example:
       forewarn event approve 4caea225
     """
-    client = Client(data)
     _print_event(client, client.post("events", event_id, "approve"), as_json)
 
 
 @command.command()
 @click.argument("event_id", metavar="ID")
 @service_command
-def cancel(event_id: str, data: str | None, as_json: bool) -> None:
+def cancel(event_id: str, client: Client, as_json: bool) -> None:
     """Withdraw an event that has not started: it disappears from the document.
 
     \b
     Example:
       forewarn event cancel 4caea225
     """
-    client = Client(data)
     _print_event(client, client.post("events", event_id, "cancel"), as_json)
 
 
@@ -145,7 +143,7 @@ def postpone(event_id: str, length: str | None, until: str | None, **options: An
     """
     if bool(length) == bool(until):
         raise click.UsageError("Say how far: --by LENGTH or --until MOMENT.")
-    client = Client(options["data"])
+    client = options["client"]
     body = {"by": length, "until": until, "dry_run": options["dry_run"]}
     event = client.post("events", event_id, "postpone", body=body)
     if options["dry_run"] and not options["as_json"]:
@@ -160,14 +158,13 @@ def postpone(event_id: str, length: str | None, until: str | None, **options: An
 @click.argument("event_id", metavar="ID")
 @click.option("--wait", is_flag=True, help="Stay, and show how it goes on until it is over.")
 @service_command
-def explain(event_id: str, wait: bool, data: str | None, as_json: bool) -> None:
+def explain(event_id: str, wait: bool, client: Client, as_json: bool) -> None:
     """Why it is waiting: the cause, who asked, what it waits for, what comes next, and when at the latest.
 
     \b
     Example:
       forewarn event explain 4caea225
     """
-    client = Client(data)
     found = client.get("events", event_id, "explain")
     if as_json:
         print_json(found)
@@ -180,14 +177,13 @@ def explain(event_id: str, wait: bool, data: str | None, as_json: bool) -> None:
 @command.command()
 @click.argument("event_id", metavar="ID")
 @service_command
-def history(event_id: str, data: str | None, as_json: bool) -> None:
+def history(event_id: str, client: Client, as_json: bool) -> None:
     """All that happened to an event: who, what, when, why.
 
     \b
     Example:
       forewarn event history 4caea225
     """
-    client = Client(data)
     answer = client.get("events", event_id, "history")
     if as_json:
         print_json(answer)

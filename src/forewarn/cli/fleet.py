@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.client import Client
-from forewarn.cli.show import names, print_facts, print_json, print_table, service_command
+from forewarn.cli.show import by_name, names, print_facts, print_json, print_table, service_command
 from forewarn.errors import UnreadableFile
 from forewarn.wire.fleet_file import parse_fleet
+
+if TYPE_CHECKING:
+    from forewarn.cli.client import Client
 
 
 def read_fleet_file(path: str) -> str:
@@ -61,7 +63,7 @@ def check(file: str, as_json: bool) -> None:
 @click.argument("file", type=click.Path())
 @click.option("--force", is_flag=True, help="Also remove VMs that have a live event; it ends.")
 @service_command
-def apply(file: str, force: bool, data: str | None, as_json: bool) -> None:
+def apply(file: str, force: bool, client: Client, as_json: bool) -> None:
     """Make the running service's fleet what the file says.
 
     \b
@@ -70,7 +72,7 @@ def apply(file: str, force: bool, data: str | None, as_json: bool) -> None:
     """
     text = read_fleet_file(file)
     query = {"source": file, "path": full_path(file), "force": "true" if force else "false"}
-    change = Client(data).put("fleet", body=text.encode(), **query)
+    change = client.put("fleet", body=text.encode(), **query)
     if as_json:
         print_json(change)
     else:
@@ -95,14 +97,14 @@ def _print_change(change: dict[str, Any]) -> None:
 
 @command.command()
 @service_command
-def show(data: str | None, as_json: bool) -> None:
+def show(client: Client, as_json: bool) -> None:
     """Groups and hosts of the running service.
 
     \b
     Example:
       forewarn fleet show
     """
-    fleet = Client(data).get("fleet")
+    fleet = {"vms": client.get("fleet")["vms"], **client.all("groups"), **client.all("hosts")}
     if as_json:
         print_json(fleet)
         return
@@ -115,9 +117,9 @@ def show(data: str | None, as_json: bool) -> None:
             f"{group['update_domains']}/{group['fault_domains']}",
             ", ".join(group["auto_approve"]),
         )
-        for group in fleet["groups"]
+        for group in by_name(fleet["groups"])
     )
     print_table(("group", "kind", "VMs", "UDs/FDs", "auto approve"), groups, "No groups are declared.")
     click.echo()
-    hosts = ((host["name"], str(len(host["vms"])), names(host["vms"])) for host in fleet["hosts"])
+    hosts = ((host["name"], str(len(host["vms"])), names(host["vms"])) for host in by_name(fleet["hosts"]))
     print_table(("host", "VMs", "which"), hosts, "No hosts are declared: each VM has one of its own.")

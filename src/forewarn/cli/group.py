@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.client import Client
-from forewarn.cli.show import print_facts, print_json, print_table, service_command
+from forewarn.cli.show import by_name, print_facts, print_json, print_table, service_command
+
+if TYPE_CHECKING:
+    from forewarn.cli.client import Client
 
 
 @click.group()
@@ -22,14 +24,14 @@ def command() -> None:
 
 @command.command("list")
 @service_command
-def list_groups(data: str | None, as_json: bool) -> None:
+def list_groups(client: Client, as_json: bool) -> None:
     """The declared groups, and their policy.
 
     \b
     Example:
       forewarn group list
     """
-    answer = Client(data).get("groups")
+    answer = client.all("groups")
     if as_json:
         print_json(answer)
         return
@@ -42,7 +44,7 @@ def list_groups(data: str | None, as_json: bool) -> None:
             group["terminate_notice"] or "",
             "; ".join(group["windows"]),
         )
-        for group in answer["groups"]
+        for group in by_name(answer["groups"])
     )
     columns = ("group", "kind", "VMs", "auto approve", "terminate notice", "windows")
     print_table(columns, rows, "No groups are declared: each VM is one of its own.")
@@ -51,14 +53,14 @@ def list_groups(data: str | None, as_json: bool) -> None:
 @command.command()
 @click.argument("name")
 @service_command
-def show(name: str, data: str | None, as_json: bool) -> None:
+def show(name: str, client: Client, as_json: bool) -> None:
     """One group, and its policy.
 
     \b
     Example:
       forewarn group show web
     """
-    _print(Client(data).get("groups", name), as_json)
+    _print(client.get("groups", name), as_json)
 
 
 @command.command()
@@ -76,7 +78,7 @@ def policy(
     terminate_notice: str | None,
     windows: tuple[str, ...],
     no_windows: bool,
-    data: str | None,
+    client: Client,
     as_json: bool,
 ) -> None:
     """Change a group's policy. It lasts until a fleet file is applied.
@@ -97,7 +99,7 @@ def policy(
         body["windows"] = list(windows)
     if not body:
         raise click.UsageError("Say what to change: --auto-approve, --terminate-notice, --window or --no-windows.")
-    _print(Client(data).post("groups", name, "policy", body=body), as_json)
+    _print(client.post("groups", name, "policy", body=body), as_json)
 
 
 def _print(group: dict[str, Any], as_json: bool) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forewarn.cli.asking import ask, asking_command, confirm, impact_options
-from forewarn.cli.client import Client
-from forewarn.cli.show import names, print_facts, print_json, print_table, service_command
+from forewarn.cli.show import by_name, names, print_facts, print_json, print_table, service_command
+
+if TYPE_CHECKING:
+    from forewarn.cli.client import Client
 
 
 @click.group()
@@ -23,14 +25,14 @@ def command() -> None:
 
 @command.command("list")
 @service_command
-def list_hosts(data: str | None, as_json: bool) -> None:
+def list_hosts(client: Client, as_json: bool) -> None:
     """All hosts: whether they are in use, and what is on them.
 
     \b
     Example:
       forewarn host list
     """
-    answer = Client(data).get("hosts")
+    answer = client.all("hosts")
     if as_json:
         print_json(answer)
         return
@@ -42,7 +44,7 @@ def list_hosts(data: str | None, as_json: bool) -> None:
             names(host["vms"]),
             names([operation["cause"] for operation in host["operations"]], 2),
         )
-        for host in answer["hosts"]
+        for host in by_name(answer["hosts"])
     )
     print_table(("host", "state", "VMs", "which", "work"), rows, "The fleet has no hosts.")
 
@@ -54,14 +56,14 @@ def _state(host: dict[str, Any]) -> str:
 @command.command()
 @click.argument("name")
 @service_command
-def show(name: str, data: str | None, as_json: bool) -> None:
+def show(name: str, client: Client, as_json: bool) -> None:
     """One host: its state, the VMs on it, and the work announced or under way.
 
     \b
     Example:
       forewarn host show rack-1-a
     """
-    host = Client(data).get("hosts", name)
+    host = client.get("hosts", name)
     if as_json:
         print_json(host)
         return
@@ -153,14 +155,14 @@ def fail(name: str, outcome: str, yes: bool, **options: Any) -> None:
 @click.argument("name")
 @click.option("--dry-run", is_flag=True, help="Only say what would be withdrawn; change nothing.")
 @service_command
-def return_host(name: str, dry_run: bool, data: str | None, as_json: bool) -> None:
+def return_host(name: str, dry_run: bool, client: Client, as_json: bool) -> None:
     """A host is well again: it is used, and nobody is moved away from it any more.
 
     \b
     Example:
       forewarn host return rack-1-a
     """
-    host = Client(data).post("hosts", name, "return", body={"dry_run": dry_run})
+    host = client.post("hosts", name, "return", body={"dry_run": dry_run})
     if as_json:
         print_json(host)
         return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.client import Client
 from forewarn.cli.show import names, print_facts, print_json, print_table, service_command, short_ids, when
+
+if TYPE_CHECKING:
+    from forewarn.cli.client import Client
 
 
 @click.group()
@@ -25,15 +27,14 @@ def command() -> None:
 @command.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also those that are over.")
 @service_command
-def list_operations(everything: bool, data: str | None, as_json: bool) -> None:
+def list_operations(everything: bool, client: Client, as_json: bool) -> None:
     """What is asked for and not yet over.
 
     \b
     Example:
       forewarn operation list
     """
-    client = Client(data)
-    answer = client.get("operations", all="true") if everything else client.get("operations")
+    answer = client.all("operations", all="true") if everything else client.all("operations")
     if as_json:
         print_json(answer)
         return
@@ -58,28 +59,26 @@ def list_operations(everything: bool, data: str | None, as_json: bool) -> None:
 @command.command()
 @click.argument("operation_id", metavar="ID")
 @service_command
-def show(operation_id: str, data: str | None, as_json: bool) -> None:
+def show(operation_id: str, client: Client, as_json: bool) -> None:
     """One operation, live or over, with its events.
 
     \b
     Example:
       forewarn operation show 4caea225
     """
-    client = Client(data)
     _print(client, client.get("operations", operation_id), as_json)
 
 
 @command.command()
 @click.argument("operation_id", metavar="ID")
 @service_command
-def done(operation_id: str, data: str | None, as_json: bool) -> None:
+def done(operation_id: str, client: Client, as_json: bool) -> None:
     """The work is done and all is well: the events disappear.
 
     \b
     Example:
       forewarn operation done 4caea225
     """
-    client = Client(data)
     _print(client, client.post("operations", operation_id, "done"), as_json)
 
 
@@ -87,28 +86,26 @@ def done(operation_id: str, data: str | None, as_json: bool) -> None:
 @click.argument("operation_id", metavar="ID")
 @click.option("--why", metavar="TEXT", default="", help="What went wrong, for history.")
 @service_command
-def failed(operation_id: str, why: str, data: str | None, as_json: bool) -> None:
+def failed(operation_id: str, why: str, client: Client, as_json: bool) -> None:
     """The work could not be done: the events disappear, and a rollout that it belongs to stops.
 
     \b
     Example:
       forewarn operation failed 4caea225 --why "the host does not come back"
     """
-    client = Client(data)
     _print(client, client.post("operations", operation_id, "failed", body={"why": why}), as_json)
 
 
 @command.command()
 @click.argument("operation_id", metavar="ID")
 @service_command
-def cancel(operation_id: str, data: str | None, as_json: bool) -> None:
+def cancel(operation_id: str, client: Client, as_json: bool) -> None:
     """Withdraw an operation that has not started, with all its events.
 
     \b
     Example:
       forewarn operation cancel 4caea225
     """
-    client = Client(data)
     _print(client, client.post("operations", operation_id, "cancel"), as_json)
 
 

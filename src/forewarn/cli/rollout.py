@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forewarn.cli.asking import acting_command, asking_command, confirm, impact_options, terms_asked
-from forewarn.cli.client import Client
 from forewarn.cli.rollout_show import print_plan, print_rollout, print_rollouts
 from forewarn.cli.show import names, print_json, service_command
 from forewarn.cli.waiting import wait_for_rollout
+
+if TYPE_CHECKING:
+    from forewarn.cli.client import Client
 
 
 @click.group()
@@ -42,7 +44,7 @@ def start(patterns: tuple[str, ...], yes: bool, impact: str, **options: Any) -> 
     Example:
       forewarn rollout start --hosts 'rack-1-*' --impact freeze --duration 9s
     """
-    client = Client(options["data"])
+    client = options["client"]
     body = {"hosts": patterns, "type": impact, **terms_asked(options)}
     body |= {name: options[name] for name in ("duration", "budget", "pause", "health_time")}
     if options["dry_run"]:
@@ -67,15 +69,14 @@ def _show(client: Client, rollout_id: str, options: dict[str, Any], *, announce:
 @command.command("list")
 @click.option("--all", "everything", is_flag=True, help="Also those that are over.")
 @service_command
-def list_rollouts(everything: bool, data: str | None, as_json: bool) -> None:
+def list_rollouts(everything: bool, client: Client, as_json: bool) -> None:
     """Rollouts under way, and how far they are.
 
     \b
     Example:
       forewarn rollout list --all
     """
-    client = Client(data)
-    answer = client.get("rollouts", all="true") if everything else client.get("rollouts")
+    answer = client.all("rollouts", all="true") if everything else client.all("rollouts")
     if as_json:
         print_json(answer)
         return
@@ -87,14 +88,13 @@ def list_rollouts(everything: bool, data: str | None, as_json: bool) -> None:
 @click.argument("rollout_id", metavar="ID")
 @click.option("--plan", is_flag=True, help="The waves still to come, as the fleet is now.")
 @service_command
-def show(rollout_id: str, plan: bool, data: str | None, as_json: bool) -> None:
+def show(rollout_id: str, plan: bool, client: Client, as_json: bool) -> None:
     """One rollout: what is done, under way, left out and still to come.
 
     \b
     Example:
       forewarn rollout show 4caea225 --plan
     """
-    client = Client(data)
     found = client.get("rollouts", rollout_id, "plan") if plan else client.get("rollouts", rollout_id)
     if as_json:
         print_json(found)
@@ -143,7 +143,7 @@ def cancel(rollout_id: str, **options: Any) -> None:
 
 
 def _turn(rollout_id: str, verb: str, options: dict[str, Any]) -> None:
-    client = Client(options["data"])
+    client = options["client"]
     rollout = client.post("rollouts", rollout_id, verb, body={"dry_run": options["dry_run"]})
     if not options["dry_run"]:
         if verb == "cancel":

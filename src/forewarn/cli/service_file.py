@@ -1,4 +1,4 @@
-"""The file by which the command line finds the local service: its address and its token, for the owner alone."""
+"""The files by which the command line finds the local service and gets in: for the owner alone."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from forewarn.settings import MEMORY, user_data_folder
 FILE = "service.json"
 MEMORY_FILE = "service-in-memory.json"
 """A service that keeps nothing has no folder: it leaves word in the user's, beside that of the one that has."""
+TOKEN_FILE = "admin-token"  # noqa: S105 - where it is, not what it is
+MEMORY_TOKEN_FILE = "admin-token-in-memory"  # noqa: S105
 
 
 class Found(NamedTuple):
@@ -20,8 +22,10 @@ class Found(NamedTuple):
 
     control: str
     metadata: str
-    token: str
+    token_file: str
     pid: int
+    certificate: str = ""
+    """The file with the certificate of the control API, where it has one."""
 
 
 def path_for(data: str) -> Path:
@@ -29,15 +33,36 @@ def path_for(data: str) -> Path:
     return user_data_folder() / MEMORY_FILE if data == MEMORY else Path(data) / FILE
 
 
+def token_path(data: str) -> Path:
+    """Where the service over this data leaves its first token."""
+    return user_data_folder() / MEMORY_TOKEN_FILE if data == MEMORY else Path(data) / TOKEN_FILE
+
+
+def read_token(data: str) -> str:
+    """The token that was left there; empty: none."""
+    try:
+        return token_path(data).read_text("utf-8").strip()
+    except (OSError, UnicodeError):
+        return ""
+
+
+def write_token(data: str, token: str) -> None:
+    _write(token_path(data), f"{token}\n")
+
+
 def write(data: str, found: Found) -> None:
-    """Leave word. Written whole under another name first: a reader never sees half of it."""
-    path = path_for(data)
+    """Leave word."""
+    _write(path_for(data), json.dumps(found._asdict()))
+
+
+def _write(path: Path, text: str) -> None:
+    """Written whole under another name first: a reader never sees half of it, and nobody else may read it."""
     unfinished = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         unfinished.unlink(missing_ok=True)
         with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(found._asdict(), file)
+            file.write(text)
         unfinished.replace(path)
     except OSError as error:
         raise NotPermitted(action="write", path=path, problem=error.strerror, flag="--data") from error

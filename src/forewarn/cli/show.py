@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from datetime import datetime
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,21 +14,42 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from forewarn.cli.client import Client
 from forewarn.core.durations import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+_PARTS = re.compile(r"([0-9]+)").split
 
 _PIPED_WIDTH = 240
 """Where nobody looks at a screen, nothing is cut to fit one."""
 
 
 def service_command(function: Callable[..., None]) -> Callable[..., None]:
-    """The options of every command that asks a running service."""
-    function = click.option("--json", "as_json", is_flag=True, help="Print the service's answer as JSON.")(function)
-    return click.option("--data", metavar="DIR", help="The data folder of the service to ask.  [env: FOREWARN_DATA]")(
-        function
+    """The options of every command that asks a running service; the command is given a client for it."""
+
+    @wraps(function)
+    def with_client(data: str | None, server: str | None, token_file: str | None, **options: Any) -> None:
+        function(client=Client(data, server, token_file), **options)
+
+    json_option = click.option("--json", "as_json", is_flag=True, help="Print the service's answer as JSON.")
+    data_option = click.option(
+        "--data", metavar="DIR", help="The data folder of the service to ask.  [env: FOREWARN_DATA]"
     )
+    server_option = click.option(
+        "--server",
+        metavar="URL",
+        envvar="FOREWARN_SERVER",
+        help="A service elsewhere, by its control address.  [env: FOREWARN_SERVER]",
+    )
+    token_option = click.option(
+        "--token-file",
+        metavar="FILE",
+        envvar="FOREWARN_TOKEN_FILE",
+        help="The file with the token to use.  [env: FOREWARN_TOKEN_FILE]",
+    )
+    return data_option(server_option(token_option(json_option(with_client))))
 
 
 def print_json(value: Any) -> None:
@@ -82,6 +105,13 @@ def short_ids(ids: list[str]) -> dict[str, str]:
     while len({found[:length] for found in ids}) < len(set(ids)):
         length += 1
     return {found: found[:length] for found in ids}
+
+
+def by_name(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """In the order in which a person counts: web-2 comes before web-10."""
+    return sorted(
+        found, key=lambda each: [(int(part) if part.isdecimal() else 0, part) for part in _PARTS(each["name"])]
+    )
 
 
 def names(found: list[str], most: int = 5) -> str:

@@ -7,13 +7,13 @@ import gc
 import logging
 import os
 import resource
-import secrets
 import shlex
 import shutil
 import signal
 import socket
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from forewarn.cli.settings import resolve_settings, setting_options
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.core.causes import CAUSES
 from forewarn.core.fleet import VM, Fleet, own_host
+from forewarn.core.records import ENGINE
 from forewarn.core.terms import Terms
 from forewarn.engine import Engine, Published
 from forewarn.errors import BadSetting
@@ -37,10 +38,10 @@ from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.server.callers import Callers
 from forewarn.server.control import Control, control_app
 from forewarn.server.fastlane import Lane
+from forewarn.server.first_token import leave_admin_token
 from forewarn.server.fleet_control import applied_before, apply_fleet
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
 from forewarn.server.metadata import Metadata, Rules
-from forewarn.server.operation_control import OPERATOR
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
 from forewarn.settings import MEMORY
@@ -160,21 +161,21 @@ class Service:
         lane = Lane(self.engine, callers, pages, stamp, versions, limited=limited, fast=values["fast_lane"])
         self.metadata = MetadataServer(app, open_socket(values["metadata"]), lane)
         self.engine.subscribe(self._on_published)
-        self._token = secrets.token_urlsafe(32)
         control = Control(self.engine, self.metadata, preview_versions=rules.preview_versions)
-        self.control = Server(control_app(control, self._token), open_socket(values["control"]))
+        self.control = Server(control_app(self.engine, control), open_socket(values["control"]))
 
     async def start(self) -> None:
         await self.engine.start()
         await self.metadata.start()
         await self._prepare_fleet()
+        await self._leave_token()
         await self.control.start()
         service_file.write(
             self._data,
             service_file.Found(
                 control=f"http://{address_of(self.control.listener)}",
                 metadata=f"http://{address_of(self.metadata.listener)}",
-                token=self._token,
+                token_file=str(service_file.token_path(self._data).absolute()),
                 pid=os.getpid(),
             ),
         )
@@ -183,6 +184,10 @@ class Service:
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
+
+    async def _leave_token(self) -> None:
+        left = service_file.read_token(self._data)
+        await leave_admin_token(self.engine, left, partial(service_file.write_token, self._data))
 
     async def stop(self) -> None:
         """Answer what is under way, also what is held back, then stop."""
@@ -201,10 +206,10 @@ class Service:
         if source:
             text, path = read_fleet_file(source), full_path(source)
             if not applied_before(self.engine, text, path):
-                await apply_fleet(self.engine, self.metadata, text, source, OPERATOR, path=path, force=False)
+                await apply_fleet(self.engine, self.metadata, text, source, ENGINE, path=path, force=False)
                 return
         elif not self.engine.fleet.vms:
-            await self.engine.apply_fleet(_this_machine(), OPERATOR, why="no fleet file: this machine alone")
+            await self.engine.apply_fleet(_this_machine(), ENGINE, why="no fleet file: this machine alone")
         fleet = self.engine.fleet
         await self.metadata.listen(fleet, self.metadata.reserve(fleet))
 

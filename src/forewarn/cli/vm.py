@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from forewarn.cli.asking import ask, asking_command, confirm
-from forewarn.cli.client import Client
-from forewarn.cli.show import how_long_ago, print_facts, print_json, print_table, service_command, when
+from forewarn.cli.show import by_name, how_long_ago, print_facts, print_json, print_table, service_command, when
+
+if TYPE_CHECKING:
+    from forewarn.cli.client import Client
 
 
 @click.group()
@@ -24,15 +26,14 @@ def command() -> None:
 
 @command.command("list")
 @service_command
-def list_vms(data: str | None, as_json: bool) -> None:
+def list_vms(client: Client, as_json: bool) -> None:
     """All VMs, and whether they listen.
 
     \b
     Example:
       forewarn vm list
     """
-    client = Client(data)
-    answer = client.get("vms")
+    answer = client.all("vms")
     if as_json:
         print_json(answer)
         return
@@ -47,7 +48,7 @@ def list_vms(data: str | None, as_json: bool) -> None:
             _listening(vm, now) if vm["state"] == "running" else vm["state"],
             str(len(vm["events"]) or ""),
         )
-        for vm in answer["vms"]
+        for vm in by_name(answer["vms"])
     )
     print_table(("VM", "group", "host", "UD/FD", "asks from", "listening", "events"), rows, "The fleet has no VMs.")
 
@@ -69,14 +70,13 @@ def _hearing(vm: dict[str, Any], now: str) -> str:
 @command.command()
 @click.argument("name")
 @service_command
-def show(name: str, data: str | None, as_json: bool) -> None:
+def show(name: str, client: Client, as_json: bool) -> None:
     """One VM, with the events that name it.
 
     \b
     Example:
       forewarn vm show web-0
     """
-    client = Client(data)
     vm = client.get("vms", name)
     if as_json:
         print_json(vm)
@@ -214,7 +214,7 @@ def start(names: tuple[str, ...], **options: Any) -> None:
 @click.argument("name")
 @click.option("--api-version", metavar="V", help="As this api-version shows it; default: the newest.")
 @service_command
-def document(name: str, api_version: str | None, data: str | None, as_json: bool) -> None:
+def document(name: str, api_version: str | None, client: Client, as_json: bool) -> None:
     """Exactly the bytes that the VM would get: JSON already. Reading them does not count as the VM asking.
 
     \b
@@ -222,6 +222,6 @@ def document(name: str, api_version: str | None, data: str | None, as_json: bool
       forewarn vm document web-0 --api-version 2019-08-01
     """
     query = {"api-version": api_version} if api_version else {}
-    body = Client(data).raw("GET", ("vms", name, "document"), query)
+    body = client.raw("GET", ("vms", name, "document"), query)
     sys.stdout.buffer.write(body)
     sys.stdout.buffer.flush()

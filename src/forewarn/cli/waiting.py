@@ -57,7 +57,7 @@ def wait_for_operations(client: Client, ids: list[str], *, quiet: bool = False) 
 
     def look() -> State:
         now = client.get("clock")["now"]
-        live = {operation["id"]: operation for operation in client.get("operations")["operations"]}
+        live = {operation["id"]: operation for operation in client.get("operations", limit="1000")["operations"]}
         for operation_id in ids:
             if operation_id not in live and operation_id not in ended:  # a long list of live ones is cut
                 found = client.get("operations", operation_id)
@@ -83,7 +83,7 @@ def wait_for_rollout(client: Client, rollout_id: str, *, quiet: bool = False) ->
             f"{count} {word.replace('_', ' ')}" for word, count in counts.items() if count
         )
         rows = [Row(rollout_id, f"rollout {rollout_id[:8]}", state, _until("next wave", last["next_at"], now))]
-        live = {operation["id"]: operation for operation in client.get("operations")["operations"]}
+        live = {operation["id"]: operation for operation in client.get("operations", limit="1000")["operations"]}
         rows += [_row(live[found["operation"]], now) for found in last["under_way"] if found["operation"] in live]
         return State(rows, over=last["stage"] in _OVER)
 

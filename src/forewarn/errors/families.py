@@ -28,6 +28,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 class ForewarnError(Exception):
     """Forewarn could not do that."""
 
+    member = ""
+    """Which member of a request it is about, where it is always the same."""
+
     def __init__(self, **fields: object) -> None:
         self.fields = fields
         super().__init__(cleandoc(type(self).__doc__ or "").replace("\n", " ").format(**fields))

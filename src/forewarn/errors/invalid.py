@@ -41,18 +41,37 @@ class BadRequestBody(Invalid):
     """{pointer}: {problem}"""
 
     pointer: str
+    valid: object
+    """What would be right there: a list of values, or words; None: the problem says it."""
 
-    def __init__(self, *, pointer: str, problem: str) -> None:
+    def __init__(self, *, pointer: str, problem: str, valid: object = None) -> None:
         self.pointer = pointer
+        self.valid = valid
         super().__init__(pointer=pointer or "the body", problem=problem)
+
+
+class BadParameter(Invalid):
+    """{parameter}: {problem}"""
+
+    parameter: str
+    valid: object
+
+    def __init__(self, *, parameter: str, problem: str, valid: object) -> None:
+        self.parameter = parameter
+        self.valid = valid
+        super().__init__(parameter=parameter, problem=problem)
 
 
 class UnknownCause(Invalid):
     """{name!r} is not a cause. Known are: {known}.{hint}"""
 
+    member = "cause"
+
 
 class NothingToDo(Invalid):
     """The operation names no VM. Name at least one."""
+
+    member = "vms"
 
 
 class TooMany(Invalid):
@@ -66,10 +85,14 @@ class BadOption(Invalid):
 class NoSuchHosts(Invalid):
     """No host matches {pattern!r}.{hint} See them with: forewarn host list"""
 
+    member = "hosts"
+
 
 class NotSpot(Invalid):
     """{vm} is not a Spot VM (its priority is {priority}): only Spot VMs are evicted, or advised to move on. Give it
     priority = "spot" in the fleet file."""
+
+    member = "vms"
 
 
 class NoTerminateNotice(Invalid):

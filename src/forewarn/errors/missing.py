@@ -8,9 +8,13 @@ from forewarn.errors.families import NotFound
 class UnknownVM(NotFound):
     """There is no VM {name!r}.{hint}"""
 
+    member = "vms"
+
 
 class UnknownHost(NotFound):
     """There is no host {name!r}.{hint}"""
+
+    member = "host"
 
 
 class Unknown(NotFound):

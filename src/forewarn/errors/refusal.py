@@ -6,8 +6,16 @@ from forewarn.errors.families import Forbidden, Unavailable
 
 
 class BadToken(Forbidden):
-    """This needs a valid token: send the header 'Authorization: Bearer <token>' with the token from the
-    service's data folder."""
+    """This needs a valid token: send the header 'Authorization: Bearer <token>'. The first is in the file
+    admin-token of the service's data folder; others are made with: forewarn token create"""
+
+
+class NotForRole(Forbidden):
+    """A token of role {role} is not enough here ({what}): that is for {needed}."""
+
+
+class NoToken(Forbidden):
+    """There is no token for the service at {url}: {problem} Name a file that has one with --token-file."""
 
 
 class NotPermitted(Forbidden):

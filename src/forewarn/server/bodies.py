@@ -1,46 +1,27 @@
-"""Bodies of the control API: read with a bound, written a part at a time."""
+"""Bodies of requests to the control API: read with a bound, each member with its type."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any
-
-from starlette.responses import Response, StreamingResponse
 
 from forewarn.core.durations import parse_duration
 from forewarn.errors import BadDuration, BadRequestBody, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import Sequence
 
     from starlette.requests import Request
 
 LARGEST_OBJECT = 1_048_576
 LARGEST_FLEET = 256 * 1_048_576
+LARGEST_NUMBER = 1_000_000_000
 FURTHEST = timedelta(days=3660)
 """How far from now a moment may be."""
-PART = 100
-"""How many things of a list are written at once."""
-
-
-def stream_list(name: str, found: Iterable[dict[str, Any]]) -> Response:
-    """A list of any length, a part at a time, so that polls are answered in between."""
-    items = iter(found)
-
-    async def parts() -> AsyncIterator[bytes]:
-        yield f'{{"{name}":['.encode()
-        separator = b""
-        while part := list(islice(items, PART)):
-            yield separator + json.dumps(part, separators=(",", ":"), ensure_ascii=False)[1:-1].encode()
-            separator = b","
-            await asyncio.sleep(0)
-        yield b"]}"
-
-    return StreamingResponse(parts(), media_type="application/json")
+A_LENGTH = "a length of time, like 90s, 14m50s, 2h or 7d"
+A_MOMENT = "a moment like 2026-11-20T02:00:00Z, or from now on, like 2h"
 
 
 async def read_body(request: Request, most: int) -> bytes:
@@ -52,24 +33,34 @@ async def read_body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-async def read_fields(request: Request, known: Sequence[str]) -> Fields:
-    """The members of a request's object; an empty body has none."""
-    if request.headers.get("content-length") == "0":
-        return Fields({}, known)
-    return Fields(await read_object(request), known)
+async def read_fields(request: Request) -> Fields:
+    """The members of a request's object, of those that its endpoint knows; an empty body has none."""
+    known = [field.name for field in request.state.endpoint.body]
+    values = await _read_object(request)
+    request.state.body = values
+    fields = Fields(values, known)
+    for field in request.state.endpoint.body:
+        if field.required and field.name not in fields:
+            problem = f"must be given: {field.help[0].lower()}{field.help[1:]}"
+            raise BadRequestBody(pointer=f"/{field.name}", problem=problem, valid=field.schema.get("enum"))
+    return fields
 
 
-async def read_object(request: Request) -> dict[str, Any]:
+async def _read_object(request: Request) -> dict[str, Any]:
     body = await read_body(request, LARGEST_OBJECT)
+    if not body:
+        return {}
     try:
         parsed = json.loads(body)
         json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair can be written, but is no text
     except UnicodeEncodeError as error:
-        raise BadRequestBody(pointer="", problem="has a string that is not Unicode text") from error
+        raise BadRequestBody(
+            pointer="", problem="has a string that is not Unicode text", valid="Unicode text"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise BadRequestBody(pointer="", problem="is not JSON") from error
+        raise BadRequestBody(pointer="", problem="is not JSON", valid="a JSON object") from error
     if not isinstance(parsed, dict):
-        raise BadRequestBody(pointer="", problem="is not a JSON object")
+        raise BadRequestBody(pointer="", problem="is not a JSON object", valid="a JSON object")
     return parsed
 
 
@@ -77,40 +68,42 @@ class Fields:
     """The members of a request's object, each read with its type; what is not known is refused."""
 
     def __init__(self, values: dict[str, Any], known: Sequence[str]) -> None:
-        self._values = values
+        self.values = values
         for name in values:
             if name not in known:
-                raise BadRequestBody(pointer=f"/{name}", problem=f"is not known here.{nearest(name, known)}")
+                problem = f"is not known here.{nearest(name, known)}"
+                raise BadRequestBody(pointer=f"/{_escaped(name)}", problem=problem, valid=list(known))
 
     def __contains__(self, name: str) -> bool:
-        return self._values.get(name) is not None
+        return self.values.get(name) is not None
 
     def text(self, name: str, default: str = "") -> str:
-        value = self._values.get(name)
+        value = self.values.get(name)
         if value is not None and not isinstance(value, str):
-            raise BadRequestBody(pointer=f"/{name}", problem="must be a string")
+            raise BadRequestBody(pointer=f"/{name}", problem="must be a string", valid="a string")
         return default if value is None else value
 
     def texts(self, name: str) -> tuple[str, ...]:
-        values = self._values.get(name)
+        values = self.values.get(name)
         if values is None:
             return ()
         if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise BadRequestBody(pointer=f"/{name}", problem="must be a list of strings")
+            raise BadRequestBody(pointer=f"/{name}", problem="must be a list of strings", valid="a list of strings")
         return tuple(values)
 
     def flag(self, name: str) -> bool:
-        value = self._values.get(name)
+        value = self.values.get(name)
         if value is not None and not isinstance(value, bool):
-            raise BadRequestBody(pointer=f"/{name}", problem="must be true or false")
+            raise BadRequestBody(pointer=f"/{name}", problem="must be true or false", valid=[True, False])
         return bool(value)
 
     def number(self, name: str, default: int) -> int:
-        value = self._values.get(name)
+        value = self.values.get(name)
         if value is None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise BadRequestBody(pointer=f"/{name}", problem="must be a whole number")
+        if not isinstance(value, int) or isinstance(value, bool) or abs(value) > LARGEST_NUMBER:
+            valid = f"a whole number up to {LARGEST_NUMBER}"
+            raise BadRequestBody(pointer=f"/{name}", problem=f"must be {valid}", valid=valid)
         return value
 
     def length(self, name: str) -> timedelta | None:
@@ -121,7 +114,7 @@ class Fields:
         try:
             return parse_duration(text)
         except BadDuration as error:
-            raise BadRequestBody(pointer=f"/{name}", problem=str(error)) from error
+            raise BadRequestBody(pointer=f"/{name}", problem=str(error), valid=A_LENGTH) from error
 
     def moment(self, name: str, now: datetime) -> datetime | None:
         """A moment, or how long it is until then."""
@@ -135,16 +128,14 @@ class Fields:
             moment = datetime.fromisoformat(text)
             moment = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
         except (ValueError, OverflowError):
-            problem = f"{text!r} is no moment. Write it like 2026-11-20T02:00:00Z, or from now on, like 2h"
-            raise BadRequestBody(pointer=f"/{name}", problem=problem) from None
+            problem = f"{text!r} is no moment. Write {A_MOMENT}"
+            raise BadRequestBody(pointer=f"/{name}", problem=problem, valid=A_MOMENT) from None
         if abs(moment - now) > FURTHEST:
             problem = f"{text!r} is too far away: write a moment within {FURTHEST.days} days"
-            raise BadRequestBody(pointer=f"/{name}", problem=problem)
+            raise BadRequestBody(pointer=f"/{name}", problem=problem, valid=A_MOMENT)
         return moment
 
 
-def text_of(body: dict[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str):
-        raise BadRequestBody(pointer=f"/{name}", problem="must be a string")
-    return value
+def _escaped(name: str) -> str:
+    """As a JSON pointer writes it (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")

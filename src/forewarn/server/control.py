@@ -1,85 +1,129 @@
-"""/v1: the control API, what the command line talks to."""
+"""/v1: the control API, what the command line and other programs talk to."""
 
 from __future__ import annotations
 
-import hmac
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from forewarn import __version__
-from forewarn.core.durations import parse_duration, to_text
-from forewarn.errors import BadToken, UnknownVersion
-from forewarn.server.bodies import LARGEST_FLEET, read_body, read_object, stream_list, text_of
+from forewarn.core.access import Role
+from forewarn.core.durations import to_text
+from forewarn.errors import BadRequestBody, UnknownVersion
+from forewarn.server.bodies import A_LENGTH, LARGEST_FLEET, read_body, read_fields
+from forewarn.server.endpoints import Endpoint, caller, routes
+from forewarn.server.event_control import EventControl
 from forewarn.server.fleet_control import apply_fleet
+from forewarn.server.gate import Gate
 from forewarn.server.host_control import HostControl
-from forewarn.server.operation_control import OPERATOR, OperationControl
-from forewarn.server.problems import HANDLERS, problem
+from forewarn.server.openapi import describe
+from forewarn.server.operation_control import OperationControl
+from forewarn.server.paging import PAGING, Names, page_of_names
+from forewarn.server.problems import HANDLERS
+from forewarn.server.queries import Query
 from forewarn.server.rollout_control import RolloutControl
+from forewarn.server.token_control import TokenControl
 from forewarn.wire import control as shapes
 from forewarn.wire.answer import JSON
 from forewarn.wire.document import render
+from forewarn.wire.schema import FLAG, LENGTH, TEXT, Field, choice, ref
+from forewarn.wire.shapes_schema import page_schema
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
     from forewarn.engine import Engine
     from forewarn.server.listeners import MetadataServer
 
+TOML = "application/toml"
+
 
 class Control:
-    """The routes, over one engine."""
+    """Every endpoint, over one engine."""
 
     def __init__(self, engine: Engine, metadata: MetadataServer, *, preview_versions: bool) -> None:
         self._engine = engine
         self._metadata = metadata
         self._versions = available_versions(preview=preview_versions)
+        self._vm_names = Names(engine, lambda fleet: fleet.vms)
 
-    def routes(self) -> list[Route]:
-        """Every path of the API."""
+    @cached_property
+    def endpoints(self) -> list[Endpoint]:
+        """All that can be asked."""
+        vm, clock = ref("VM"), ref("Clock")
+        version = Field("api-version", choice(*self._versions), "As which version; the newest if it is not said.")
         return [
-            Route("/healthz", self.health),
-            Route("/v1/fleet", self.fleet),
-            Route("/v1/fleet", self.replace_fleet, methods=["PUT"]),
-            Route("/v1/vms", self.vms),
-            Route("/v1/vms/{name}", self.vm),
-            Route("/v1/vms/{name}/document", self.document),
-            Route("/v1/clock", self.clock),
-            Route("/v1/clock/advance", self.advance, methods=["POST"]),
-            *OperationControl(self._engine).routes(),
-            *HostControl(self._engine).routes(),
-            *RolloutControl(self._engine).routes(),
+            Endpoint("GET", "/healthz", self.health, "See whether the service runs.", ref("Health"), role=None),
+            Endpoint("GET", "/v1/openapi.json", self.openapi, "See this description.", {"type": "object"}, tenant=True),
+            Endpoint("GET", "/v1/fleet", self.fleet, "See how large the fleet is.", ref("Fleet")),
+            Endpoint(
+                "PUT",
+                "/v1/fleet",
+                self.replace_fleet,
+                "Apply a fleet file.",
+                ref("FleetChange"),
+                Role.ADMIN,
+                query=(
+                    Field("source", TEXT, "What messages call the file."),
+                    Field("path", TEXT, "Where it is: a start with it then knows that it was applied."),
+                    Field("force", FLAG, "End the events of VMs that leave or change group."),
+                ),
+                body=(),
+                body_type=TOML,
+            ),
+            Endpoint("GET", "/v1/vms", self.vms, "List VMs.", page_schema("vms", "VM"), query=PAGING),
+            Endpoint("GET", "/v1/vms/{name}", self.vm, "See a VM.", vm),
+            Endpoint(
+                "GET",
+                "/v1/vms/{name}/document",
+                self.document,
+                "See what a VM is told, as it is told.",
+                ref("Document"),
+                query=(version,),
+            ),
+            Endpoint("GET", "/v1/clock", self.clock, "See what time it is for the service.", clock, tenant=True),
+            Endpoint(
+                "POST",
+                "/v1/clock/advance",
+                self.advance,
+                "Move a virtual clock on.",
+                clock,
+                Role.OPERATOR,
+                body=(Field("by", LENGTH, "How far.", required=True),),
+            ),
+            *OperationControl(self._engine).endpoints(),
+            *EventControl(self._engine).endpoints(),
+            *HostControl(self._engine).endpoints(),
+            *RolloutControl(self._engine).endpoints(),
+            *TokenControl(self._engine).endpoints(),
         ]
 
     async def health(self, _: Request) -> Response:
         return JSONResponse({"status": "ok", "version": __version__})
 
+    async def openapi(self, _: Request) -> Response:
+        return JSONResponse(describe(self.endpoints))
+
     # --- Fleet ------------------------------------------------------------------------------------
 
     async def fleet(self, _: Request) -> Response:
         fleet = self._engine.fleet
-        return JSONResponse(
-            {
-                "vms": len(fleet.vms),
-                "groups": [shapes.group_shape(group, len(fleet.members(name))) for name, group in fleet.groups.items()],
-                "hosts": [{"name": name, "vms": list(fleet.on_host(name))} for name in fleet.hosts],
-            }
-        )
+        return JSONResponse({"vms": len(fleet.vms), "groups": len(fleet.groups), "hosts": len(fleet.hosts)})
 
     async def replace_fleet(self, request: Request) -> Response:
-        source = request.query_params.get("source", "the fleet file")
-        force = request.query_params.get("force", "false") == "true"
+        query = Query(request)
+        source, path, force = query.text("source", "the fleet file"), query.text("path"), query.flag("force")
         text = (await read_body(request, LARGEST_FLEET)).decode("utf-8", errors="replace")
-        path = request.query_params.get("path", "")
-        change = await apply_fleet(self._engine, self._metadata, text, source, OPERATOR, path=path, force=force)
+        by = caller(request).name
+        change = await apply_fleet(self._engine, self._metadata, text, source, by, path=path, force=force)
         return JSONResponse(shapes.fleet_change_shape(change))
 
-    async def vms(self, _: Request) -> Response:
-        return stream_list("vms", map(self._vm, list(self._engine.fleet.vms)))
+    async def vms(self, request: Request) -> Response:
+        return page_of_names(request, "vms", self._vm_names(), self._vm)
 
     async def vm(self, request: Request) -> Response:
         return JSONResponse(self._vm(request.path_params["name"]))
@@ -92,7 +136,7 @@ class Control:
 
     async def document(self, request: Request) -> Response:
         vm = self._engine.fleet.vm(request.path_params["name"])
-        asked = request.query_params.get("api-version", max(self._versions))
+        asked = Query(request).text("api-version", max(self._versions))
         if asked not in self._versions:
             raise UnknownVersion(version=asked, known=", ".join(self._versions))
         kind = self._engine.fleet.group(vm.group).kind
@@ -104,8 +148,9 @@ class Control:
         return JSONResponse(self._clock())
 
     async def advance(self, request: Request) -> Response:
-        body = await read_object(request)
-        length = parse_duration(text_of(body, "by"))
+        length = (await read_fields(request)).length("by")
+        if length is None:
+            raise BadRequestBody(pointer="/by", problem=f"must be {A_LENGTH}", valid=A_LENGTH)
         await self._engine.advance(length)
         return JSONResponse(self._clock())
 
@@ -118,23 +163,6 @@ class Control:
         }
 
 
-def control_app(control: Control, token: str) -> ASGIApp:
+def control_app(engine: Engine, control: Control) -> ASGIApp:
     """The application: token first, then the routes; every error as a problem (RFC 9457)."""
-    app = Starlette(
-        routes=control.routes(),
-        exception_handlers=HANDLERS,
-    )
-
-    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] != "/healthz" and not _has_token(scope, token):
-            answer = problem(BadToken(), status=401, headers={"www-authenticate": "Bearer"})
-            await answer(scope, receive, send)
-        else:
-            await app(scope, receive, send)
-
-    return guarded
-
-
-def _has_token(scope: Scope, token: str) -> bool:
-    headers = dict(scope["headers"])
-    return hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {token}".encode())
+    return Gate(engine, Starlette(routes=routes(control.endpoints), exception_handlers=HANDLERS))

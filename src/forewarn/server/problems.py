@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
 
 from forewarn.errors import (
+    BadOption,
+    BadParameter,
     BadRequestBody,
     Conflict,
     Forbidden,
@@ -25,6 +28,10 @@ if TYPE_CHECKING:
     from starlette.types import ExceptionHandler
 
     from forewarn.wire.answer import Answer
+
+logger = logging.getLogger(__name__)
+
+PROBLEM = "application/problem+json"
 
 # On this wire a thing that is not known is a bad request: 404 is for paths and versions.
 METADATA_STATUS: dict[type[ForewarnError], int] = {
@@ -54,8 +61,13 @@ def metadata_answer(error: ForewarnError) -> Answer:
     return error_answer(METADATA_STATUS[family(error)], str(error))
 
 
-def problem(error: ForewarnError, status: int | None = None, headers: dict[str, str] | None = None) -> Response:
-    """The error as problem details."""
+def problem(
+    error: ForewarnError,
+    status: int | None = None,
+    headers: dict[str, str] | None = None,
+    body: Mapping[str, Any] | None = None,
+) -> Response:
+    """The error as problem details; `body` is what was sent, to find the member at fault in it."""
     kind = family(error)
     details: dict[str, Any] = {
         "type": f"urn:forewarn:{type(error).__name__}",
@@ -63,14 +75,43 @@ def problem(error: ForewarnError, status: int | None = None, headers: dict[str, 
         "status": status or CONTROL_STATUS[kind],
         "detail": str(error),
     }
-    if isinstance(error, BadRequestBody):
-        details["pointer"] = error.pointer
-    return JSONResponse(details, details["status"], headers, media_type="application/problem+json")
+    if isinstance(error, BadParameter):
+        details["parameter"] = error.parameter
+    else:
+        pointer = error.pointer if isinstance(error, BadRequestBody) else _pointer(error, body or {})
+        if pointer is not None:
+            details["pointer"] = pointer
+    if isinstance(error, BadRequestBody | BadParameter):
+        valid = error.valid
+    else:
+        valid = str(error.fields["known"]).split(", ") if "known" in error.fields else None
+    if valid is not None:
+        details["valid"] = valid
+    return JSONResponse(details, details["status"], headers, media_type=PROBLEM)
 
 
-async def _on_error(_: Request, error: Exception) -> Response:
+def _pointer(error: ForewarnError, body: Mapping[str, Any]) -> str | None:
+    """The member that an error of the core is about, if it was sent."""
+    member = str(error.fields["name"]) if isinstance(error, BadOption) else error.member
+    if body.get(member) is None:
+        return None
+    if isinstance(body[member], list):
+        for index, value in enumerate(body[member]):
+            if value in error.fields.values():
+                return f"/{member}/{index}"
+    return f"/{member}"
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ForewarnError)  # noqa: S101 - it is registered for no other
-    return problem(error)
+    return problem(error, body=getattr(request.state, "body", None))
+
+
+async def _on_surprise(_: Request, error: Exception) -> Response:
+    logger.error("A request to the control API could not be answered.", exc_info=error)
+    detail = "Something is wrong in Forewarn itself; the service's log has more. Nothing is known to have changed."
+    details = {"type": "about:blank", "title": "Internal", "status": 500, "detail": detail}
+    return JSONResponse(details, 500, media_type=PROBLEM)
 
 
 async def _on_unknown_path(request: Request, _: Exception) -> Response:
@@ -87,6 +128,7 @@ async def _on_unknown_verb(request: Request, error: Exception) -> Response:
 
 HANDLERS: Mapping[Any, ExceptionHandler] = {
     ForewarnError: _on_error,
+    Exception: _on_surprise,
     404: _on_unknown_path,
     405: _on_unknown_verb,
 }

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from forewarn.core import rollout_walk
+from forewarn.core.access import Role
+from forewarn.core.causes import CAUSES
 from forewarn.core.listening import why_no_notice
+from forewarn.core.operations import OVERRIDES
 from forewarn.core.rollout import Course, Rollout, in_order, matching
 from forewarn.core.rollout_plan import plan
-from forewarn.errors import RolloutNotSo, Unknown, nearest
+from forewarn.errors import RolloutNotSo, Unknown
 from forewarn.ports import HistoryFilter
-from forewarn.server.bodies import Fields, read_fields
-from forewarn.server.operation_control import OPERATOR
+from forewarn.server.bodies import LARGEST_NUMBER, Fields, read_fields
+from forewarn.server.endpoints import Endpoint, caller
+from forewarn.server.finding import hint, only
+from forewarn.server.operation_control import DRY_RUN, HISTORY
+from forewarn.server.paging import ALL, PAGING, page, rows_page
+from forewarn.server.repeats import make_once
 from forewarn.wire import control as shapes
 from forewarn.wire.rollouts import plan_shape, rollout_shape
+from forewarn.wire.schema import LENGTH, MOMENT_OR_LENGTH, TEXT, Field, choice, list_of, ref, whole
+from forewarn.wire.shapes_schema import page_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,10 +38,17 @@ if TYPE_CHECKING:
     from forewarn.core.terms import Terms
     from forewarn.engine import Engine
 
-NEWEST_SHOWN = 1000
 ASKED = (
-    *("hosts", "type", "duration", "notice", "postpone_until", "overrides"),
-    *("budget", "pause", "health_time", "dry_run"),
+    Field("hosts", list_of(TEXT), "Names of hosts, or patterns like 'rack-1-*'.", required=True),
+    Field("type", choice("", *CAUSES["host-update"].types), "What it does to the VMs."),
+    Field("duration", LENGTH, "How long a freeze lasts."),
+    Field("notice", LENGTH, "How long beforehand it is told."),
+    Field("postpone_until", MOMENT_OR_LENGTH, "Up to when its events may be postponed."),
+    Field("overrides", list_of(choice(*OVERRIDES)), "What is insisted on."),
+    Field("budget", whole(1, LARGEST_NUMBER), "How many hosts at once."),
+    Field("pause", LENGTH, "How long to wait between waves."),
+    Field("health_time", LENGTH, "How long VMs may take to be well again."),
+    DRY_RUN,
 )
 
 
@@ -43,28 +58,51 @@ class RolloutControl:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def routes(self) -> list[Route]:
+    def endpoints(self) -> list[Endpoint]:
+        one, path, operator, dry = ref("Rollout"), "/v1/rollouts/{id}", Role.OPERATOR, (DRY_RUN,)
         return [
-            Route("/v1/rollouts", self.rollouts),
-            Route("/v1/rollouts", self.start, methods=["POST"]),
-            Route("/v1/rollouts/{id}", self.rollout),
-            Route("/v1/rollouts/{id}/plan", self.plan),
-            Route("/v1/rollouts/{id}/history", self.history),
-            Route("/v1/rollouts/{id}/pause", self.pause, methods=["POST"]),
-            Route("/v1/rollouts/{id}/resume", self.resume, methods=["POST"]),
-            Route("/v1/rollouts/{id}/cancel", self.cancel, methods=["POST"]),
+            Endpoint(
+                "GET",
+                "/v1/rollouts",
+                self.rollouts,
+                "List rollouts.",
+                page_schema("rollouts", "RolloutSummary"),
+                query=(ALL, *PAGING),
+            ),
+            Endpoint(
+                "POST",
+                "/v1/rollouts",
+                self.start,
+                "Start a rollout, or see its plan.",
+                {"anyOf": [one, ref("Plan")]},
+                operator,
+                body=ASKED,
+                status=201,
+                other_status=200,
+                makes=True,
+            ),
+            Endpoint("GET", path, self.rollout, "See a rollout, and how far it has come.", one),
+            Endpoint("GET", f"{path}/plan", self.plan, "See what is still to come of a rollout.", ref("Plan")),
+            Endpoint("GET", f"{path}/history", self.history, "See what happened to a rollout.", HISTORY),
+            Endpoint("POST", f"{path}/pause", self.pause, "Pause a rollout.", one, operator, body=dry),
+            Endpoint("POST", f"{path}/resume", self.resume, "Resume a rollout.", one, operator, body=dry),
+            Endpoint("POST", f"{path}/cancel", self.cancel, "End a rollout.", one, operator, body=dry),
         ]
 
     async def start(self, request: Request) -> Response:
-        fields = await read_fields(request, ASKED)
+        fields = await read_fields(request)
         patterns, course = fields.texts("hosts"), self._course(fields)
+        by = caller(request).name
         await asyncio.to_thread(_look_at, self._engine.fleet, patterns)
         if fields.flag("dry_run"):
             draft, now = self._engine.draft(), self._engine.clock.now()
-            rollout = rollout_walk.prepare(draft, now, patterns, course, OPERATOR)
+            rollout = rollout_walk.prepare(draft, now, patterns, course, by)
             return await self._planned(draft, rollout)
-        started = await self._engine.order(rollout_walk.start, patterns, course, OPERATOR)
-        return JSONResponse(rollout_shape(started), status_code=201)
+
+        def decide(draft: Draft, now: datetime, terms: Terms) -> dict[str, Any]:
+            return rollout_shape(rollout_walk.start(draft, now, terms, patterns, course, by))
+
+        return await make_once(self._engine, request, fields, decide)
 
     def _course(self, fields: Fields) -> Course:
         usual = Course()
@@ -91,11 +129,8 @@ class RolloutControl:
         return JSONResponse(plan_shape(rollout, found))
 
     async def rollouts(self, request: Request) -> Response:
-        """Those that are live; with all=true also those that are over."""
-        live = self._engine.live_rollouts()
-        everything = request.query_params.get("all", "false") == "true"
-        found = await self._engine.archive.rollouts(NEWEST_SHOWN) if everything else live
-        return JSONResponse({"rollouts": [rollout_shape(rollout, hosts=False) for rollout in found]})
+        found, following = await rows_page(request, self._engine.archive.rollouts)
+        return page("rollouts", (rollout_shape(rollout, hosts=False) for rollout in found), following)
 
     async def rollout(self, request: Request) -> Response:
         return JSONResponse(rollout_shape(await self._find(request)))
@@ -121,26 +156,24 @@ class RolloutControl:
     async def _turn(
         self, request: Request, decide: Callable[[Draft, datetime, Terms, str, str], Rollout], what: str
     ) -> Response:
-        fields = await read_fields(request, ("dry_run",))
+        fields = await read_fields(request)
         rollout = await self._find(request)
         if not rollout.stage.live:
             raise RolloutNotSo(rollout_id=rollout.id, stage=rollout.stage.value, what=what)
         if fields.flag("dry_run"):
-            after, _ = self._engine.preview(decide, rollout.id, OPERATOR)
+            after, _ = self._engine.preview(decide, rollout.id, caller(request).name)
         else:
-            after = await self._engine.order(decide, rollout.id, OPERATOR)
+            after = await self._engine.order(decide, rollout.id, caller(request).name)
         return JSONResponse(rollout_shape(after))
 
     async def _find(self, request: Request) -> Rollout:
         """By its id, or by the beginning of it where that is clear."""
         wanted = request.path_params["id"].lower()
-        known = {rollout.id: rollout for rollout in await self._engine.archive.rollouts(NEWEST_SHOWN)}
-        known |= {rollout.id: rollout for rollout in self._engine.live_rollouts()}
-        found = [rollout for rollout_id, rollout in known.items() if rollout_id.startswith(wanted)]
-        if len(found) == 1:
-            return found[0]
-        hint = " Several ids begin so: write more of it." if found else nearest(wanted, known)
-        raise Unknown(what="rollout", name=request.path_params["id"], hint=hint)
+        found = await self._engine.archive.rollouts_beginning(wanted)
+        live = {rollout.id: rollout for rollout in self._engine.live_rollouts()}
+        if one := only(found):
+            return live.get(one.id, one)
+        raise Unknown(what="rollout", name=request.path_params["id"], hint=hint(found, wanted, live))
 
 
 def _look_at(fleet: Fleet, patterns: Sequence[str]) -> None:

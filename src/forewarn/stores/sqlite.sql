@@ -41,10 +41,15 @@ SELECT key, fingerprint, at, status, body FROM kept_answer WHERE key = ?;
 SELECT * FROM event WHERE id = ?;
 
 -- name: events_beginning
-SELECT * FROM event WHERE id >= ? AND id < ? LIMIT 2;
+SELECT * FROM event WHERE id >= ? AND id < ? AND (? = '' OR group_name = ?) LIMIT 2;
 
--- name: events
-SELECT * FROM event ORDER BY rowid DESC LIMIT ?;
+-- name: events_live
+SELECT *, rowid FROM event WHERE ended_at IS NULL AND rowid > :after AND (:group = '' OR group_name = :group)
+ORDER BY rowid LIMIT :limit;
+
+-- name: events_all
+SELECT *, rowid FROM event WHERE (:after = 0 OR rowid < :after) AND (:group = '' OR group_name = :group)
+ORDER BY rowid DESC LIMIT :limit;
 
 -- name: operation
 SELECT * FROM operation WHERE id = ?;
@@ -52,11 +57,24 @@ SELECT * FROM operation WHERE id = ?;
 -- name: operations_beginning
 SELECT * FROM operation WHERE id >= ? AND id < ? LIMIT 2;
 
--- name: operations
-SELECT * FROM operation ORDER BY rowid DESC LIMIT ?;
+-- name: operations_live
+SELECT *, rowid FROM operation WHERE ended_at IS NULL AND rowid > :after
+ORDER BY rowid LIMIT :limit;
 
--- name: rollouts
-SELECT * FROM rollout ORDER BY rowid DESC LIMIT ?;
+-- name: operations_all
+SELECT *, rowid FROM operation WHERE (:after = 0 OR rowid < :after)
+ORDER BY rowid DESC LIMIT :limit;
+
+-- name: rollouts_beginning
+SELECT * FROM rollout WHERE id >= ? AND id < ? LIMIT 2;
+
+-- name: rollouts_live
+SELECT *, rowid FROM rollout WHERE ended_at IS NULL AND rowid > :after
+ORDER BY rowid LIMIT :limit;
+
+-- name: rollouts_all
+SELECT *, rowid FROM rollout WHERE (:after = 0 OR rowid < :after)
+ORDER BY rowid DESC LIMIT :limit;
 
 -- name: history
 SELECT at, what, by, sequence, group_name, event, operation, vms, why, host FROM history WHERE sequence > :after

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.core.durations import to_text, to_text_if_any
 from forewarn.errors import StoreFailed
-from forewarn.ports import Expired, HistoryFilter
+from forewarn.ports import Expired, HistoryFilter, ListFilter
 from forewarn.stores import access_rows, rows
 from forewarn.stores.sqlite_file import read_statements
 
@@ -38,11 +38,11 @@ class SqliteRecords:
         row = self._guarded(lambda: self._db.execute(_SQL["event"], (event_id,)).fetchone())
         return rows.event_from_row(row) if row else None
 
-    def events_beginning(self, start: str) -> list[Event]:
-        return self._listed("events_beginning", rows.event_from_row, _bounds(start))
+    def events_beginning(self, start: str, group: str = "") -> list[Event]:
+        return self._listed("events_beginning", rows.event_from_row, (*_bounds(start), group, group))
 
-    def events(self, limit: int) -> list[Event]:
-        return self._listed("events", rows.event_from_row, (limit,))
+    def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
+        return self._placed("events", rows.event_from_row, wanted)
 
     def operation(self, operation_id: str) -> Operation | None:
         row = self._guarded(lambda: self._db.execute(_SQL["operation"], (operation_id,)).fetchone())
@@ -51,11 +51,19 @@ class SqliteRecords:
     def operations_beginning(self, start: str) -> list[Operation]:
         return self._listed("operations_beginning", rows.operation_from_row, _bounds(start))
 
-    def operations(self, limit: int) -> list[Operation]:
-        return self._listed("operations", rows.operation_from_row, (limit,))
+    def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
+        return self._placed("operations", rows.operation_from_row, wanted)
 
-    def rollouts(self, limit: int) -> list[Rollout]:
-        return self._listed("rollouts", rows.rollout_from_row, (limit,))
+    def rollouts_beginning(self, start: str) -> list[Rollout]:
+        return self._listed("rollouts_beginning", rows.rollout_from_row, _bounds(start))
+
+    def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
+        return self._placed("rollouts", rows.rollout_from_row, wanted)
+
+    def _placed(self, table: str, read: Callable[[rows.Row], T], wanted: ListFilter) -> list[tuple[int, T]]:
+        """A page of a table; the last column is where each row is in it."""
+        statement = f"{table}_live" if wanted.live else f"{table}_all"
+        return self._listed(statement, lambda row: (row[-1], read(row)), wanted._asdict())
 
     def kept_answer(self, key: str) -> Kept | None:
         row = self._guarded(lambda: self._db.execute(_SQL["kept_answer"], (key,)).fetchone())

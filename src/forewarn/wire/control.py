@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime, timedelta
 
+    from forewarn.core.access import Token
     from forewarn.core.event import Document, Event
     from forewarn.core.explain import Explanation
     from forewarn.core.fleet import VM, Fleet, Group
@@ -187,4 +188,16 @@ def fleet_change_shape(change: FleetChange) -> dict[str, Any]:
         "groups_removed": list(change.groups_removed),
         "hosts": [host.name for host in change.hosts],
         "hosts_removed": list(change.hosts_removed),
+    }
+
+
+def token_shape(token: Token) -> dict[str, Any]:
+    """What is known of a token; not what it is."""
+    return {
+        "name": token.name,
+        "role": token.role.value,
+        "group": token.group or None,
+        "created_by": token.created_by,
+        "created_at": to_text_if_any(token.created_at),
+        "expires_at": to_text_if_any(token.expires_at),
     }

@@ -1,0 +1,83 @@
+"""One row per thing that can be asked of the control API: who may, what is sent, what is answered.
+
+The routes, the checks of who may ask and of what is asked, and the OpenAPI description are all made of these rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from starlette.routing import Route
+
+from forewarn.core.access import Role
+from forewarn.errors import BadParameter, NotForRole, nearest
+from forewarn.wire.answer import JSON
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from forewarn.core.access import Token
+    from forewarn.wire.schema import Field, Schema
+
+
+class Endpoint(NamedTuple):
+    """A method and a path. `role` is the least that may use it; tenants only where it says so."""
+
+    method: str
+    path: str
+    handle: Callable[[Request], Awaitable[Response]]
+    summary: str
+    answer: Schema
+    role: Role | None = Role.VIEWER
+    """None: needs no token at all."""
+    tenant: bool = False
+    query: tuple[Field, ...] = ()
+    body: tuple[Field, ...] | None = None
+    """The members of the object that is sent; None: nothing is."""
+    body_type: str = JSON
+    status: int = 200
+    other_status: int | None = None
+    """Another that is not an error: of a dry run, of a service that is not ready."""
+    answer_type: str = JSON
+    makes: bool = False
+    """Whether it makes something, so that an Idempotency-Key is heeded."""
+
+    def route(self) -> Route:
+        async def checked(request: Request) -> Response:
+            request.state.endpoint = self
+            if self.role is not None:
+                token = caller(request)
+                if not token.may(self.role, tenant=self.tenant):
+                    raise NotForRole(role=token.role.value, what=self.summary.rstrip("."), needed=self.who())
+            self._refuse_unknown(request)
+            return await self.handle(request)
+
+        return Route(self.path, checked, methods=[self.method])
+
+    def who(self) -> str:
+        """The roles that may use it, in words."""
+        if self.role is None:
+            return "anybody"
+        roles = {Role.VIEWER: "viewer, operator or admin", Role.OPERATOR: "operator or admin", Role.ADMIN: "admin"}
+        return roles[self.role] + (", or tenant" if self.tenant else "")
+
+    def _refuse_unknown(self, request: Request) -> None:
+        """A parameter that is mistyped must not be taken for none."""
+        known = [field.name for field in self.query]
+        for name in request.query_params:
+            if name not in known:
+                problem = f"is not known here.{nearest(name, known)}"
+                raise BadParameter(parameter=name, problem=problem, valid=known)
+
+
+def caller(request: Request) -> Token:
+    """Whose token the request came with."""
+    token: Token = request.state.token
+    return token
+
+
+def routes(endpoints: Iterable[Endpoint]) -> list[Route]:
+    return [endpoint.route() for endpoint in endpoints]

@@ -1,0 +1,69 @@
+"""Idempotency-Key: a request that is sent again, because its answer was lost, is done once."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from forewarn.core.once import once
+from forewarn.errors import BadParameter
+from forewarn.server.endpoints import caller
+from forewarn.wire.answer import JSON
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from starlette.requests import Request
+
+    from forewarn.core.draft import Draft
+    from forewarn.core.terms import Terms
+    from forewarn.engine import Engine
+    from forewarn.server.bodies import Fields
+
+    Decide = Callable[[Draft, datetime, Terms], dict[str, Any]]
+
+HEADER = "idempotency-key"
+LONGEST_KEY = 255
+
+
+async def make_once(
+    engine: Engine, request: Request, fields: Fields, decide: Decide, hidden: tuple[str, ...] = ()
+) -> Response:
+    """Have something made, and answer 201 with what `decide` says of it; the same again where a key is repeated.
+
+    What is `hidden` is in the first answer only, and null in what is kept.
+    """
+    key = _key(request)
+    if key is None:
+        return _answer(201, json.dumps(await engine.order(decide), ensure_ascii=False))
+    made: dict[str, Any] = {}
+
+    def decide_and_keep(draft: Draft, now: datetime, terms: Terms) -> tuple[int, str]:
+        made.update(decide(draft, now, terms))
+        return 201, json.dumps({**made, **dict.fromkeys(hidden)}, ensure_ascii=False)
+
+    content = json.dumps(fields.values, sort_keys=True)
+    fingerprint = sha256(f"{request.method} {request.url.path} {content}".encode()).hexdigest()
+    kept = await engine.order(once, f"{caller(request).name} {key}", fingerprint, decide_and_keep)
+    if made:
+        return _answer(kept.status, json.dumps(made, ensure_ascii=False))
+    whole = kept if kept.body else await engine.archive.kept_answer(kept.key) or kept
+    return _answer(whole.status, whole.body, {"idempotency-replayed": "true"})
+
+
+def _answer(status: int, body: str, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, status, headers, media_type=JSON)
+
+
+def _key(request: Request) -> str | None:
+    key = request.headers.get(HEADER)
+    if key is None:
+        return None
+    if not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
+        valid = f"1 to {LONGEST_KEY} printable ASCII characters"
+        raise BadParameter(parameter="Idempotency-Key", problem=f"must be {valid}", valid=valid)
+    return key
