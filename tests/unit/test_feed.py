@@ -12,12 +12,12 @@ from engines import ask, cancel, running_engine
 
 from forewarn.core.happenings import HAPPENINGS
 from forewarn.core.terms import Terms
-from forewarn.errors import BadOption, HistoryGone, NotYetHistory, Stopping, TooManyReaders
+from forewarn.errors import HistoryGone, NotYetHistory, Stopping, TooManyReaders
 from forewarn.ports import HistoryFilter
 from forewarn.server import feed as feed_module
 from forewarn.server.feed import Feed
 from forewarn.wire.control import entry_shape
-from forewarn.wire.feed import KINDS, Listener, what_of
+from forewarn.wire.feed import KINDS, Listener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -199,8 +199,24 @@ async def test_what_is_kept_for_readers_has_a_bound(monkeypatch: pytest.MonkeyPa
 
 
 def test_kinds_are_one_word_each_and_mean_one_thing() -> None:
-    assert len(KINDS) == len(HAPPENINGS)
-    assert what_of("carried-out") == what_of("carried out") == "carried out"
-    assert what_of("host-in-use") == "host in-use"
-    with pytest.raises(BadOption, match="Did you mean 'started'"):
-        what_of("strated")
+    assert sorted(KINDS.values()) == sorted(HAPPENINGS)
+    assert not any(" " in kind for kind in KINDS)
+    assert KINDS["carried-out"] == "carried out"
+    assert KINDS["host-in-use"] == "host in-use"
+
+
+async def test_who_is_not_let_in_any_more_is_told_nothing_more() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        good = [True]
+        async with aclosing((await feed.reader(EVERY, EVERY, None, lambda: good[0])).parts()) as parts:
+            hearer = Hearer(parts)
+            await hearer.read()
+            await happen(engine)
+            await hearer.read()
+            told = len(hearer.rows)
+            good[0] = False
+            await happen(engine)
+            while await hearer.read():
+                pass
+            assert len(hearer.rows) == told

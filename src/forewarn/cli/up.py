@@ -162,6 +162,7 @@ class Service:
         self.metadata = MetadataServer(app, open_socket(values["metadata"]), lane)
         self.engine.subscribe(self._on_published)
         control = Control(self.engine, self.metadata, preview_versions=rules.preview_versions)
+        self._feed = control.feed
         self.control = Server(control_app(self.engine, control), open_socket(values["control"]))
 
     async def start(self) -> None:
@@ -192,6 +193,7 @@ class Service:
     async def stop(self) -> None:
         """Answer what is under way, also what is held back, then stop."""
         service_file.remove(self._data)
+        self._feed.stop()
         try:
             await asyncio.gather(self.metadata.stop(), self.control.stop())
         finally:

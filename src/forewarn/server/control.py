@@ -15,8 +15,11 @@ from forewarn.errors import BadRequestBody, UnknownVersion
 from forewarn.server.bodies import A_LENGTH, LARGEST_FLEET, read_body, read_fields
 from forewarn.server.endpoints import Endpoint, caller, routes
 from forewarn.server.event_control import EventControl
+from forewarn.server.feed import Feed
+from forewarn.server.feed_control import FeedControl
 from forewarn.server.fleet_control import apply_fleet
 from forewarn.server.gate import Gate
+from forewarn.server.history_control import HistoryControl
 from forewarn.server.host_control import HostControl
 from forewarn.server.openapi import describe
 from forewarn.server.operation_control import OperationControl
@@ -49,6 +52,7 @@ class Control:
         self._engine = engine
         self._metadata = metadata
         self._versions = available_versions(preview=preview_versions)
+        self.feed = Feed(engine)
         self._vm_names = Names(engine, lambda fleet: fleet.vms)
 
     @cached_property
@@ -100,6 +104,8 @@ class Control:
             *HostControl(self._engine).endpoints(),
             *RolloutControl(self._engine).endpoints(),
             *TokenControl(self._engine).endpoints(),
+            *HistoryControl(self._engine).endpoints(),
+            *FeedControl(self._engine, self.feed).endpoints(),
         ]
 
     async def health(self, _: Request) -> Response:

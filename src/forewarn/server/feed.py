@@ -15,7 +15,7 @@ from forewarn.ports import HistoryFilter
 from forewarn.wire.feed import opening, render, sign_of_life
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
     from forewarn.core.ledger import Changes, Entry
     from forewarn.engine import Engine
@@ -43,26 +43,35 @@ class Feed:
         self._stopping = False
         engine.follow(self._take)
 
-    async def reader(self, groups: frozenset[str], kinds: frozenset[str], after: int | None) -> Reader:
+    async def reader(
+        self,
+        groups: frozenset[str],
+        kinds: frozenset[str],
+        after: int | None,
+        let_in: Callable[[], bool] = lambda: True,
+    ) -> Reader:
         """Somebody who follows: only these groups and kinds, or all; after that row, or None: from now on.
 
-        0 is before all that is kept. A row that was removed since is an error: there would be a gap.
+        0 is before all that is kept. A row that was removed since is an error: there would be a gap. It ends when
+        who follows is not let in any more.
         """
         if self._stopping:
             raise Stopping
         if len(self.readers) >= MOST_READERS:
             raise TooManyReaders(most=MOST_READERS)
+        position = await self._position(after)
+        return Reader(self, groups, kinds, position, let_in)
+
+    async def _position(self, after: int | None) -> int:
         newest = self.archive.newest
         if after is None:
-            return Reader(self, groups, kinds, newest)
+            return newest
         if after > newest:
             raise NotYetHistory(after=after, newest=newest)
         oldest = await self.archive.oldest()
-        if after == 0:
-            return Reader(self, groups, kinds, oldest - 1)
-        if after + 1 < oldest:
+        if 0 < after < oldest - 1:
             raise HistoryGone(after=after, oldest=oldest)
-        return Reader(self, groups, kinds, after)
+        return max(after, oldest - 1)
 
     def stop(self) -> None:
         """Every feed ends now."""
@@ -100,12 +109,15 @@ class Feed:
 class Reader:
     """How far somebody has been told."""
 
-    def __init__(self, feed: Feed, groups: frozenset[str], kinds: frozenset[str], position: int) -> None:
+    def __init__(
+        self, feed: Feed, groups: frozenset[str], kinds: frozenset[str], position: int, let_in: Callable[[], bool]
+    ) -> None:
         self._feed = feed
         self._groups = groups
         self._kinds = kinds
         self._position = position
         """All that is wanted up to this row was handed over."""
+        self._let_in = let_in
         self._news = asyncio.Event()
         self._waiting = False
         """Whether it has been told all there is."""
@@ -116,7 +128,7 @@ class Reader:
         self._feed.readers.add(self)
         try:
             yield opening(self._position)
-            while not self._ended:
+            while not self._ended and self._let_in():
                 if self._position < self._feed.archive.newest:
                     for part in self._feed.parts(await self._next_page()):
                         yield part

@@ -10,7 +10,6 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.happenings import HAPPENINGS
-from forewarn.errors import BadOption, nearest
 from forewarn.wire.control import entry_shape
 
 if TYPE_CHECKING:
@@ -22,15 +21,6 @@ RETRY_MILLISECONDS = 1000
 
 KINDS = {what.replace(" ", "-"): what for what in HAPPENINGS}
 """What history says, by its name on this wire, which is one word."""
-
-
-def what_of(kind: str) -> str:
-    """What history says, by the name of an event of the feed."""
-    what = KINDS.get(kind.replace(" ", "-"))
-    if what is None:
-        problem = f"nothing of that kind ever happens.{nearest(kind, KINDS)} Known are: {', '.join(KINDS)}"
-        raise BadOption(name="kind", value=kind, problem=problem)
-    return what
 
 
 def render(entry: Entry) -> bytes:
