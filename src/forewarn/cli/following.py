@@ -39,7 +39,7 @@ def follow(client: Client, query: list[tuple[str, str]], *, as_json: bool) -> No
 
 def _line(entry: dict[str, Any]) -> str:
     when, what, about, by, why = row_of(entry)
-    return f"{when}  {what:<12}  {about}{' ' if about else ''}by {by}" + (f": {why}" if why else "")
+    return f"{when}  {what:<14}  {about}{' ' if about else ''}by {by}" + (f": {why}" if why else "")
 
 
 class Follower:
@@ -58,7 +58,7 @@ class Follower:
         while True:
             try:
                 yield from self._rows_of_connection()
-                problem = "the service has stopped"
+                problem = "the connection was closed"
             except (Unavailable, NoService) as error:
                 if not self._connected:
                     raise
