@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from forewarn.core.rollout import Rollout
     from forewarn.core.terms import Terms
     from forewarn.ports import Clock, Fabric, Store
+    from forewarn.vitals import Vitals
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -93,7 +94,7 @@ class Engine:
         unfinished = [operation for operation in ledger.operations.values() if operation.needs_fabric]
         await self._fabric.recover([operation.id for operation in unfinished])
         for operation in unfinished:
-            self._carry_out(operation)
+            self._carrier.take(operation, operation.concerned(self.fleet))
         self._timekeeper.start()
         await self.tick()
 
@@ -227,6 +228,11 @@ class Engine:
         return self._hearing.asked
 
     @property
+    def vitals(self) -> Vitals:
+        """How it fares."""
+        return self._writer.vitals
+
+    @property
     def facts(self) -> dict[str, str]:
         return self._writer.ledger.facts
 
@@ -282,10 +288,7 @@ class Engine:
             if not operation.progress.live:
                 self._carrier.let_go(operation.id)
         for operation in started:
-            self._carry_out(operation)
-
-    def _carry_out(self, operation: Operation) -> None:
-        self._carrier.take(operation, operation.concerned(self.fleet))
+            self._carrier.take(operation, operation.concerned(self.fleet))
 
     # --- Time -------------------------------------------------------------------------------------
 

@@ -148,6 +148,8 @@ SETTINGS = {
         Setting("data", "", "DIR", "Where everything is kept; :memory: keeps nothing after the stop.", _data),
         Setting("metadata", "127.0.0.1:8169", "HOST:PORT", "Where VMs ask for their events.", _address),
         Setting("control", "127.0.0.1:8170", "HOST:PORT", "Where the command line and other programs ask.", _address),
+        Setting("tls_certificate", "", "FILE", "The certificate of the control API, with its chain, as PEM.", _file),
+        Setting("tls_key", "", "FILE", "The key of that certificate, where it is in a file of its own.", _file),
         Setting("clock", "system", "system|virtual", "Virtual time stands still until it is moved.", _clock),
         Setting(
             "speed",

@@ -68,6 +68,7 @@ class Timekeeper:
         if isinstance(self._clock, VirtualClock):
             self._clock.on_sleep = self._carrier.changed.set
         else:
+            self._writer.vitals.late_seconds = self._late_seconds
             self._task = asyncio.create_task(self._keep_time())
 
     async def stop(self) -> None:
@@ -113,6 +114,8 @@ class Timekeeper:
                 if self._hearing.due:
                     await self._hearing.write()
                 self._retention.begin()
+                if (late := self._late_seconds()) > 0:
+                    self._writer.vitals.lag.observe(late)
                 await self._tick()
                 seconds = self._seconds_to_next()
             except Exception as error:  # whatever it is, time must not stand still for it
@@ -124,6 +127,10 @@ class Timekeeper:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._agenda.sooner.wait()
+
+    def _late_seconds(self) -> float:
+        moment = self._agenda.next()
+        return (self._clock.now() - moment).total_seconds() if moment is not None else 0.0
 
     def _seconds_to_next(self) -> float:
         self._agenda.sooner.clear()

@@ -17,11 +17,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from forewarn.clock import real_seconds
 from forewarn.core.draft import Draft
 from forewarn.core.durations import to_text
 from forewarn.core.ledger import Ledger
 from forewarn.errors import Stopping, StoreFailed
 from forewarn.store_thread import StoreThread
+from forewarn.vitals import Vitals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,6 +74,8 @@ class Writer:
         self._hurried = 0
         self._thread = StoreThread()
         self._stopping = False
+        self.vitals = Vitals()
+        self._began_seconds = 0.0
 
     async def stop(self) -> None:
         """Write what was ordered, refuse what comes now, and let go of the store."""
@@ -159,6 +163,7 @@ class Writer:
             changes, outcomes = self._decide(batch)
             if changes:
                 self._writing = True
+                self._began_seconds = real_seconds()
                 commit = partial(self._store.commit, changes)
                 self._thread.submit(commit, partial(self._finish, batch, changes, outcomes))
                 return
@@ -193,6 +198,7 @@ class Writer:
     ) -> None:
         """The batch is on disk, or could not be written."""
         self._writing = False
+        self.vitals.commit_ended(real_seconds() - self._began_seconds, error)
         try:
             if error is None:
                 # Nothing else can come in between: whoever is told now finds the ledger as it is after the next line.

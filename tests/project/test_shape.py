@@ -21,6 +21,7 @@ ENGINE_PARTS = {
     "retention",
     "store_thread",
     "timekeeper",
+    "vitals",
     "writer",
 }
 MAY_IMPORT: dict[str, set[str]] = {
@@ -33,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stores": {"stores", "ports", "core", "errors"},
     "fabrics": {"fabrics", "ports", "core", "errors"},
     **{part: {*ENGINE_PARTS, "clock", "ports", "core", "errors"} for part in ("engine", *ENGINE_PARTS)},
-    "server": {"server", "engine", "clock", "ports", "wire", "core", "errors", "settings"},
+    "server": {"server", "engine", "clock", "vitals", "ports", "wire", "core", "errors", "settings"},
     "cli": {"cli", "server", "engine", "clock", "stores", "fabrics", "settings", "ports", "wire", "core", "errors"},
 }
 # Only the composition root puts the parts together.

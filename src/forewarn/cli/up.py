@@ -8,12 +8,11 @@ import logging
 import os
 import resource
 import shlex
-import shutil
 import signal
 import socket
 import sys
-from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import uvloop
 
-from forewarn import __version__
 from forewarn.cli import service_file
 from forewarn.cli.fleet import full_path, read_fleet_file
+from forewarn.cli.greeting import greeting
 from forewarn.cli.settings import resolve_settings, setting_options
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.core.causes import CAUSES
@@ -42,14 +41,19 @@ from forewarn.server.first_token import leave_admin_token
 from forewarn.server.fleet_control import applied_before, apply_fleet
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
 from forewarn.server.metadata import Metadata, Rules
+from forewarn.server.metrics import Metrics
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
+from forewarn.server.tls import Certificate
 from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
     from forewarn.ports import Clock, Fabric
+
+
+logger = logging.getLogger(__name__)
 
 
 @click.command()
@@ -121,6 +125,28 @@ def _words(program: str) -> list[str]:
         raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem) from None
 
 
+def certificate_of(values: dict[str, Any]) -> Certificate | None:
+    """The certificate of the control API, if there is to be one."""
+    certificate, key = values["tls_certificate"], values["tls_key"]
+    if key and not certificate:
+        problem = "it is the key of a certificate: give that too, with --tls-certificate"
+        raise BadSetting(name="tls_key", value=key, origin="--tls-key", problem=problem)
+    host = values["control"].rpartition(":")[0].strip("[]")
+    if not certificate and not (host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)):
+        logger.warning(
+            "Tokens for %s travel unencrypted: give a certificate with --tls-certificate.", values["control"]
+        )
+    return Certificate(certificate, key) if certificate else None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
     """The terms of the house, as the settings say."""
     return Terms(
@@ -161,9 +187,13 @@ class Service:
         lane = Lane(self.engine, callers, pages, stamp, versions, limited=limited, fast=values["fast_lane"])
         self.metadata = MetadataServer(app, open_socket(values["metadata"]), lane)
         self.engine.subscribe(self._on_published)
-        control = Control(self.engine, self.metadata, preview_versions=rules.preview_versions)
+        metrics = Metrics(self.engine)
+        control = Control(self.engine, self.metadata, metrics, preview_versions=rules.preview_versions)
         self._feed = control.feed
-        self.control = Server(control_app(self.engine, control), open_socket(values["control"]))
+        self._certificate = certificate_of(values)
+        self.control = Server(
+            control_app(self.engine, control), open_socket(values["control"]), certificate=self._certificate
+        )
 
     async def start(self) -> None:
         await self.engine.start()
@@ -174,10 +204,11 @@ class Service:
         service_file.write(
             self._data,
             service_file.Found(
-                control=f"http://{address_of(self.control.listener)}",
+                control=self._control_url,
                 metadata=f"http://{address_of(self.metadata.listener)}",
                 token_file=str(service_file.token_path(self._data).absolute()),
                 pid=os.getpid(),
+                certificate=full_path(self._certificate.path) if self._certificate else "",
             ),
         )
         # What is there now stays: it need not be looked through for garbage again and again. What comes
@@ -185,6 +216,10 @@ class Service:
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
+
+    @property
+    def _control_url(self) -> str:
+        return f"{'https' if self._certificate else 'http'}://{address_of(self.control.listener)}"
 
     async def _leave_token(self) -> None:
         left = service_file.read_token(self._data)
@@ -217,47 +252,10 @@ class Service:
 
     def greeting(self) -> str:
         """What is running, and what to try next."""
-        fleet = self.engine.fleet
         metadata = f"http://{address_of(self.metadata.listener)}/metadata/scheduledevents"
-        name = _example_vm(fleet)
-        cli = _command_line(self._data)
-        lines = [
-            f"Forewarn {__version__} is up with {len(fleet.vms)} VM{'s' if len(fleet.vms) != 1 else ''}.",
-            f"  metadata  {metadata}",
-            f"  control   http://{address_of(self.control.listener)}",
-            f"  data      {self._data}",
-            *([f"  fabric    {self._values['fabric']}"] if self._values["fabric"] != "simulated" else []),
-            "",
-            "Try in another terminal:",
-            f"  curl -H Metadata:true '{metadata}?api-version=2020-07-01'",
-            f"  {cli} vm restart {name}",
-            f"  {cli} event list",
-        ]
-        if self._values["clock"] == "virtual":
-            lines.append(f"  {cli} clock advance 15m")
-        return "\n".join(lines)
+        return greeting(self._values, self.engine.fleet, metadata, self._control_url)
 
 
 def _this_machine() -> Fleet:
     name = socket.gethostname()
     return Fleet([VM(name, name, own_host(name), address="127.0.0.1", hostname=name)])
-
-
-def _example_vm(fleet: Fleet) -> str:
-    local = fleet.at_address("127.0.0.1")
-    return local.name if local is not None else next(iter(fleet.vms), "NAME")
-
-
-def _command_line(data: str) -> str:
-    """How this program is called from a shell here."""
-    program = "forewarn" if shutil.which("forewarn") else _short(Path(sys.argv[0]))
-    default = resolve_settings(None, {})["data"].value
-    return program if data in (MEMORY, default) else f"FOREWARN_DATA={data} {program}"
-
-
-def _short(path: Path) -> str:
-    """As one would type it from here."""
-    with suppress(FileNotFoundError):  # the folder that this was started in may be gone
-        if path.is_relative_to(Path.cwd()):
-            return str(path.relative_to(Path.cwd()))
-    return str(path)

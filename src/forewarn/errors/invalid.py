@@ -99,6 +99,11 @@ class NoTerminateNotice(Invalid):
     """{group} is no scale set ({kind}): only scale sets are told of deletions."""
 
 
+class BadCertificate(Invalid):
+    """The certificate of the control API cannot be used: {path}: {problem}. Give PEM files with --tls-certificate and
+    --tls-key (or one file with both), which this user can read, without a password."""
+
+
 class CannotListen(Invalid):
     """Cannot listen on {address}: {problem}"""
 

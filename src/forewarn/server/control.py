@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 
-from forewarn import __version__
 from forewarn.core.access import Role
 from forewarn.core.durations import to_text
 from forewarn.errors import BadRequestBody, UnknownVersion
@@ -19,6 +18,7 @@ from forewarn.server.feed import Feed
 from forewarn.server.feed_control import FeedControl
 from forewarn.server.fleet_control import apply_fleet
 from forewarn.server.gate import Gate
+from forewarn.server.health_control import HealthControl
 from forewarn.server.history_control import HistoryControl
 from forewarn.server.host_control import HostControl
 from forewarn.server.openapi import describe
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from forewarn.engine import Engine
     from forewarn.server.listeners import MetadataServer
+    from forewarn.server.metrics import Metrics
 
 TOML = "application/toml"
 
@@ -48,8 +49,9 @@ TOML = "application/toml"
 class Control:
     """Every endpoint, over one engine."""
 
-    def __init__(self, engine: Engine, metadata: MetadataServer, *, preview_versions: bool) -> None:
+    def __init__(self, engine: Engine, metadata: MetadataServer, metrics: Metrics, *, preview_versions: bool) -> None:
         self._engine = engine
+        self._metrics = metrics
         self._metadata = metadata
         self._versions = available_versions(preview=preview_versions)
         self.feed = Feed(engine)
@@ -61,7 +63,7 @@ class Control:
         vm, clock = ref("VM"), ref("Clock")
         version = Field("api-version", choice(*self._versions), "As which version; the newest if it is not said.")
         return [
-            Endpoint("GET", "/healthz", self.health, "See whether the service runs.", ref("Health"), role=None),
+            *HealthControl(self._engine, self._metrics).endpoints(),
             Endpoint("GET", "/v1/openapi.json", self.openapi, "See this description.", {"type": "object"}, tenant=True),
             Endpoint("GET", "/v1/fleet", self.fleet, "See how large the fleet is.", ref("Fleet")),
             Endpoint(
@@ -107,9 +109,6 @@ class Control:
             *HistoryControl(self._engine).endpoints(),
             *FeedControl(self._engine, self.feed).endpoints(),
         ]
-
-    async def health(self, _: Request) -> Response:
-        return JSONResponse({"status": "ok", "version": __version__})
 
     async def openapi(self, _: Request) -> Response:
         return JSONResponse(describe(self.endpoints))

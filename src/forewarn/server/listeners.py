@@ -19,6 +19,7 @@ from forewarn.server.outflow import Outflow
 if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
     from forewarn.server.metadata import Metadata
+    from forewarn.server.tls import Certificate
 
 STOP_SECONDS = 10
 """How long requests under way may take to finish when the service stops."""
@@ -61,7 +62,9 @@ def address_of(listener: socket.socket) -> str:
 class Server(uvicorn.Server):
     """uvicorn, started and stopped by the composition root, which owns the signals of both services."""
 
-    def __init__(self, app: Any, listener: socket.socket, protocol: Any = Outflow) -> None:
+    def __init__(
+        self, app: Any, listener: socket.socket, protocol: Any = Outflow, certificate: Certificate | None = None
+    ) -> None:
         config = uvicorn.Config(
             app,
             http=protocol,
@@ -77,16 +80,23 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self.listener = listener
+        self._certificate = certificate
+        self._renewal: asyncio.Task[None] | None = None
         self._loop_task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self.config.load()
+        if self._certificate is not None:
+            self.config.ssl = self._certificate.context
+            self._renewal = asyncio.create_task(self._certificate.keep())
         self.lifespan = self.config.lifespan_class(self.config)
         await self.startup(sockets=[self.listener])
         self._loop_task = asyncio.create_task(self.main_loop())
 
     async def stop(self) -> None:
         """Take no new requests, answer those under way."""
+        if self._renewal is not None:
+            self._renewal.cancel()
         self.should_exit = True
         if self._loop_task is not None:
             await self._loop_task

@@ -252,6 +252,7 @@ SHAPES: dict[str, Schema] = {
     ),
     "Clock": record({"now": MOMENT, "clock": choice("system", "virtual"), "speed": NUMBER}),
     "Health": record({"status": choice("ok"), "version": TEXT}),
+    "Readiness": record({"status": choice("ready", "not ready"), "problems": TEXTS}),
     "Token": record(_TOKEN),
     "NewToken": record(
         {
