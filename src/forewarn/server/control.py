@@ -21,6 +21,7 @@ from forewarn.server.gate import Gate
 from forewarn.server.health_control import HealthControl
 from forewarn.server.history_control import HistoryControl
 from forewarn.server.host_control import HostControl
+from forewarn.server.metrics import gauge
 from forewarn.server.openapi import describe
 from forewarn.server.operation_control import OperationControl
 from forewarn.server.paging import PAGING, Names, page_of_names
@@ -36,6 +37,7 @@ from forewarn.wire.shapes_schema import page_schema
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -55,7 +57,11 @@ class Control:
         self._metadata = metadata
         self._versions = available_versions(preview=preview_versions)
         self.feed = Feed(engine)
+        metrics.add(self._followers)
         self._vm_names = Names(engine, lambda fleet: fleet.vms)
+
+    def _followers(self) -> list[Metric]:
+        return [gauge("forewarn_feed_readers", "Clients that follow the feed.", [], {(): len(self.feed.readers)})]
 
     @cached_property
     def endpoints(self) -> list[Endpoint]:

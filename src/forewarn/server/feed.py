@@ -103,7 +103,8 @@ class Feed:
         if changes.history:
             self.tail.extend(changes.history)
             for reader in self.readers:
-                reader.tell(changes.history)
+                # A token that was revoked may be somebody's here.
+                reader.tell(changes.history, wake=bool(changes.tokens))
 
 
 class Reader:
@@ -141,11 +142,11 @@ class Reader:
         self._ended = True
         self._news.set()
 
-    def tell(self, entries: list[Entry]) -> None:
-        """There is more. Whoever wants none of it is not woken for it."""
+    def tell(self, entries: list[Entry], *, wake: bool) -> None:
+        """There is more. Whoever wants none of it need not be woken for it."""
         if not self._waiting:
             return
-        if any(map(self._wants, entries)):
+        if wake or any(map(self._wants, entries)):
             self._waiting = False
             self._news.set()
         else:
