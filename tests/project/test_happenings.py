@@ -14,7 +14,11 @@ from forewarn.core.rollout import Stage
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 NOTES = {"note_event", "note_operation", "_note"}
-PLACES = {"state": list(HostState), "HostState.IN_USE": [HostState.IN_USE], "stage": [Stage.DONE, Stage.STOPPED]}
+PLACES: dict[str, list[str]] = {
+    "state": list(HostState),
+    "HostState.IN_USE": [HostState.IN_USE],
+    "stage": [Stage.DONE, Stage.STOPPED],
+}
 """What stands in the words that are put together."""
 
 
