@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from forewarn.core.draft import Draft
     from forewarn.core.terms import Terms
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@', beginning with a letter or digit"
 
 
@@ -56,7 +56,7 @@ class Token(NamedTuple):
 
 def create_token(draft: Draft, now: datetime, terms: Terms, token: Token, by: str) -> Token:
     """Give out a token. Its name must not be in use; a tenant's group must be there."""
-    if not _NAME.fullmatch(token.name):
+    if not re.fullmatch(NAME_PATTERN, token.name):
         raise BadOption(name="name", value=token.name, problem=NAME_RULE)
     known = draft.token(token.name)
     if known is not None and known.valid_at(now):

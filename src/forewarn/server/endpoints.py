@@ -45,17 +45,18 @@ class Endpoint(NamedTuple):
     makes: bool = False
     """Whether it makes something, so that an Idempotency-Key is heeded."""
 
-    def route(self) -> Route:
-        async def checked(request: Request) -> Response:
-            request.state.endpoint = self
-            if self.role is not None:
-                token = caller(request)
-                if not token.may(self.role, tenant=self.tenant):
-                    raise NotForRole(role=token.role.value, what=self.summary.rstrip("."), needed=self.who())
-            self._refuse_unknown(request)
-            return await self.handle(request)
+    leads_to: tuple[tuple[str, str], ...] = ()
+    """Where to go on with what it makes: the beginning of paths, and where in the answer their parameter is."""
 
-        return Route(self.path, checked, methods=[self.method])
+    async def answer_to(self, request: Request) -> Response:
+        """Check who asks and what, and hand over."""
+        request.state.endpoint = self
+        if self.role is not None:
+            token = caller(request)
+            if not token.may(self.role, tenant=self.tenant):
+                raise NotForRole(role=token.role.value, what=self.summary.rstrip("."), needed=self.who())
+            self._refuse_unfit(request)
+        return await self.handle(request)
 
     def who(self) -> str:
         """The roles that may use it, in words."""
@@ -64,13 +65,15 @@ class Endpoint(NamedTuple):
         roles = {Role.VIEWER: "viewer, operator or admin", Role.OPERATOR: "operator or admin", Role.ADMIN: "admin"}
         return roles[self.role] + (", or tenant" if self.tenant else "")
 
-    def _refuse_unknown(self, request: Request) -> None:
-        """A parameter that is mistyped must not be taken for none."""
-        known = [field.name for field in self.query]
-        for name in request.query_params:
+    def _refuse_unfit(self, request: Request) -> None:
+        """A parameter that is mistyped, or empty, must not be taken for none."""
+        known = {field.name: field for field in self.query}
+        for name, value in request.query_params.multi_items():
             if name not in known:
                 problem = f"is not known here.{nearest(name, known)}"
-                raise BadParameter(parameter=name, problem=problem, valid=known)
+                raise BadParameter(parameter=name, problem=problem, valid=list(known))
+            if not value and known[name].schema.get("minLength"):
+                raise BadParameter(parameter=name, problem="is empty: leave it out", valid=known[name].help)
 
 
 def caller(request: Request) -> Token:
@@ -80,4 +83,16 @@ def caller(request: Request) -> Token:
 
 
 def routes(endpoints: Iterable[Endpoint]) -> list[Route]:
-    return [endpoint.route() for endpoint in endpoints]
+    """One route for each path, so that a wrong method is told all that are right."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+    return [Route(path, _choose(methods), methods=list(methods)) for path, methods in by_path.items()]
+
+
+def _choose(methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        method = "GET" if request.method == "HEAD" else request.method
+        return await methods[method].answer_to(request)
+
+    return handle

@@ -27,6 +27,7 @@ _PROBLEMS = {
     409: "Not at this moment.",
     503: "Try again later.",
 }
+_PARAMETERS = re.compile(r"{(\w+)}").findall
 _ABOUT = """Everything that the command line does, for programs. Errors are problem details (RFC 9457). Lists come in
 pages: give `next` of one as `cursor` to get the next. Every POST that makes something heeds `Idempotency-Key` for
 a day. Members and parameters that are not known are refused."""
@@ -35,8 +36,11 @@ a day. Members and parameters that are not known are refused."""
 def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    known = list(endpoints)
+    for endpoint in known:
+        operation = paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+        if endpoint.leads_to:
+            operation["responses"][str(endpoint.status)]["links"] = dict(_links(endpoint, known))
     return {
         "openapi": "3.1.0",
         "info": {"title": "Forewarn's control API", "version": __version__, "description": _ABOUT},
@@ -73,9 +77,7 @@ def _name(endpoint: Endpoint) -> str:
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    found = [
-        {"name": name, "in": "path", "required": True, "schema": NAME} for name in re.findall(r"{(\w+)}", endpoint.path)
-    ]
+    found = [{"name": name, "in": "path", "required": True, "schema": NAME} for name in _PARAMETERS(endpoint.path)]
     found += [_parameter(field) for field in endpoint.query]
     if endpoint.makes:
         found.append(
@@ -116,6 +118,16 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
     for status, words in problems.items():
         found[status] = _response(words, PROBLEM, ref("Problem"))
     return {str(status): response for status, response in sorted(found.items())}
+
+
+def _links(endpoint: Endpoint, known: Iterable[Endpoint]) -> Iterable[tuple[str, dict[str, Any]]]:
+    """What can be done with what was made."""
+    for start, pointer in endpoint.leads_to:
+        for other in known:
+            if other.path.startswith(start):
+                (parameter,) = _PARAMETERS(other.path)
+                values = {parameter: f"$response.body#{pointer}"}
+                yield _name(other), {"operationId": _name(other), "parameters": values}
 
 
 def _response(words: str, media: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -81,6 +81,7 @@ class OperationControl:
                 status=201,
                 other_status=200,
                 makes=True,
+                leads_to=((path, "/operations/0/id"), ("/v1/events/{id}", "/operations/0/events/0/id")),
             ),
             Endpoint("GET", path, self.operation, "See an operation, until it is done and after.", one),
             Endpoint(

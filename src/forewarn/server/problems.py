@@ -119,11 +119,10 @@ async def _on_unknown_path(request: Request, _: Exception) -> Response:
 
 
 async def _on_unknown_verb(request: Request, error: Exception) -> Response:
-    allowed = getattr(error, "headers", None) or {}
-    wrong = Invalid(
-        problem=f"{request.method} is not possible at {request.url.path}, {allowed.get('Allow', 'GET')} is."
-    )
-    return problem(wrong, status=405, headers=dict(allowed))
+    headers = getattr(error, "headers", None) or {}
+    allowed = sorted(headers.get("Allow", "GET").split(", "))
+    wrong = Invalid(problem=f"{request.method} is not possible at {request.url.path}, {' and '.join(allowed)} are.")
+    return problem(wrong, status=405, headers={"allow": ", ".join(allowed)})
 
 
 HANDLERS: Mapping[Any, ExceptionHandler] = {

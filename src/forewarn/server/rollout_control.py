@@ -24,7 +24,7 @@ from forewarn.server.paging import ALL, PAGING, page, rows_page
 from forewarn.server.repeats import make_once
 from forewarn.wire import control as shapes
 from forewarn.wire.rollouts import plan_shape, rollout_shape
-from forewarn.wire.schema import LENGTH, MOMENT_OR_LENGTH, TEXT, Field, choice, list_of, ref, whole
+from forewarn.wire.schema import LENGTH, MOMENT_OR_LENGTH, NAME, Field, choice, list_of, ref, whole
 from forewarn.wire.shapes_schema import page_schema
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from forewarn.engine import Engine
 
 ASKED = (
-    Field("hosts", list_of(TEXT), "Names of hosts, or patterns like 'rack-1-*'.", required=True),
+    Field("hosts", list_of(NAME, minItems=1), "Names of hosts, or patterns like 'rack-1-*'.", required=True),
     Field("type", choice("", *CAUSES["host-update"].types), "What it does to the VMs."),
     Field("duration", LENGTH, "How long a freeze lasts."),
     Field("notice", LENGTH, "How long beforehand it is told."),
@@ -80,6 +80,7 @@ class RolloutControl:
                 status=201,
                 other_status=200,
                 makes=True,
+                leads_to=((path, "/id"),),
             ),
             Endpoint("GET", path, self.rollout, "See a rollout, and how far it has come.", one),
             Endpoint("GET", f"{path}/plan", self.plan, "See what is still to come of a rollout.", ref("Plan")),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
 
-from forewarn.core.access import NAME_RULE, Role, Token, create_token, revoke_token
+from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role, Token, create_token, revoke_token
 from forewarn.errors import BadRequestBody, nearest
 from forewarn.server.bodies import read_fields
 from forewarn.server.endpoints import Endpoint, caller
@@ -15,7 +15,7 @@ from forewarn.server.gate import hash_of
 from forewarn.server.paging import PAGING, page_of_names
 from forewarn.server.repeats import make_once
 from forewarn.wire.control import token_shape
-from forewarn.wire.schema import MOMENT_OR_LENGTH, NAME, TEXT, Field, choice, ref
+from forewarn.wire.schema import MOMENT_OR_LENGTH, TEXT, Field, choice, ref
 from forewarn.wire.shapes_schema import page_schema
 
 if TYPE_CHECKING:
@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 ROLES = tuple(role.value for role in Role)
 ASKED = (
-    Field("name", NAME, f"Who will use it, as history will call them: {NAME_RULE}.", required=True),
+    Field(
+        "name",
+        {"type": "string", "pattern": NAME_PATTERN},
+        f"Who will use it, as history will call them: {NAME_RULE}.",
+        required=True,
+    ),
     Field("role", choice(*ROLES), "What it may be used for.", required=True),
     Field("group", TEXT, "Of a tenant: the group whose events it may see and approve."),
     Field("expires", MOMENT_OR_LENGTH, "When it stops to be good; if it is not said, never."),
@@ -63,6 +68,7 @@ class TokenControl:
                 body=ASKED,
                 status=201,
                 makes=True,
+                leads_to=((path, "/name"),),
             ),
             Endpoint("DELETE", path, self.revoke, "Revoke a token.", one, admin),
         ]

@@ -1,0 +1,161 @@
+"""Who may do what: every route and every role, as a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from running import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+[[vm]]
+name = "web-0"
+group = "web"
+address = "127.0.0.1"
+[[vm]]
+name = "other"
+address = "127.0.0.2"
+"""
+ROLES = ("nobody", "viewer", "operator", "admin", "tenant")
+# One letter for each of those: who gets in.
+TABLE = """
+GET    /healthz                          n v o a t
+GET    /readyz                           n v o a t
+GET    /metrics                          . v o a .
+GET    /v1/openapi.json                  . v o a t
+GET    /v1/fleet                         . v o a .
+PUT    /v1/fleet                         . . . a .
+GET    /v1/vms                           . v o a .
+GET    /v1/vms/{name}                    . v o a .
+GET    /v1/vms/{name}/document           . v o a .
+GET    /v1/clock                         . v o a t
+POST   /v1/clock/advance                 . . o a .
+GET    /v1/operations                    . v o a .
+POST   /v1/operations                    . . o a .
+GET    /v1/operations/{id}               . v o a .
+GET    /v1/operations/{id}/explain       . v o a .
+GET    /v1/operations/{id}/history       . v o a .
+POST   /v1/operations/{id}/done          . . o a .
+POST   /v1/operations/{id}/failed        . . o a .
+POST   /v1/operations/{id}/cancel        . . o a .
+GET    /v1/events                        . v o a t
+GET    /v1/events/{id}                   . v o a t
+GET    /v1/events/{id}/history           . v o a t
+GET    /v1/events/{id}/explain           . v o a .
+POST   /v1/events/{id}/approve           . . o a t
+POST   /v1/events/{id}/cancel            . . o a .
+POST   /v1/events/{id}/postpone          . . o a .
+GET    /v1/hosts                         . v o a .
+GET    /v1/hosts/{name}                  . v o a .
+POST   /v1/hosts/{name}/return           . . o a .
+GET    /v1/groups                        . v o a .
+GET    /v1/groups/{name}                 . v o a .
+POST   /v1/groups/{name}/policy          . . o a .
+GET    /v1/rollouts                      . v o a .
+POST   /v1/rollouts                      . . o a .
+GET    /v1/rollouts/{id}                 . v o a .
+GET    /v1/rollouts/{id}/plan            . v o a .
+GET    /v1/rollouts/{id}/history         . v o a .
+POST   /v1/rollouts/{id}/pause           . . o a .
+POST   /v1/rollouts/{id}/resume          . . o a .
+POST   /v1/rollouts/{id}/cancel          . . o a .
+GET    /v1/tokens                        . . . a .
+POST   /v1/tokens                        . . . a .
+DELETE /v1/tokens/{name}                 . . . a .
+"""
+ROWS = {(method, path): may for method, path, *may in (line.split() for line in TABLE.strip().splitlines())}
+CELLS = [
+    (method, path, role, mark != ".")
+    for (method, path), may in ROWS.items()
+    for role, mark in zip(ROLES, may, strict=True)
+]
+
+
+class Door:
+    """A service, and a token of each role."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.tokens = {"nobody": "", "admin": service.token}
+        for role in ("viewer", "operator", "tenant"):
+            body = {"name": f"a-{role}", "role": role, "group": "web" if role == "tenant" else ""}
+            self.tokens[role] = service.control("POST", "/v1/tokens", body).json()["token"]
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    folder = tmp_path_factory.mktemp("roles")
+    (folder / "fleet.toml").write_text(FLEET)
+    service = Service(folder).start("--fleet", str(folder / "fleet.toml"), "--clock", "virtual")
+    yield Door(service)
+    service.kill()
+
+
+def test_the_table_has_every_route() -> None:
+    described = json.loads((ROOT / "docs" / "openapi.json").read_text())["paths"]
+    assert {(method.upper(), path) for path, item in described.items() for method in item} == {*ROWS}
+
+
+@pytest.mark.parametrize(("method", "path", "role", "may"), CELLS)
+def test_who_may(door: Door, method: str, path: str, role: str, may: bool) -> None:
+    """A parameter that nobody knows: who gets in is told so, and nothing happens."""
+    target = path.replace("{id}", "none").replace("{name}", "none") + "?nonsense=1"
+    answer = door.service.control(
+        method, target, b"not what it takes" if method in ("POST", "PUT") else None, door.tokens[role]
+    )
+    if role == "nobody" and not may:
+        assert (answer.status, answer.headers["www-authenticate"]) == (401, 'Bearer realm="forewarn"')
+    elif not may:
+        assert (answer.status, answer.json()["title"]) == (403, "Forbidden")
+        assert f"A token of role {role} is not enough" in answer.json()["detail"]
+    elif path in ("/healthz", "/readyz"):
+        assert answer.status == 200
+    else:
+        assert (answer.status, answer.json()["parameter"]) == (400, "nonsense")
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/nothing", "/nothing", "/v1/events/../tokens", "//healthz"])
+def test_without_a_token_nothing_else_answers(door: Door, path: str) -> None:
+    assert door.service.control("GET", path, token="").status == 401
+    assert door.service.control("GET", path, token="fw_wrong").status == 401
+    assert door.service.control("GET", path, token=door.tokens["viewer"]).status == 404
+
+
+@pytest.mark.parametrize(
+    "sent", ["", "Bearer", "Bearer ", "Basic {}", "{}", "Bearer {}x", "Bearer x{}", "Bearer {} {}"]
+)
+def test_only_the_whole_token_opens(door: Door, sent: str) -> None:
+    secret = door.tokens["admin"]
+    answer = door.service.control("GET", "/v1/fleet", headers={"Authorization": sent.format(secret, secret)})
+    assert answer.status == 401
+    assert secret not in answer.body.decode()
+
+
+def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: Door) -> None:
+    service, tenant = door.service, door.tokens["tenant"]
+    for address in ("127.0.0.1", "127.0.0.2"):
+        service.document(source=address)
+    own, foreign = (service.restart_vm(name)["events"][0]["id"] for name in ("web-0", "other"))
+    listed = service.control("GET", "/v1/events?all=true", token=tenant).json()["events"]
+    assert [event["id"] for event in listed] == [own]
+    assert service.control("GET", "/v1/events?group=other", token=tenant).json()["events"] == []
+    assert service.control("GET", f"/v1/events/{own}", token=tenant).status == 200
+    for path in ("", "/history"):
+        assert service.control("GET", f"/v1/events/{foreign}{path}", token=tenant).status == 404
+    refused = service.control("POST", f"/v1/events/{foreign}/approve", token=tenant)
+    assert (refused.status, foreign in refused.json()["detail"].replace(f"'{foreign}'", "", 1)) == (404, False)
+    approved = service.control("POST", f"/v1/events/{own}/approve", token=tenant).json()
+    assert (approved["status"], approved["approved_by"]) == ("started", "a-tenant")
+    rows = service.control("GET", f"/v1/events/{own}/history", token=tenant).json()["history"]
+    assert [row["what"] for row in rows] == ["scheduled", "approved", "started"]
+    assert {row["group"] for row in rows} == {"web"}
+    assert service.answer(f"/v1/events/{foreign}")["status"] == "scheduled"
