@@ -71,6 +71,8 @@ POST   /v1/rollouts/{id}/cancel          . . o a .
 GET    /v1/tokens                        . . . a .
 POST   /v1/tokens                        . . . a .
 DELETE /v1/tokens/{name}                 . . . a .
+GET    /v1/history                       . v o a t
+GET    /v1/feed                          . v o a t
 """
 ROWS = {(method, path): may for method, path, *may in (line.split() for line in TABLE.strip().splitlines())}
 CELLS = [

@@ -38,9 +38,9 @@ ASKED = (
     Field("cause", choice(*CAUSES), "Only of operations with this cause."),
     Field("by", NAME, "Only what was done by this person, token or VM."),
     OF_KINDS,
-    Field("since", {"type": "string", "examples": ["30d"]}, f"From then on: {A_PAST_MOMENT}."),
-    Field("until", {"type": "string", "examples": ["2026-03-05"]}, f"Before then: {A_PAST_MOMENT}."),
-    Field("during", {"type": "string", "examples": ["2026-03"]}, f"Only then: {A_SPAN}."),
+    Field("since", {**NAME, "examples": ["30d"]}, f"From then on: {A_PAST_MOMENT}."),
+    Field("until", {**NAME, "examples": ["2026-03-05"]}, f"Before then: {A_PAST_MOMENT}."),
+    Field("during", {**NAME, "examples": ["2026-03"]}, f"Only then: {A_SPAN}."),
     Field("order", choice(*ORDERS), "Which come first; the oldest if it is not said."),
     *PAGING,
 )
@@ -59,15 +59,15 @@ class HistoryControl:
         ]
 
     async def history(self, request: HttpRequest) -> Response:
-        query, asked = Query(request), wanted(request)
-        newest = _one_of(query, "order", ORDERS) == NEWEST_FIRST
+        asked = wanted(request)
+        newest = _one_of(request, "order", ORDERS) == NEWEST_FIRST
         sought = HistoryFilter(
             groups=groups_seen(request),
-            vm=_given(query, request, "vm"),
-            host=_given(query, request, "host"),
-            type=_one_of(query, "type", EVENT_TYPES),
-            cause=_one_of(query, "cause", CAUSES),
-            by=_given(query, request, "by"),
+            vm=_given(request, "vm"),
+            host=_given(request, "host"),
+            type=_one_of(request, "type", EVENT_TYPES),
+            cause=_one_of(request, "cause", CAUSES),
+            by=_given(request, "by"),
             what=kinds_asked(request),
             after=0 if newest else asked.after_number,
             before=asked.after_number if newest else 0,
@@ -75,20 +75,20 @@ class HistoryControl:
             # One more than asked for says whether there is another page.
             limit=asked.limit + 1,
         )
-        since, until = self._span(query)
+        since, until = self._span(request)
         found = await self._engine.archive.history(sought._replace(since=since, until=until))
         part = found[: asked.limit]
         return page("history", map(entry_shape, part), part[-1].sequence if len(found) > asked.limit else None)
 
-    def _span(self, query: Query) -> tuple[datetime | None, datetime | None]:
-        since, until = (self._moment(query, name) for name in ("since", "until"))
-        during = _during(query.text("during"))
+    def _span(self, request: HttpRequest) -> tuple[datetime | None, datetime | None]:
+        since, until = self._moment(request, "since"), self._moment(request, "until")
+        during = _during(_given(request, "during"))
         if during is None:
             return since, until
         return max(since or during.since, during.since), min(until or during.until, during.until)
 
-    def _moment(self, query: Query, name: str) -> datetime | None:
-        text = query.text(name)
+    def _moment(self, request: HttpRequest, name: str) -> datetime | None:
+        text = _given(request, name)
         try:
             return parse_past_moment(text, self._engine.clock.now()) if text else None
         except ValueError:
@@ -123,9 +123,9 @@ def kinds_asked(request: HttpRequest) -> tuple[str, ...]:
     return tuple(KINDS[kind] for kind in kinds)
 
 
-def _one_of(query: Query, name: str, known: Iterable[str]) -> str:
-    """A word of a list, in any letter case."""
-    text = query.text(name)
+def _one_of(request: HttpRequest, name: str, known: Iterable[str]) -> str:
+    """A word of a list, in any letter case; empty: none was given."""
+    text = _given(request, name)
     words = {word.lower(): word for word in known}
     if text and text.lower() not in words:
         problem = f"{text!r} is not one of {', '.join(words.values())}.{nearest(text, words.values())}"
@@ -133,13 +133,14 @@ def _one_of(query: Query, name: str, known: Iterable[str]) -> str:
     return words[text.lower()] if text else ""
 
 
-def _given(query: Query, request: HttpRequest, name: str) -> str:
-    if name in request.query_params:
-        _refuse_empty(name, (query.text(name),))
-    return query.text(name)
+def _given(request: HttpRequest, name: str) -> str:
+    """A parameter; empty: it was not given."""
+    text = Query(request).text(name)
+    _refuse_empty(name, (text,) if name in request.query_params else ())
+    return text
 
 
 def _refuse_empty(name: str, values: Iterable[str]) -> None:
     """Nothing must not be taken for everything."""
     if "" in values:
-        raise BadParameter(parameter=name, problem="is empty: leave it out, or say which", valid="a name")
+        raise BadParameter(parameter=name, problem="is empty: leave it out, or say which", valid="not empty")
