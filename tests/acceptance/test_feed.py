@@ -273,7 +273,6 @@ def test_tenants_are_told_of_their_group_until_their_token_is_revoked(make_servi
             assert feed.answer.status == 404
     with Feed(service, token=token) as feed:
         assert service.control("DELETE", "/v1/tokens/shop").status == 200
-        service.restart_vm("db")
         assert list(feed.rows()) == []
 
 

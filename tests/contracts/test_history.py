@@ -325,3 +325,14 @@ def test_an_over_event_of_a_live_operation_is_kept(store: Store) -> None:
     while store.remove(store.expired(START + DAY, START + DAY), 10):
         pass
     assert store.event("ev-0") == over["ev-0"]
+
+
+def test_what_was_not_delivered_goes_with_the_row_it_is_about(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    store.commit(Changes(history=[Entry(START + number * DAY, "enabled", "web", number) for number in range(1, 6)]))
+    for number in range(1, 6):
+        store._db.execute("INSERT INTO undelivered VALUES ('hook', ?, 'web', 0, '', 0)", (number,))
+    while store.remove(store.expired(START + 4 * DAY, START), 1):
+        pass
+    assert store._db.execute("SELECT sequence FROM undelivered").fetchall() == [(4,), (5,)]
+    store.close()

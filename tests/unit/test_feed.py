@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from engines import ask, cancel, running_engine
+from engines import START, ask, cancel, running_engine
 
+from forewarn.core.access import Role, Token, create_token
 from forewarn.core.happenings import HAPPENINGS
+from forewarn.core.ledger import Changes, Entry
 from forewarn.core.terms import Terms
 from forewarn.errors import HistoryGone, NotYetHistory, Stopping, TooManyReaders
-from forewarn.ports import HistoryFilter
+from forewarn.ports import Expired, HistoryFilter
 from forewarn.server import feed as feed_module
 from forewarn.server.feed import Feed
 from forewarn.wire.control import entry_shape
 from forewarn.wire.feed import KINDS, Listener
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
     from forewarn.engine import Engine
+    from forewarn.server.feed import Reader
 
 EVERY: frozenset[str] = frozenset()
 
@@ -107,15 +111,18 @@ async def test_without_a_row_to_begin_with_it_begins_now() -> None:
 @pytest.mark.parametrize("tail_rows", [1, 1000])
 async def test_only_what_is_asked_for_is_told(groups: set[str], kinds: set[str], tail_rows: int) -> None:
     async with running_engine() as engine:
-        feed = Feed(engine, tail_rows=tail_rows)
+        feed = Feed(engine, tail_rows=tail_rows, quiet_seconds=0.001)
+        first_in_tail = engine.archive.newest
         await happen(engine, 2)
         await happen(engine, 2, vm="db-0")
-        async with aclosing((await feed.reader(frozenset(groups), frozenset(kinds), 0)).parts()) as parts:
-            hearer = Hearer(parts)
-            await ask(engine, "restart", "auto-0")
-            await happen(engine, vm="db-0")
-            expected = await stored(engine, 0, groups, kinds)
-            assert await hearer.until(expected[-1]["sequence"]) == expected
+        for after in (0, first_in_tail):
+            async with aclosing((await feed.reader(frozenset(groups), frozenset(kinds), after)).parts()) as parts:
+                hearer = Hearer(parts)
+                await happen(engine, vm="db-0")
+                await ask(engine, "restart", "auto-0")
+                expected = await stored(engine, after, groups, kinds)
+                assert expected
+                assert await hearer.until(engine.archive.newest) == expected
 
 
 async def test_who_wants_none_of_it_is_told_how_far_it_has_come() -> None:
@@ -131,6 +138,67 @@ async def test_who_wants_none_of_it_is_told_how_far_it_has_come() -> None:
             await happen(engine, vm="db-0")
             first = (await stored(engine, int(hearer.position), ["db-0"]))[0]
             assert (await Hearer(parts).until(first["sequence"]))[0] == first
+
+
+@asynccontextmanager
+async def waiting(reader: Reader) -> AsyncIterator[asyncio.Task[bytes | None]]:
+    """Somebody who has read all there is, and waits for more."""
+    async with aclosing(reader.parts()) as parts:
+        await anext(parts)
+        task = asyncio.ensure_future(anext(parts, None))
+        for _ in range(10):  # turns of the loop, until it has come to where it waits
+            await asyncio.sleep(0)
+        assert reader._waiting
+        yield task
+        reader.end()
+        await task
+
+
+async def test_who_waits_for_something_else_is_moved_on_without_being_woken() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        reader = await feed.reader(frozenset({"db-0"}), EVERY, None)
+        async with waiting(reader):
+            await happen(engine)
+            assert (reader._waiting, reader._position) == (True, engine.archive.newest)
+
+
+async def test_who_is_woken_is_not_moved_on_before_it_has_read() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        reader = await feed.reader(frozenset({"db-0"}), EVERY, None)
+        async with waiting(reader):
+            before = reader._position
+            for group in ("db-0", "web"):  # two commits, one right after the other
+                feed._take(Changes(history=[Entry(START, "enabled", "somebody", before + 1, group)]))
+            assert reader._position == before
+
+
+async def test_who_waits_is_asked_for_its_token_when_tokens_change() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        good = [True]
+        async with waiting(await feed.reader(frozenset({"db-0"}), EVERY, None, lambda: good[0])) as task:
+            good[0] = False
+            token = Token("somebody", Role.VIEWER, "hash", "test", START)
+            await engine.order(create_token, token, "test")
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert task.done()
+
+
+@pytest.mark.parametrize(("kept_from", "ends"), [(3, False), (4, True)])
+async def test_one_row_that_is_missing_is_a_gap(kept_from: int, ends: bool) -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine, tail_rows=1)
+        await happen(engine)
+        async with aclosing((await feed.reader(EVERY, EVERY, 2)).parts()) as parts:
+            hearer = Hearer(parts)
+            await hearer.read()
+            expired = Expired(START, kept_from, 0, 0, 0)
+            await engine._writer.in_store(engine._store.remove, expired, 100)
+            assert await hearer.read() is not ends
+            assert [row["sequence"] for row in hearer.rows[:1]] == ([] if ends else [3])
 
 
 async def test_rows_that_are_removed_before_they_were_told_end_the_feed() -> None:
