@@ -38,6 +38,17 @@ def test_it_is_in_wal_mode_and_synced_with_each_commit(database: Path) -> None:
     store.close()
 
 
+def test_only_its_owner_can_read_it(database: Path) -> None:
+    store = SqliteStore(database.parent)
+    store.commit(Changes(facts={"alive_at": "x"}))
+    assert {path.name: path.stat().st_mode & 0o077 for path in database.parent.glob(f"{DATABASE_NAME}*")} == {
+        DATABASE_NAME: 0,
+        f"{DATABASE_NAME}-shm": 0,
+        f"{DATABASE_NAME}-wal": 0,
+    }
+    store.close()
+
+
 def test_garbage(database: Path) -> None:
     database.write_bytes(b"not a database at all" * 500)
     refused(database, StoreDamaged)

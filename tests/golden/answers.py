@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from golden.answers_approval import REFUSED, TAKEN
 from golden.answers_around import INSTANCE, ORDER, PATHS, STRANGERS
-from golden.answers_poll import DOCUMENTS, HEADER, TAGS, VERSIONS
+from golden.answers_poll import DOCUMENTS, HEADER, TAGS, VERSIONS, WAITS
 
-ANSWERS = (*DOCUMENTS, *VERSIONS, *HEADER, *TAGS, *TAKEN, *REFUSED, *PATHS, *STRANGERS, *ORDER, *INSTANCE)
+ANSWERS = (*DOCUMENTS, *VERSIONS, *HEADER, *TAGS, *WAITS, *TAKEN, *REFUSED, *PATHS, *STRANGERS, *ORDER, *INSTANCE)

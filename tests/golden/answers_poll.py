@@ -159,6 +159,12 @@ def _tag(name: str, value: str, says: str, *more: str, same: bool = True, mark: 
     return row(status=304) if same else row(answer=TOLD)
 
 
+def _wait(name: str, prefer: str, says: str, tag: str = "<tag>", applied: str = "") -> Row:
+    headers = (*TRUE, *((("If-None-Match", tag),) if tag else ()), ("Prefer", prefer))
+    row = partial(Row, name=f"prefer {name}", mark=ASSUMED, says=says, headers=headers, tag=1, applied=applied)
+    return row(status=304) if tag == "<tag>" else row(answer=TOLD)
+
+
 TAGS = (
     _tag("as given", "<tag>", "A client that sends the tag it was given is told that nothing changed.", mark=OBSERVED),
     _tag("bare", "<bare tag>", "The tag is known without its quotes too.", mark=OBSERVED),
@@ -179,4 +185,17 @@ TAGS = (
         headers=(("If-None-Match", "<tag>"),), status=400, answer=NO_HEADER),
     Row(name="tag of another version", mark=ASSUMED, says="One tag serves all versions, as one incarnation does.",
         target=at("2017-08-01"), headers=(*TRUE, ("If-None-Match", "<tag>")), status=304, tag=1),
+)  # fmt: skip
+
+# An addition of Forewarn's: the real service is not known to look at Prefer.
+WAITS = (
+    _wait("wait, tag outdated", "wait=10", "A poll that may be held is answered at once when its tag is not the "
+          "document's; Preference-Applied says that the wait was understood.", tag='"0"', applied="wait=10"),
+    _wait("wait too long", "wait=300", "No poll is held for more than 60 seconds.", tag='"0"', applied="wait=60"),
+    _wait("wait among others", 'respond-async, foo="a, b"; c, Wait="10"; d, wait=20',
+          "Of several preferences the first wait counts.", tag='"0"', applied="wait=10"),
+    _wait("no wait at all", "wait=0", "Nothing is held for no time.", applied="wait=0"),
+    _wait("wait without a tag", "wait=10", "Without If-None-Match there is nothing to wait for.", tag=""),
+    _wait("wait that is no number", "wait=abc", "A wait that cannot be read is none."),
+    _wait("something else", "respond-async, return=minimal", "Other preferences mean nothing."),
 )  # fmt: skip

@@ -85,6 +85,7 @@ class Row:
     tag: int | None = None
     """The incarnation that the entity tag names, where there is one."""
     allow: str = ""
+    applied: str = ""
     content_type: str = JSON
     closes: bool = False
 
@@ -105,6 +106,8 @@ class Row:
         if self.allow:
             lines.append(f"allow: {self.allow}")
         lines += [f"server: IMDS/{__version__}", "date: <date>", "x-ms-request-id: <guid>"]
+        if self.applied:
+            lines.append(f"preference-applied: {self.applied}")
         if self.closes:
             lines.append("connection: close")
         return "\r\n".join([*lines, "", ""]).encode() + (b"" if self.method == "HEAD" else self.answer)

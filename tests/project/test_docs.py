@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from forewarn.settings import SETTINGS
 from forewarn.wire.versions import API_VERSIONS
 
 ROOT = Path(__file__).parents[2]
+CONTROL_API = (ROOT / "docs" / "control-api.md").read_text()
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 
 
@@ -51,6 +53,24 @@ def test_every_setting_is_in_the_reference(setting: object) -> None:
 @pytest.mark.parametrize("word", [*EVENT_TYPES, *CAUSES, *(row.version for row in API_VERSIONS)])
 def test_every_type_cause_and_version_is_in_the_reference(word: str) -> None:
     assert f"| `{word}` |" in REFERENCE
+
+
+def routes() -> dict[str, str]:
+    """Every request of the control API, with whom its description says it is for."""
+    paths = json.loads((ROOT / "docs" / "openapi.json").read_text())["paths"]
+    return {
+        f"{method.upper()} {path}": operation["description"]
+        for path, item in paths.items()
+        for method, operation in item.items()
+    }
+
+
+@pytest.mark.parametrize("route", routes())
+def test_every_request_is_on_the_page_of_the_api_with_who_may_send_it(route: str) -> None:
+    who = routes()[route].removeprefix("For ").removesuffix(".")
+    (row,) = [line for line in CONTROL_API.splitlines() if line.startswith(f"| `{route}` |")]
+    least = who.replace(" or admin", "").replace("viewer, operator", "viewer").replace(", or tenant", ", tenant")
+    assert row.split(" | ")[1] == least
 
 
 @pytest.mark.parametrize("family", EXIT_CODES, ids=lambda family: family.__name__)

@@ -36,15 +36,17 @@ from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.server.callers import Callers
 from forewarn.server.control import Control, control_app
-from forewarn.server.fastlane import Lane
 from forewarn.server.first_token import leave_admin_token
 from forewarn.server.fleet_control import applied_before, apply_fleet
+from forewarn.server.lane import Lane
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
 from forewarn.server.metadata import Metadata, Rules
-from forewarn.server.metrics import Metrics
+from forewarn.server.metrics import Metrics, lane_metrics
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
+from forewarn.server.tally import Tallies
 from forewarn.server.tls import Certificate
+from forewarn.server.waiters import Waiters
 from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.wire.versions import available_versions
@@ -180,14 +182,22 @@ class Service:
         pages, stamp = Pages(self.engine), Stamp(clock)
         if isinstance(clock, VirtualClock):
             clock.on_move = stamp.turn
-        app = Metadata(self.engine, pages, stamp, rules)
         versions = available_versions(preview=rules.preview_versions)
-        callers = Callers(self.engine, rules.rate_limit)
-        limited = rules.rate_limit > 0
-        lane = Lane(self.engine, callers, pages, stamp, versions, limited=limited, fast=values["fast_lane"])
-        self.metadata = MetadataServer(app, open_socket(values["metadata"]), lane)
+        lane = Lane(
+            self.engine,
+            Callers(self.engine, rules.rate_limit),
+            pages,
+            stamp,
+            Waiters(self.engine),
+            Tallies(versions),
+            versions,
+            limited=rules.rate_limit > 0,
+            fast=values["fast_lane"],
+        )
+        self.metadata = MetadataServer(Metadata(lane, rules), open_socket(values["metadata"]), lane)
         self.engine.subscribe(self._on_published)
         metrics = Metrics(self.engine)
+        metrics.add(partial(lane_metrics, lane))
         control = Control(self.engine, self.metadata, metrics, preview_versions=rules.preview_versions)
         self._feed = control.feed
         self._certificate = certificate_of(values)

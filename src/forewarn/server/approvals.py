@@ -21,8 +21,8 @@ from forewarn.wire.document import parse_start_requests
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from forewarn.engine import Engine
     from forewarn.server.callers import Caller
+    from forewarn.server.lane import Lane
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ APPROVED = Answer(200)
 class Approvals(Intake):
     """A connection that can take approvals itself. `take_approval` says of which request."""
 
-    def __init__(self, engine: Engine, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._engine = engine
+    def __init__(self, lane: Lane, *arguments: Any, **options: Any) -> None:
+        super().__init__(lane.stamp, *arguments, **options)
+        self._lane = lane
         self._reading: RequestResponseCycle | None = None
         """The approval whose turn it is, and whose body is still on its way."""
 
@@ -78,7 +78,7 @@ class Approvals(Intake):
         except ForewarnError as error:
             self._send_soon(cycle, metadata_answer(error))
             return
-        self._engine.approve_and_tell(ids, caller.vm, caller.group, partial(self._on_approved, cycle))
+        self._lane.engine.approve_and_tell(ids, caller.vm, caller.group, partial(self._on_approved, cycle))
 
     def _on_approved(self, cycle: RequestResponseCycle, _: None, error: BaseException | None) -> None:
         if error is None:
@@ -97,5 +97,5 @@ class Approvals(Intake):
         if cycle.disconnected:
             return
         self._write_answer(answer, keep_alive=cycle.keep_alive)
-        cycle.response_started = cycle.response_complete = True
-        cycle.on_response()
+        self._lane.tallies.approval(answer.status).count += 1
+        self._complete(cycle)

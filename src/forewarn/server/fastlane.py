@@ -1,4 +1,4 @@
-"""The poll, answered in the protocol: the protocol of intake.py and approvals.py with a shortcut.
+"""The poll, answered in the protocol: that of intake.py, approvals.py and holds.py, with a shortcut.
 
 A GET of the document that is in order in every respect is answered at once with bytes that are
 already rendered. Everything else goes on to the ASGI application, which gives the same answers. A
@@ -8,78 +8,30 @@ last poll is not even parsed: the same bytes, at the same place in the stream, m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from forewarn.server.approvals import Approvals
-from forewarn.server.metadata import EVENTS_PATH, LARGEST_BODY
+from forewarn.server.holds import Holds
+from forewarn.server.lane import Poll
+from forewarn.server.request import LARGEST_BODY
+from forewarn.server.tally import Tally
+from forewarn.wire.preferences import parse_wait
 
 if TYPE_CHECKING:
     import asyncio
 
-    from forewarn.engine import Engine, Published
-    from forewarn.server.callers import Caller, Callers
-    from forewarn.server.pages import Pages
-    from forewarn.server.stamp import Stamp
-    from forewarn.wire.versions import ApiVersion
+    from forewarn.server.lane import Lane
 
 LARGEST_REMEMBERED = 2048
 
 # A request with one of these is for the application to judge.
-_SLOW_HEADERS = frozenset((b"x-forwarded-for", b"prefer", b"transfer-encoding", b"upgrade", b"expect", b"connection"))
+_SLOW_HEADERS = frozenset((b"x-forwarded-for", b"transfer-encoding", b"upgrade", b"expect", b"connection"))
 
 
-class Poll(NamedTuple):
-    """All that matters of the head of a GET of the document, or of a POST to it."""
-
-    version: ApiVersion
-    if_none_match: bytes | None
-    length: int = 0
-    """How long the body is."""
-
-
-class Lane:
-    """What all connections of the metadata service share."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        callers: Callers,
-        pages: Pages,
-        stamp: Stamp,
-        versions: dict[str, ApiVersion],
-        *,
-        limited: bool = True,
-        fast: bool = True,
-    ) -> None:
-        self.engine = engine
-        self.callers = callers
-        self.pages = pages
-        self.stamp = stamp
-        self.asked = engine.asked
-        self.limited = limited
-        self.epoch = 0
-        """Goes up with every change of any document or of the fleet: an answer holds within one."""
-        # The whole request target says at once that path, query and version are in order.
-        self.targets = (
-            {f"{EVENTS_PATH}?api-version={name}".encode(): version for name, version in versions.items()}
-            if fast
-            else {}
-        )
-        engine.subscribe(self._on_published)
-
-    def _on_published(self, _: Published) -> None:
-        self.epoch += 1
-
-
-class FastLane(Approvals):
+class FastLane(Holds):
     """One connection to the metadata service."""
 
-    def __init__(self, *arguments: Any, lane: Lane, listener: str | None = None, **options: Any) -> None:
-        super().__init__(lane.engine, lane.stamp, *arguments, **options)
-        self._lane = lane
-        self._listener = listener
-        self._caller: Caller | None = None
-        self._generation = -1
+    def __init__(self, *arguments: Any, lane: Lane, **options: Any) -> None:
+        super().__init__(lane, *arguments, **options)
         # The last poll, while nothing else is under way on this connection: its bytes, what they
         # meant, and the answer in two parts around the stamp, good for one epoch.
         self._poll_bytes = b""
@@ -88,6 +40,7 @@ class FastLane(Approvals):
         self._group = ""
         self._head = b""
         self._tail = b""
+        self._tally = Tally()
         # The request being read.
         self._answered_here = False
         self._begun = 0
@@ -104,6 +57,7 @@ class FastLane(Approvals):
                 not lane.limited or self._caller.allowed()  # type: ignore[union-attr]
             ):
                 lane.asked.add(self._group)
+                self._tally.count += 1
                 self.transport.write(self._head + lane.stamp.next() + self._tail)
                 return
         fresh = not self._open and not self._held
@@ -122,6 +76,7 @@ class FastLane(Approvals):
             return False
         self._poll = poll
         self._lane.asked.add(self._group)
+        self._tally.count += 1
         self.transport.write(self._head + self._lane.stamp.next() + self._tail)
         return True
 
@@ -131,22 +86,16 @@ class FastLane(Approvals):
         page = self._lane.pages.page(caller.group, poll.version) if caller is not None and poll is not None else None
         if caller is None or poll is None or page is None:
             return False
-        if poll.if_none_match in page.same_tags:
-            self._head, self._tail = page.unchanged_head, b"\r\n"
+        if poll.if_none_match not in page.same_tags:
+            self._head, self._tail, status = page.found_head, poll.applied + b"\r\n" + page.body, 200
+        elif poll.wait_seconds:
+            return False  # it is held
         else:
-            self._head, self._tail = page.found_head, b"\r\n" + page.body
+            self._head, self._tail, status = page.unchanged_head, poll.applied + b"\r\n", 304
+        self._tally = self._lane.tallies.poll(poll.version.name, status)
         self._group = caller.group
         self._epoch = self._lane.epoch
         return True
-
-    def _settle_caller(self) -> Caller | None:
-        """Who is calling: settled once per connection, and again when the fleet has changed."""
-        if self._generation != self._lane.callers.generation:
-            self._generation = self._lane.callers.generation
-            peer = self.client[0] if self.client else None
-            called = self.server[0] if self.server else None
-            self._caller = self._lane.callers.find(peer, called, self._listener)
-        return self._caller
 
     def _read_request(self) -> Poll | None:
         """The request as a poll or an approval, if it is one in every respect that its head can show."""
@@ -156,6 +105,7 @@ class FastLane(Approvals):
         is_true = not version.header_enforced
         if_none_match = None
         length = 0
+        prefer: list[str] = []
         for name, value in self.headers:
             if name == b"metadata":
                 if value.strip().lower() != b"true":
@@ -167,9 +117,16 @@ class FastLane(Approvals):
                 if_none_match = value.strip(b" \t")
             elif name == b"content-length":
                 length = int(value)
+            elif name == b"prefer":
+                prefer.append(value.decode("latin-1"))
             elif name in _SLOW_HEADERS and (name != b"connection" or value.lower() != b"keep-alive"):
                 return None
-        return Poll(version, if_none_match, length) if is_true else None
+        if not is_true:
+            return None
+        wait_seconds = parse_wait(prefer) if prefer and if_none_match else None
+        if wait_seconds is None:
+            return Poll(version, if_none_match, length)
+        return Poll(version, if_none_match, length, wait_seconds, b"preference-applied: wait=%d\r\n" % wait_seconds)
 
     # --- The parser's callbacks -------------------------------------------------------------------
 
@@ -181,9 +138,12 @@ class FastLane(Approvals):
     def _on_request(self) -> None:
         poll = self._read_request()
         method = self.parser.get_method()
-        if poll is not None and method == b"GET" and not poll.length and self._answer(poll):
-            self._answered_here = True
-            return
+        if poll is not None and method == b"GET" and not poll.length:
+            if self._answer(poll):
+                self._answered_here = True
+                return
+            if poll.wait_seconds:
+                self.take_hold(poll)
         caller = self.scope["state"]["caller"] = self._settle_caller()
         if poll is not None and method == b"POST" and caller is not None and poll.length <= LARGEST_BODY:
             self.take_approval(caller)
@@ -200,10 +160,10 @@ class FastLane(Approvals):
             super().on_message_complete()
 
 
-def protocol_for(lane: Lane, listener: str | None = None) -> Any:
+def protocol_for(lane: Lane) -> Any:
     """What uvicorn makes a connection's protocol with."""
 
     def make(*arguments: Any, **options: Any) -> asyncio.Protocol:
-        return FastLane(*arguments, lane=lane, listener=listener, **options)
+        return FastLane(*arguments, lane=lane, **options)
 
     return make

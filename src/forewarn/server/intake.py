@@ -152,7 +152,13 @@ class Intake(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._held = b"\r\n".join([*head, b"", rest + self._held])
 
+    def _complete(self, cycle: RequestResponseCycle) -> None:
+        """The request has been answered past the application: go on as if the application had done it."""
+        cycle.response_started = cycle.response_complete = True
+        cycle.on_response()
+
     def on_response_complete(self) -> None:
+        self._quiet_rounds = 0  # an answer that was held back is not the client's silence
         super().on_response_complete()
         if not self.transport.is_closing():
             self._feed()
@@ -248,13 +254,12 @@ class Intake(HttpToolsProtocol):
 
     def sweep(self) -> None:
         """Once a second: close what is idle, slow or deaf. Fast answers arm no timer of their own."""
+        # There may be many thousands of connections, almost all with nothing to look at: they come first.
         self._quiet_rounds += 1
-        self._open_rounds += self._open and not self.flow.read_paused
-        self._unread_rounds += self.flow.write_paused
-        busy = self.cycle is not None and not self.cycle.response_complete
-        if (self._open and self._open_rounds > REQUEST_SECONDS) or (
-            self.flow.write_paused and self._unread_rounds > UNREAD_SECONDS
-        ):
-            self.transport.abort()
-        elif self._quiet_rounds > IDLE_SECONDS and not busy and not self._open:
+        if self._open or self.flow.write_paused:
+            self._open_rounds += self._open and not self.flow.read_paused
+            self._unread_rounds += self.flow.write_paused
+            if (self._open and self._open_rounds > REQUEST_SECONDS) or self._unread_rounds > UNREAD_SECONDS:
+                self.transport.abort()
+        elif self._quiet_rounds > IDLE_SECONDS and (self.cycle is None or self.cycle.response_complete):
             self.transport.close()

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from forewarn.errors import CannotListen
-from forewarn.server.fastlane import FastLane, Lane, protocol_for
+from forewarn.server.fastlane import FastLane, protocol_for
 from forewarn.server.intake import IDLE_SECONDS
 from forewarn.server.outflow import Outflow
 
 if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
+    from forewarn.server.lane import Lane
     from forewarn.server.metadata import Metadata
     from forewarn.server.tls import Certificate
 
 STOP_SECONDS = 10
 """How long requests under way may take to finish when the service stops."""
+
+SWEPT_AT_ONCE = 500
+"""So many connections are looked at in a turn of the loop: polls are answered in between."""
 
 
 def open_socket(address: str) -> socket.socket:
@@ -147,10 +151,10 @@ class MetadataServer(Server):
         self.close_departed(fleet)
         for address, listener in reserved.items():
             make = partial(
-                protocol_for(self._lane, listener=address),
+                protocol_for(self._lane),
                 config=self.config,
                 server_state=self.server_state,
-                app_state={},
+                app_state={"listener": address},
             )
             loop = asyncio.get_running_loop()
             self._of_vms[address] = await loop.create_server(make, sock=listener, backlog=self.config.backlog)
@@ -164,9 +168,11 @@ class MetadataServer(Server):
     async def _sweep_forever(self) -> None:
         while True:
             await asyncio.sleep(1)
-            for connection in list(self.server_state.connections):
+            for number, connection in enumerate(list(self.server_state.connections), start=1):
                 if isinstance(connection, FastLane):
                     connection.sweep()
+                if not number % SWEPT_AT_ONCE:
+                    await asyncio.sleep(0)
 
 
 def release(reserved: dict[str, socket.socket]) -> None:

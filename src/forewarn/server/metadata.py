@@ -7,32 +7,32 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 from forewarn.core.approvals import approve
 from forewarn.errors import ForewarnError, UnknownVM
+from forewarn.server.lane import EVENTS_PATH
 from forewarn.server.pages import SERVER
 from forewarn.server.problems import metadata_answer
+from forewarn.server.request import Request
+from forewarn.server.waiters import Bell
 from forewarn.wire import instance, refusals
 from forewarn.wire.answer import Answer
 from forewarn.wire.document import parse_start_requests, tag_matches
-from forewarn.wire.versions import ApiVersion, available_versions, is_date
+from forewarn.wire.preferences import parse_wait
+from forewarn.wire.versions import ApiVersion, is_date
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from forewarn.engine import Engine
     from forewarn.server.callers import Caller
-    from forewarn.server.pages import Pages
-    from forewarn.server.stamp import Stamp
+    from forewarn.server.lane import Lane
+    from forewarn.server.pages import Page
+    from forewarn.server.request import Receive
 
-    Receive = Callable[[], Awaitable[dict[str, Any]]]
     Send = Callable[[dict[str, Any]], Awaitable[None]]
 
-EVENTS_PATH = "/metadata/scheduledevents"
 INSTANCE_PATH = "/metadata/instance"
 VERSIONS_PATH = "/metadata/versions"
-LARGEST_BODY = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,44 +46,66 @@ class Rules:
     first_get_delay: timedelta = timedelta(0)
 
 
+class ClientGone(Exception):
+    """Nobody is there any more to be answered."""
+
+
 class Metadata:
     """The ASGI application of the metadata service. `caller` is in the scope's state: the protocol knows it."""
 
-    def __init__(self, engine: Engine, pages: Pages, stamp: Stamp, rules: Rules) -> None:
-        self._engine = engine
-        self._pages = pages
-        self._stamp = stamp
+    def __init__(self, lane: Lane, rules: Rules) -> None:
+        self._lane = lane
+        self._engine = lane.engine
+        self._pages = lane.pages
+        self._waiters = lane.waiters
         self._rules = rules
-        self._versions = available_versions(preview=rules.preview_versions)
+        self._versions = lane.versions
         self._enabling: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
         """Answer what is held back."""
         self._stopping.set()
+        self._waiters.stop()
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
             answer = await self._answer(request)
+        except ClientGone:
+            return
         except UnknownVM:
             answer = refusals.NOT_A_VM  # it left the fleet while its request was under way
         except ForewarnError as error:
             answer = metadata_answer(error)
+        except Exception:
+            self._count(request, 500)  # which is what uvicorn makes of it
+            raise
+        self._count(request, answer.status)
         headers = [(name.encode(), value.encode()) for name, value in answer.headers]
         if answer.status != 304:
             if answer.body or answer.status != 200:
                 headers.insert(0, (b"content-type", answer.content_type.encode()))
             headers.insert(len(headers) - len(answer.headers), (b"content-length", b"%d" % len(answer.body)))
-        headers += [(b"server", SERVER.encode()), *self._stamp.headers()]
+        headers += [(b"server", SERVER.encode()), *self._lane.stamp.headers()]
+        if answer.applied:
+            headers.append((b"preference-applied", answer.applied.encode()))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
+
+    def _count(self, request: Request, status: int) -> None:
+        if request.path.lower() != EVENTS_PATH:
+            return
+        if request.method == "GET":
+            self._lane.tallies.poll(request.query.get("api-version", ""), status).count += 1
+        elif request.method == "POST":
+            self._lane.tallies.approval(status).count += 1
 
     async def _answer(self, request: Request) -> Answer:
         caller = request.caller
         if caller is None:
             return refusals.NOT_A_VM
-        if not caller.allowed():
+        if not request.counted and not caller.allowed():
             return refusals.TOO_MANY
         if request.headers(b"x-forwarded-for"):
             return refusals.FORWARDED
@@ -130,15 +152,44 @@ class Metadata:
         return refusals.UNKNOWN_VERSION
 
     async def _document(self, request: Request, caller: Caller, version: ApiVersion) -> Answer:
+        page = await self._page(caller, version)
+        self._engine.asked.add(caller.group)
+        if_none_match = ",".join(request.headers(b"if-none-match"))
+        if not if_none_match:
+            return Answer(200, page.body, headers=(("etag", page.tag),))
+        wait_seconds = parse_wait(request.headers(b"prefer"))
+        if wait_seconds and tag_matches(if_none_match, page.tag):
+            page = await self._hold(request, caller, version, page, wait_seconds)
+        applied = "" if wait_seconds is None else f"wait={wait_seconds}"
+        if tag_matches(if_none_match, page.tag):
+            return Answer(304, headers=(("etag", page.tag),), applied=applied)
+        return Answer(200, page.body, headers=(("etag", page.tag),), applied=applied)
+
+    async def _page(self, caller: Caller, version: ApiVersion) -> Page:
         page = self._pages.page(caller.group, version)
         while page is None:
             await self._enable(caller)
             page = self._pages.page(caller.group, version)
-        self._engine.asked.add(caller.group)
-        if_none_match = ",".join(request.headers(b"if-none-match"))
-        if if_none_match and tag_matches(if_none_match, page.tag):
-            return Answer(304, headers=(("etag", page.tag),))
-        return Answer(200, page.body, headers=(("etag", page.tag),))
+        return page
+
+    async def _hold(self, request: Request, caller: Caller, version: ApiVersion, page: Page, seconds: int) -> Page:
+        """What the document is when it has changed, the time is over, or the service stops."""
+        tag, over = page.tag, False
+        bell = Bell(self._waiters, seconds)
+        gone = asyncio.create_task(request.until_gone())
+        gone.add_done_callback(lambda _: bell.wake())
+        try:
+            while page.tag == tag and not over and not self._waiters.stopping:
+                over = not await bell.wait(caller.group)
+                if gone.done():
+                    raise ClientGone
+                found = request.caller_now(self._lane.callers)
+                if found is None:
+                    raise UnknownVM(name=caller.vm, hint="")
+                caller, page = found, await self._page(found, version)
+        finally:
+            gone.cancel()
+        return page
 
     async def _enable(self, caller: Caller) -> None:
         """The first GET of a group enables its service; others that come meanwhile wait with it."""
@@ -192,47 +243,3 @@ class Metadata:
         if not request.has_metadata_header:
             return refusals.NO_METADATA_HEADER
         return None
-
-
-class Request:
-    """What the checks ask of a request."""
-
-    def __init__(self, scope: dict[str, Any], receive: Receive) -> None:
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.caller: Caller | None = scope["state"]["caller"]
-        self._state: dict[str, Any] = scope["state"]
-        self._headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self._receive = receive
-        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        names = [name.lower() for name, _ in pairs]
-        self.duplicate_query = len(names) != len(set(names))
-        self.query = dict(zip(names, (value for _, value in pairs), strict=True))
-
-    def headers(self, name: bytes) -> list[str]:
-        """The values of a header, in their order."""
-        return [value.decode("latin-1") for found, value in self._headers if found == name]
-
-    @property
-    def has_metadata_header(self) -> bool:
-        values = self.headers(b"metadata")
-        return bool(values) and all(value.strip().lower() == "true" for value in values)
-
-    @property
-    def broken(self) -> bool:
-        """Whether the body ended because it could not be parsed."""
-        return bool(self._state.get("broken", False))
-
-    async def body(self) -> bytes | None:
-        """The whole body; None when it is larger than it may be."""
-        lengths = self.headers(b"content-length")
-        if lengths and int(lengths[0]) > LARGEST_BODY:
-            return None
-        body = bytearray()
-        while True:
-            message = await self._receive()
-            body += message.get("body", b"")
-            if len(body) > LARGEST_BODY:
-                return None
-            if not message.get("more_body", False):
-                return bytes(body)

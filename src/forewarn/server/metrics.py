@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.ledger import Changes
     from forewarn.engine import Engine
+    from forewarn.server.lane import Lane
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NOTICE_BOUNDS = (0.0, 30.0, 60.0, 300.0, 600.0, 900.0, 3600.0, 86400.0, 604800.0)
@@ -86,6 +87,15 @@ class Metrics(Collector):
         )
         for source in self._sources:
             yield from source()
+
+
+def lane_metrics(lane: Lane) -> Iterable[Metric]:
+    """What the metadata service has counted."""
+    polls = {(version, str(status)): number for (version, status), number in lane.tallies.polls().items()}
+    yield count("forewarn_polls", "Answered GETs of the document.", ["version", "answer"], polls)
+    posts = {(str(status),): number for status, number in lane.tallies.approvals().items()}
+    yield count("forewarn_approval_requests", "Answered POSTs to the document.", ["answer"], posts)
+    yield GaugeMetricFamily("forewarn_held_polls", "Long polls that wait now.", value=lane.waiters.count)
 
 
 def count(name: str, help_text: str, labels: list[str], values: dict[Any, int]) -> Metric:

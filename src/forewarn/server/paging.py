@@ -59,6 +59,8 @@ def wanted(request: Request) -> Wanted:
         after = urlsafe_b64decode(padded).decode() if cursor else ""
     except (binascii.Error, UnicodeError):
         raise _bad_cursor() from None
+    if cursor and not after:
+        raise _bad_cursor()
     return Wanted(query.number("limit", USUAL, 1, MOST), after)
 
 

@@ -17,6 +17,7 @@ from forewarn.errors import (
     Invalid,
     NotFound,
     Unavailable,
+    Unknown,
     UnknownPath,
 )
 from forewarn.wire.answer import error_answer
@@ -92,7 +93,10 @@ def problem(
 
 def _pointer(error: ForewarnError, body: Mapping[str, Any]) -> str | None:
     """The member that an error of the core is about, if it was sent."""
-    member = str(error.fields["name"]) if isinstance(error, BadOption) else error.member
+    if isinstance(error, BadOption):
+        member = str(error.fields["name"])
+    else:
+        member = str(error.fields["what"]) if isinstance(error, Unknown) else error.member
     if body.get(member) is None:
         return None
     if isinstance(body[member], list):

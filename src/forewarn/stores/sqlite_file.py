@@ -89,6 +89,8 @@ def _create(path: Path) -> None:
     unfinished = path.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     try:
+        # For the owner alone, in a folder that others may read too; the log takes over the file's mode.
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         database = _connect(unfinished)
         _migrate(database, unfinished)
         database.close()

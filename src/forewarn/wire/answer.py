@@ -16,6 +16,8 @@ class Answer(NamedTuple):
     body: bytes = b""
     content_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
+    applied: str = ""
+    """Which preference was followed, if any."""
 
 
 def error_answer(status: int, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:

@@ -1,0 +1,52 @@
+"""How often each answer was given, to GETs of the document and to POSTs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+OTHER = "other"
+"""Stands for every version that is not served here: what a client can make up must not make a row each."""
+
+
+class Tally:
+    """One number that goes up. Whoever counts often keeps it: to add one is all that it costs then."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Tallies:
+    """All tallies of the metadata service. Each answered request is in one of them."""
+
+    def __init__(self, versions: Container[str]) -> None:
+        self._versions = versions
+        self._polls: dict[tuple[str, int], Tally] = {}
+        self._approvals: dict[int, Tally] = {}
+
+    def poll(self, version: str, status: int) -> Tally:
+        """GETs at this api-version (empty when none was named) that were answered with this status."""
+        key = (version if not version or version in self._versions else OTHER, status)
+        tally = self._polls.get(key)
+        if tally is None:
+            tally = self._polls[key] = Tally()
+        return tally
+
+    def approval(self, status: int) -> Tally:
+        """POSTs that were answered with this status."""
+        tally = self._approvals.get(status)
+        if tally is None:
+            tally = self._approvals[status] = Tally()
+        return tally
+
+    def polls(self) -> dict[tuple[str, int], int]:
+        """How many GETs, by version and status."""
+        return {key: tally.count for key, tally in self._polls.items()}
+
+    def approvals(self) -> dict[int, int]:
+        """How many POSTs, by status."""
+        return {status: tally.count for status, tally in self._approvals.items()}

@@ -1,0 +1,128 @@
+"""Who waits for a group's document to change: polls that are held, in either lane."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from forewarn.engine import Engine, Published
+
+WOKEN_AT_ONCE = 250
+"""So many are woken in a turn of the loop: others' polls are answered in between."""
+
+
+class Waiter(Protocol):
+    """One held poll."""
+
+    def wake(self) -> None:
+        """What was waited for may have happened: look again, and join again if not. It has left before."""
+
+
+class Told(Protocol):
+    """One that was woken, and has been told."""
+
+    def read_on(self) -> None:
+        """Take the next request."""
+
+
+class Waiters:
+    """All held polls by the group they wait for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.count = 0
+        """How many are held."""
+        self.stopping = False
+        """Nobody is to wait any more."""
+        self._of_group: dict[str, dict[Waiter, None]] = {}
+        self._woken: dict[Waiter, None] = {}
+        """Those whose turn to be woken comes."""
+        self._told: list[Told] = []
+        """Those who are not listened to until all others are woken."""
+        self._waking = False
+        engine.subscribe(self._on_published)
+
+    def join(self, group: str, waiter: Waiter) -> None:
+        """Wait until something of the group has changed, or the fleet has: then `wake` is called, once."""
+        self._of_group.setdefault(group, {})[waiter] = None
+        self.count += 1
+
+    def leave(self, group: str, waiter: Waiter) -> None:
+        """Wait no longer. Who does not wait may leave, too."""
+        of_group = self._of_group.get(group, {})
+        waiting = of_group if waiter in of_group else self._woken
+        if waiter in waiting:
+            del waiting[waiter]
+            self.count -= 1
+            if not of_group:
+                self._of_group.pop(group, None)
+
+    def set_aside(self, told: Told) -> bool:
+        """Whether others have still to be woken: then this one, which has been, is asked to `read_on` behind them.
+
+        Whoever is told asks again at once. To take those requests first would make the last wait for all of them.
+        """
+        if self._woken:
+            self._told.append(told)
+        return bool(self._woken)
+
+    def stop(self) -> None:
+        """Wake all, and let nobody wait from now on."""
+        self.stopping = True
+        self._rouse(list(self._of_group))
+
+    def _on_published(self, published: Published) -> None:
+        # Who calls may be another VM in another fleet: then all have to look.
+        self._rouse(list(self._of_group) if published.fleet else published.groups)
+
+    def _rouse(self, groups: Iterable[str]) -> None:
+        for group in groups:
+            self._woken.update(self._of_group.pop(group, {}))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if (self._woken or self._told) and not self._waking:
+            self._waking = True
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+    def _wake_some(self) -> None:
+        self._waking = False
+        try:
+            for _ in range(WOKEN_AT_ONCE):
+                if self._woken:
+                    waiter, _ = self._woken.popitem()
+                    self.count -= 1
+                    waiter.wake()
+                elif self._told:
+                    self._told.pop().read_on()
+                else:
+                    break
+        finally:  # one that fails must not keep the others waiting
+            self._go_on()
+
+
+class Bell:
+    """The waiter of a request that the application answers: rings for as long as it has time to listen."""
+
+    def __init__(self, waiters: Waiters, seconds: float) -> None:
+        self._waiters = waiters
+        self._until_seconds = asyncio.get_running_loop().time() + seconds
+        self._rung = asyncio.Event()
+
+    def wake(self) -> None:
+        self._rung.set()
+
+    async def wait(self, group: str) -> bool:
+        """Until something of the group has changed; False when the time is over before."""
+        self._waiters.join(group, self)
+        try:
+            async with asyncio.timeout_at(self._until_seconds):
+                await self._rung.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiters.leave(group, self)
+            self._rung.clear()
+        return True

@@ -1,0 +1,144 @@
+"""Idempotency-Key: what is sent again is done once, and answered the same, for a day and over restarts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from running import Answer, Service
+
+    MakeService = Callable[..., Service]
+
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+[[host]]
+name = "host-a"
+[[vm]]
+name = "web-0"
+group = "web"
+host = "host-a"
+address = "127.0.0.1"
+"""
+RESTART = {"cause": "restart", "vms": ["web-0"]}
+
+
+def send(service: Service, path: str, body: Any, key: str, token: str | None = None) -> Answer:
+    return service.control("POST", path, body, token, {"Idempotency-Key": key})
+
+
+def replayed(answer: Answer) -> bool:
+    return answer.headers.get("idempotency-replayed") == "true"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "listed"),
+    [
+        ("/v1/operations", RESTART, "/v1/operations?all=true"),
+        ("/v1/rollouts", {"hosts": ["*"]}, "/v1/rollouts?all=true"),
+        ("/v1/tokens", {"name": "ci", "role": "viewer"}, "/v1/tokens"),
+    ],
+)
+def test_what_is_made_is_made_once(make_service: MakeService, path: str, body: Any, listed: str) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    service.document()
+    before = len(service.all(listed))
+    first = send(service, path, body, "k1")
+    assert (first.status, replayed(first)) == (201, False)
+    for end in (None, service.stop, service.kill):
+        if end is not None:
+            end()
+            service.start("--clock", "virtual")
+        again = send(service, path, dict(reversed(body.items())), "k1")
+        assert (again.status, replayed(again)) == (201, True)
+        # A token is shown once: only its hash is kept.
+        assert again.json() == {**first.json(), **({"token": None} if "tokens" in path else {})}
+    assert len(service.all(listed)) == before + 1
+
+
+def test_a_key_is_of_one_request_one_caller_and_one_day(make_service: MakeService) -> None:
+    service = make_service("--clock", "virtual", "--silence", "30d", fleet=FLEET)
+    service.document()
+    other = service.control("POST", "/v1/tokens", {"name": "other", "role": "operator"}).json()["token"]
+    first = send(service, "/v1/operations", RESTART, "k")
+    reused = send(service, "/v1/operations", {"cause": "redeploy", "vms": ["web-0"]}, "k")
+    assert (reused.status, "was used for another request" in reused.json()["detail"]) == (409, True)
+    elsewhere = send(service, "/v1/rollouts", {"hosts": ["*"]}, "k")
+    assert elsewhere.status == 409
+    assert not replayed(send(service, "/v1/operations", RESTART, "k", other)), "another caller's key is another"
+    service.advance("23h59m59s")
+    assert replayed(send(service, "/v1/operations", RESTART, "k"))
+    service.advance("1s")
+    later = send(service, "/v1/operations", RESTART, "k")
+    assert (later.status, replayed(later)) == (201, False)
+    assert later.json()["operations"][0]["id"] != first.json()["operations"][0]["id"]
+
+
+def test_what_was_refused_may_be_tried_again_with_its_key(make_service: MakeService) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    assert send(service, "/v1/operations", {"cause": "restart", "vms": ["web-9"]}, "k").status == 404
+    assert send(service, "/v1/operations", RESTART, "k").status == 201
+
+
+def test_a_dry_run_takes_no_key(make_service: MakeService) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    asked = {**RESTART, "dry_run": True}
+    assert send(service, "/v1/operations", asked, "k").status == 200
+    assert send(service, "/v1/operations", RESTART, "k").status == 201
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "Schlüssel", "a\tb"])
+def test_a_key_that_is_none_is_refused(make_service: MakeService, key: str) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    answer = send(service, "/v1/operations", RESTART, key)
+    assert (answer.status, answer.json()["parameter"]) == (400, "Idempotency-Key")
+    assert "1 to 255 printable ASCII characters" in answer.json()["valid"]
+    assert service.all("/v1/operations?all=true") == []
+
+
+def test_many_at_once_with_one_key_make_one(make_service: MakeService) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    service.document()
+    answers: list[Answer] = []
+
+    def send_it() -> None:
+        answers.append(send(service, "/v1/operations", RESTART, "k"))
+
+    threads = [threading.Thread(target=send_it) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(answers) == 20
+    assert {answer.status for answer in answers} == {201}
+    assert len({json.dumps(answer.json(), sort_keys=True) for answer in answers}) == 1
+    assert len(service.all("/v1/operations?all=true")) == 1
+
+
+def test_after_a_kill_at_any_moment_a_repeated_request_makes_one(make_service: MakeService) -> None:
+    """Whether or not the answer arrived: what is sent again with its key is there once in the end."""
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    service.document()
+    sent = 0
+    for life in range(5):
+        killer = threading.Thread(target=service.kill)
+        for number in range(40):
+            if number == life * 5:
+                killer.start()
+            sent += 1
+            try:
+                send(service, "/v1/operations", RESTART, f"{life}-{number}")
+            except (OSError, ValueError):  # cut off, or no word left where it was
+                break
+        killer.join(timeout=60)
+        service.start("--clock", "virtual")
+        for again in range(number + 1):
+            assert send(service, "/v1/operations", RESTART, f"{life}-{again}").status == 201
+    assert len(service.all("/v1/operations?all=true")) == sent

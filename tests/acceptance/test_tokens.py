@@ -1,0 +1,289 @@
+"""Tokens: the first one, making and revoking others, and using them from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import ssl
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trustme
+
+from forewarn.server.tls import Certificate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from running import Service
+
+    MakeService = Callable[..., Service]
+
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+[[vm]]
+name = "web-0"
+group = "web"
+address = "127.0.0.1"
+"""
+
+
+def create(service: Service, token: str | None = None, **asked: Any) -> Any:
+    return service.control("POST", "/v1/tokens", asked, token)
+
+
+def opens(service: Service, token: str) -> bool:
+    status = service.control("GET", "/v1/clock", token=token).status
+    assert status in (200, 401)
+    return status == 200
+
+
+def names(service: Service) -> list[str]:
+    return [token["name"] for token in service.all("/v1/tokens")]
+
+
+def test_the_first_start_leaves_an_admin_token_for_its_owner_alone_and_it_stays(make_service: MakeService) -> None:
+    service = make_service(fleet=FLEET)
+    path = Path(service.data) / "admin-token"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    first = service.token
+    assert names(service) == ["admin"]
+    service.kill()
+    service.start()
+    assert service.token == first
+    assert opens(service, first)
+
+
+def test_only_hashes_are_kept(make_service: MakeService) -> None:
+    service = make_service(fleet=FLEET)
+    secret = create(service, name="ci", role="operator").json()["token"]
+    assert secret.startswith("fw_")
+    assert "token" not in service.all("/v1/tokens")[0]
+    service.stop()
+    files = [path for path in Path(service.data).iterdir() if path.name != "admin-token"]
+    assert not [path.name for path in files if secret.encode() in path.read_bytes()]
+    admin = (Path(service.data) / "admin-token").read_bytes().strip()
+    assert not [path.name for path in files if admin in path.read_bytes()]
+
+
+def test_a_lost_first_token_is_replaced_at_the_next_start(make_service: MakeService) -> None:
+    service = make_service(fleet=FLEET)
+    lost, path = service.token, Path(service.data) / "admin-token"
+    other = create(service, name="ci", role="viewer").json()["token"]
+    path.unlink()
+    said = service.cli("vm", "list")
+    assert (said.returncode, "admin-token is not there" in said.stderr) == (5, True)
+    service.stop()
+    service.start()
+    assert service.token != lost
+    assert [opens(service, token) for token in (service.token, lost, other)] == [True, False, True]
+    assert names(service) == ["admin", "ci"]
+
+
+def test_a_revoked_first_token_stays_revoked_while_another_admin_is_there(make_service: MakeService) -> None:
+    service = make_service(fleet=FLEET)
+    first = service.token
+    second = create(service, name="root", role="admin").json()["token"]
+    assert service.control("DELETE", "/v1/tokens/admin").status == 200
+    assert not opens(service, first)
+    service.stop()
+    service.start()
+    assert [opens(service, token) for token in (first, second)] == [False, True]
+    last = service.control("DELETE", "/v1/tokens/root", token=second)
+    assert (last.status, "last admin token" in last.json()["detail"]) == (409, True)
+
+
+def test_an_admin_that_will_expire_is_not_enough_to_revoke_the_last(make_service: MakeService) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    brief = create(service, name="brief", role="admin", expires="1h").json()
+    assert service.control("DELETE", "/v1/tokens/admin").status == 409
+    assert opens(service, brief["token"])
+    service.advance("59m59s")
+    assert opens(service, brief["token"])
+    service.advance("1s")
+    assert not opens(service, brief["token"])
+    again = create(service, name="brief", role="viewer")
+    assert again.status == 201, "the name of a token that has expired is free"
+
+
+def test_a_revoked_token_opens_nothing_from_that_moment_on_also_after_a_kill(make_service: MakeService) -> None:
+    service = make_service(fleet=FLEET)
+    secret = create(service, name="ci", role="operator").json()["token"]
+    assert opens(service, secret)
+    assert service.control("DELETE", "/v1/tokens/ci").json()["name"] == "ci"
+    assert not opens(service, secret)
+    service.kill()
+    service.start()
+    assert not opens(service, secret)
+    assert create(service, name="ci", role="viewer").status == 201
+
+
+def test_history_says_who_made_which_token_and_whose_token_did_what(make_service: MakeService) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    secret = create(service, name="ci", role="operator").json()["token"]
+    asked = service.control("POST", "/v1/operations", {"cause": "restart", "vms": ["web-0"]}, secret).json()
+    assert asked["operations"][0]["requested_by"] == "ci"
+    service.control("DELETE", "/v1/tokens/ci")
+    database = sqlite3.connect(f"file:{service.data}/forewarn.db?mode=ro", uri=True)
+    rows = database.execute("SELECT what, by, why FROM history WHERE what LIKE 'token %' ORDER BY sequence").fetchall()
+    database.close()
+    assert rows == [
+        ("token created", "forewarn", "admin: admin"),
+        ("token created", "admin", "ci: operator"),
+        ("token revoked", "admin", "ci"),
+    ]
+
+
+BAD: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
+    "no name": ({"role": "viewer"}, 400, "/name", "must be given"),
+    "no role": ({"name": "x"}, 400, "/role", "must be given"),
+    "unknown role": ({"name": "x", "role": "vewer"}, 400, "/role", "Did you mean 'viewer'?"),
+    "odd name": ({"name": "a b", "role": "viewer"}, 400, "/name", "write 1 to 64 letters"),
+    "long name": ({"name": "a" * 65, "role": "viewer"}, 400, "/name", "write 1 to 64 letters"),
+    "empty name": ({"name": "", "role": "viewer"}, 400, "/name", "write 1 to 64 letters"),
+    "name in use": ({"name": "admin", "role": "viewer"}, 409, None, "There is a token 'admin' already"),
+    "tenant of nothing": ({"name": "x", "role": "tenant"}, 400, None, "name it"),
+    "tenant of an unknown group": (
+        {"name": "x", "role": "tenant", "group": "wbe"},
+        404,
+        "/group",
+        "Did you mean 'web'?",
+    ),
+    "viewer of a group": ({"name": "x", "role": "viewer", "group": "web"}, 400, "/group", "only a tenant"),
+    "expired": ({"name": "x", "role": "viewer", "expires": "2020-01-01"}, 400, "/expires", "passed already"),
+    "no moment": ({"name": "x", "role": "viewer", "expires": "soon"}, 400, "/expires", "is no moment"),
+    "unknown member": ({"name": "x", "role": "viewer", "grop": "web"}, 400, "/grop", "Did you mean 'group'?"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_explained_and_changes_nothing(make_service: MakeService, case: str) -> None:
+    asked, status, pointer, words = BAD[case]
+    service = make_service(fleet=FLEET)
+    answer = create(service, **asked)
+    assert (answer.status, answer.json().get("pointer")) == (status, pointer)
+    assert words in answer.json()["detail"]
+    assert names(service) == ["admin"]
+
+
+def test_the_command_line_makes_lists_and_revokes_tokens(make_service: MakeService, tmp_path: Path) -> None:
+    service = make_service(fleet=FLEET)
+    made = service.cli("token", "create", "ci", "--role", "operator", "--expires", "90d")
+    assert (made.returncode, opens(service, made.stdout.strip())) == (0, True)
+    assert "shown this once" in made.stderr
+    file = tmp_path / "web-token"
+    kept = service.cli("token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(file))
+    assert (kept.returncode, stat.S_IMODE(file.stat().st_mode)) == (0, 0o600)
+    assert file.read_text().strip() not in kept.stdout + kept.stderr
+    listed = service.cli("token", "list").stdout
+    assert "tenant of web" in listed
+    assert "(in 89d23h" in listed
+    again = service.cli("token", "create", "other", "--role", "viewer", "--out", str(file))
+    assert (again.returncode, names(service)) == (5, ["admin", "ci", "web-team"]), "what is there is not overwritten"
+    unwanted = service.cli("token", "create", "ci", "--role", "viewer", "--out", str(tmp_path / "second"))
+    assert (unwanted.returncode, (tmp_path / "second").exists()) == (4, False)
+    assert service.cli("token", "revoke", "ci").returncode == 0
+    unknown = service.cli("token", "revoke", "web-taem")
+    assert (unknown.returncode, "Did you mean 'web-team'?" in unknown.stderr) == (3, True)
+
+
+def test_a_service_elsewhere_is_asked_with_a_token_from_a_file(make_service: MakeService, tmp_path: Path) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    service.document()
+    host, port = service.control_address
+    token = tmp_path / "token"
+    service.cli("token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(token))
+    event = service.restart_vm("web-0")["events"][0]["id"]
+    elsewhere = {"FOREWARN_DATA": str(tmp_path / "nothing"), "FOREWARN_SERVER": f"http://{host}:{port}"}
+    listed = service.cli("event", "list", "--token-file", str(token), **elsewhere)
+    assert (listed.returncode, event[:8] in listed.stdout) == (0, True)
+    approved = service.cli("event", "approve", event, **elsewhere, FOREWARN_TOKEN_FILE=str(token))
+    assert (approved.returncode, "by web-team" in approved.stdout) == (0, True)
+    refused = service.cli("vm", "list", **elsewhere, FOREWARN_TOKEN_FILE=str(token))
+    assert (refused.returncode, "A token of role tenant is not enough" in refused.stderr) == (5, True)
+    for variables, code, words in (
+        ({}, 5, "Name a file that has one with --token-file"),
+        ({"FOREWARN_TOKEN_FILE": str(tmp_path / "none")}, 2, "Cannot read"),
+        ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "forewarn:8170"}, 2, "write it like https://"),
+        ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "http://127.0.0.1:1"}, 6, "does not answer"),
+    ):
+        said = service.cli("event", "list", **{**elsewhere, **variables})
+        assert (said.returncode, words in said.stderr) == (code, True), said.stderr
+
+
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path, Path]:
+    """A certificate with its chain, its key, and whom to trust for it."""
+    authority = trustme.CA()
+    issued = authority.issue_cert(f"{name}.test", "127.0.0.1")
+    certificate, key, root = folder / f"{name}.crt", folder / f"{name}.key", folder / f"{name}-ca.crt"
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(str(certificate), append=True)
+    issued.private_key_pem.write_to_path(str(key))
+    authority.cert_pem.write_to_path(str(root))
+    return certificate, key, root
+
+
+def test_with_a_certificate_the_api_is_spoken_over_tls_alone(make_service: MakeService, tmp_path: Path) -> None:
+    certificate, key, root = make_certificate(tmp_path, "forewarn")
+    _, _, other = make_certificate(tmp_path, "other")
+    service = make_service("--tls-certificate", str(certificate), "--tls-key", str(key), fleet=FLEET)
+    word = json.loads((Path(service.data) / "service.json").read_text())
+    assert word["control"].startswith("https://")
+    assert service.cli("vm", "list").returncode == 0, "the local command line trusts the service's own file"
+    elsewhere = {
+        "FOREWARN_DATA": str(tmp_path / "nothing"),
+        "FOREWARN_SERVER": word["control"],
+        "FOREWARN_TOKEN_FILE": word["token_file"],
+    }
+    assert service.cli("vm", "list", **elsewhere, SSL_CERT_FILE=str(root)).returncode == 0
+    wrong = service.cli("vm", "list", **elsewhere, SSL_CERT_FILE=str(other))
+    assert (wrong.returncode, "certificate verify failed" in wrong.stderr) == (6, True)
+    plain = service.cli("vm", "list", **{**elsewhere, "FOREWARN_SERVER": word["control"].replace("https", "http")})
+    assert plain.returncode == 6
+
+
+def test_a_certificate_that_cannot_be_used_is_said_at_the_start(make_service: MakeService, tmp_path: Path) -> None:
+    certificate, key, _ = make_certificate(tmp_path, "forewarn")
+    _, other_key, _ = make_certificate(tmp_path, "other")
+    for arguments in (
+        ("--tls-certificate", str(tmp_path / "none")),
+        ("--tls-certificate", str(certificate)),
+        ("--tls-certificate", str(certificate), "--tls-key", str(other_key)),
+        ("--tls-key", str(key)),
+    ):
+        with pytest.raises(RuntimeError, match=r"ended with 2: forewarn: .*certificate"):
+            make_service(*arguments, fleet=FLEET)
+
+
+def test_a_renewed_certificate_is_taken_and_one_that_is_not_whole_is_not(tmp_path: Path) -> None:
+    certificate, key, _ = make_certificate(tmp_path, "one")
+    renewed, renewed_key, root = make_certificate(tmp_path, "two")
+    in_use = Certificate(str(certificate), str(key))
+    trusting = ssl.create_default_context(cafile=str(root))
+
+    def shakes_hands() -> bool:
+        """Whether who trusts the second authority would speak with who has the certificate."""
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = trusting.wrap_bio(to_client, to_server, server_hostname="two.test")
+        server = in_use.context.wrap_bio(to_server, to_client, server_side=True)
+        for _ in range(2):
+            for side in (client, server):
+                try:
+                    side.do_handshake()
+                except ssl.SSLWantReadError:
+                    continue
+                except ssl.SSLError:
+                    return False
+        return True
+
+    assert not shakes_hands()
+    certificate.write_bytes(renewed.read_bytes())  # its key is still to come
+    in_use.look_again()
+    assert not shakes_hands()
+    key.write_bytes(renewed_key.read_bytes())
+    in_use.look_again()
+    assert shakes_hands()

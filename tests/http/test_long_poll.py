@@ -1,0 +1,396 @@
+"""Polls that are held until the document changes, in both lanes.
+
+No hold of these tests may last its sixty seconds: the sockets give up long before, so what comes was woken.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from golden.answers_limits import THROTTLED
+from golden.exchange import POLL, Line, Reply, request, stop_cleanly
+from golden.rows import NOT_A_VM, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from running import Service
+
+LANES = pytest.mark.parametrize("lane", ["true", "false"], ids=["fast", "slow"])
+VERSIONS = request("GET", "/metadata/versions", (("Metadata", "true"),))
+
+TWO_VMS = """
+[[vm]]
+name = "first"
+address = "127.0.0.1"
+priority = "spot"
+
+[[vm]]
+name = "second"
+address = "127.0.0.2"
+"""
+FIRST_ALONE = TWO_VMS.replace('"127.0.0.2"', '"127.0.0.8"')
+GIVEN_TO_THE_OTHER = FIRST_ALONE.replace('"127.0.0.1"', '"127.0.0.7"').replace('"127.0.0.8"', '"127.0.0.1"')
+SEVERAL = 500
+MANY = f"""
+[[group]]
+name = "set"
+kind = "scale-set"
+[[vm]]
+group = "set"
+count = {SEVERAL}
+addresses = "127.0.1.1-127.0.2.{SEVERAL - 255}"
+[[vm]]
+name = "other"
+address = "127.0.0.2"
+"""
+
+
+@pytest.fixture
+def make(make_service: Callable[..., Service]) -> Callable[..., Service]:
+    """Starts a service in one of the lanes, with two VMs unless told otherwise."""
+
+    def start(lane: str, *, fleet: str = TWO_VMS, **variables: str) -> Service:
+        return make_service("--clock", "virtual", "--fast-lane", lane, fleet=fleet, **variables)
+
+    return start
+
+
+def tag_of(service: Service, source: str = "127.0.0.1") -> str:
+    return service.request(source=source).headers["etag"]
+
+
+def patient(tag: str, wait: str = "wait=60", *more: tuple[str, str], version: str = "2020-07-01") -> bytes:
+    """A poll that may be held."""
+    headers = (("Metadata", "true"), ("If-None-Match", tag), ("Prefer", wait), *more)
+    return request("GET", f"/metadata/scheduledevents?api-version={version}", headers)
+
+
+def hold(service: Service, line: Line, poll: bytes) -> None:
+    """Send it, and see it held: another client that asks later is answered, and this one is not."""
+    line.send(poll)
+    see_it_held(service, line)
+
+
+def see_it_held(service: Service, *lines: Line) -> None:
+    for _ in range(2):
+        assert service.control("GET", "/healthz").status == 200
+    assert not select.select([line.socket for line in lines], [], [], 0)[0]
+
+
+def statuses(reply: Reply) -> list[str]:
+    """Of the events that it tells of; it must be the answer to a poll that was to be held for a minute."""
+    assert reply.status == 200, reply
+    assert reply.header("preference-applied") == "wait=60"
+    return [event["EventStatus"] for event in json.loads(reply.body)["Events"]]
+
+
+# --- What ends a hold -----------------------------------------------------------------------------
+
+
+@LANES
+def test_a_held_poll_sees_each_change_at_once(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    with Line(service) as line:
+
+        def held_while(change: Callable[[], object]) -> list[str]:
+            hold(service, line, patient(tag))
+            change()
+            reply = line.answer()
+            assert reply.header("etag") == tag_of(service)
+            return statuses(reply)
+
+        tag = tag_of(service)
+        assert held_while(lambda: service.restart_vm("first")) == ["Scheduled"]
+        event = service.document()["Events"][0]["EventId"]
+        tag = tag_of(service)
+        assert held_while(lambda: service.approve(event)) == ["Started"]
+        tag = tag_of(service)
+        assert held_while(lambda: service.advance("10m")) == []
+        tag = tag_of(service)
+        assert held_while(lambda: service.restart_vm("first")) == ["Scheduled"]
+        tag = tag_of(service)
+        assert held_while(lambda: service.advance("15m")) == ["Started"]
+
+
+@LANES
+def test_the_answer_is_that_of_a_poll_and_says_what_was_applied(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    row = Row(name="", mark="", says="", answer=b"{}", tag=1, applied="wait=60")
+    with Line(service) as line:
+        hold(service, line, patient(tag_of(service), "respond-async, wait=300"))
+        service.restart_vm("first")
+        reply = line.answer()
+        assert (
+            Reply(reply.head, b"").masked.replace(b": %d\r" % len(reply.body), b": <length>\r") + b"{}" == row.expected
+        )
+        assert reply.body == service.request().body
+
+
+@LANES
+def test_what_a_version_does_not_show_wakes_it_all_the_same(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    with Line(service) as line:
+        hold(service, line, patient(tag_of(service), version="2017-08-01"))
+        assert service.control("POST", "/v1/operations", {"cause": "eviction", "vms": ["first"]}).status == 201
+        assert line.answer().body == b'{"DocumentIncarnation":1,"Events":[]}'
+
+
+@LANES
+def test_another_groups_change_wakes_nobody(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    tag_of(service, "127.0.0.2")
+    with Line(service) as line:
+        hold(service, line, patient(tag_of(service)))
+        service.restart_vm("second")
+        see_it_held(service, line)
+        service.restart_vm("first")
+        assert statuses(line.answer()) == ["Scheduled"]
+
+
+@LANES
+def test_an_approval_that_changes_nothing_wakes_nobody(make: Callable[..., Service], lane: str) -> None:
+    shared = '[[host]]\nname = "shared"\n' + TWO_VMS.replace("[[vm]]", '[[vm]]\nhost = "shared"')
+    service = make(lane, fleet=shared)
+    tag_of(service, "127.0.0.2")
+    tag_of(service)
+    assert service.control("POST", "/v1/operations", {"cause": "host-update", "host": "shared"}).status == 201
+    event = service.document()["Events"][0]["EventId"]
+    with Line(service) as line:
+        hold(service, line, patient(tag_of(service)))
+        assert service.approve(event).status == 200  # it starts when the other group has approved
+        see_it_held(service, line)
+        other = service.document(source="127.0.0.2")["Events"][0]["EventId"]
+        assert service.approve(other, source="127.0.0.2").status == 200
+        assert statuses(line.answer()) == ["Started"]
+
+
+@LANES
+def test_its_time_is_real_whatever_the_clock_says(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    tag = tag_of(service)
+    with Line(service) as line, Line(service) as short:
+        hold(service, line, patient(tag))
+        service.advance("2h")
+        see_it_held(service, line)
+        unchanged = short.ask(patient(tag, "wait=1"))
+        assert (unchanged.status, unchanged.header("etag"), unchanged.body) == (304, tag, b"")
+        assert unchanged.header("preference-applied") == "wait=1"
+        assert short.ask(POLL).status == 200
+
+
+@LANES
+def test_a_group_that_falls_silent_while_it_waits_is_enabled_again(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    tag = tag_of(service)
+    with Line(service) as line:
+        hold(service, line, patient(tag))
+        service.advance("25h")
+        reply = line.answer()
+        assert (statuses(reply), reply.header("etag")) == ([], tag_of(service))
+        assert reply.header("etag") != tag
+
+
+@LANES
+def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    tag = tag_of(service)
+    with Line(service) as star, Line(service) as several:
+        hold(service, star, patient("*"))
+        hold(service, several, patient(f'"other", {tag}'))
+        service.restart_vm("first")
+        assert (star.answer().status, statuses(several.answer())) == (304, ["Scheduled"])
+
+
+# --- What is not held -----------------------------------------------------------------------------
+
+
+@LANES
+def test_what_need_not_wait_is_answered_at_once(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    tag = tag_of(service)
+    at_once: list[tuple[str | None, str, int, str | None]] = [
+        ('"old"', "wait=10", 200, "wait=10"),
+        ('"old"', "wait=300", 200, "wait=60"),
+        (tag, "wait=0", 304, "wait=0"),
+        (tag, "wait=abc", 304, None),
+        (tag, "wait=abc, wait=10", 304, None),
+        (tag, "respond-async", 304, None),
+        (tag, "", 304, None),
+        (None, "wait=10", 200, None),
+    ]
+    with Line(service) as line:
+        for if_none_match, prefer, status, applied in at_once * 2:
+            headers = [("Metadata", "true"), ("Prefer", prefer)]
+            headers += [("If-None-Match", if_none_match)] if if_none_match else []
+            reply = line.ask(request("GET", "/metadata/scheduledevents?api-version=2020-07-01", tuple(headers)))
+            assert (reply.status, reply.header("preference-applied")) == (status, applied), prefer
+
+
+@LANES
+def test_a_bad_request_is_refused_at_once(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    tag = tag_of(service)
+    with Line(service) as line:
+        replies = [
+            line.ask(patient(tag, "wait=60", version="2018-01-01")),
+            line.ask(patient(tag).replace(b"Metadata: true\r\n", b"")),
+            line.ask(patient(tag, "wait=60", ("X-Forwarded-For", "1.2.3.4"))),
+        ]
+        assert [reply.status for reply in replies] == [404, 400, 400]
+        assert [reply.header("preference-applied") for reply in replies] == [None] * 3
+
+
+@LANES
+def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., Service], lane: str) -> None:
+    # One request in a hundred seconds: what enables the group is sent by the other VM of it.
+    fleet = MANY.replace(f"count = {SEVERAL}", "count = 2").replace("127.0.1.1-127.0.2.245", "127.0.1.1-127.0.1.2")
+    service = make(lane, fleet=fleet, FOREWARN_RATE_LIMIT="0.01")
+    tag = tag_of(service, "127.0.1.2")
+    with Line(service, "127.0.1.1") as line:
+        hold(service, line, patient(tag))
+        assert service.request(source="127.0.1.1").status == 429
+        service.restart_vm("set_0")
+        assert statuses(line.answer()) == ["Scheduled"]
+        assert line.ask(patient(tag)).unmeasured == THROTTLED.expected
+
+
+# --- The connection -------------------------------------------------------------------------------
+
+
+@LANES
+def test_what_is_sent_behind_a_held_poll_is_answered_behind_it(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    tag = tag_of(service)
+    with Line(service) as line:
+        hold(service, line, patient(tag) + patient(tag) + VERSIONS + POLL)
+        service.restart_vm("first")
+        assert [statuses(line.answer()) for _ in range(2)] == [["Scheduled"]] * 2
+        assert line.answer().body.startswith(b'{"apiVersions"')
+        assert line.answer().header("preference-applied") is None
+        hold(service, line, patient(tag_of(service)))
+        service.advance("15m")
+        assert statuses(line.answer()) == ["Started"]
+
+
+@LANES
+def test_a_client_that_wants_to_close_is_closed_behind_its_answer(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    with Line(service) as line:
+        hold(service, line, patient(tag_of(service), "wait=60", ("Connection", "close")))
+        service.restart_vm("first")
+        reply = line.answer()
+        assert (statuses(reply), reply.header("connection")) == (["Scheduled"], "close")
+        assert line.rest() == b""
+
+
+@LANES
+def test_many_are_each_answered_once(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane, fleet=MANY)
+    sources = [f"127.0.{1 + number // 256}.{number % 256}" for number in range(1, SEVERAL + 1)]
+    tag = tag_of(service, sources[0])
+    lines = [Line(service, source) for source in sources]
+    for line in lines:
+        line.send(patient(tag))
+    see_it_held(service, *lines)
+    for line in lines[:5]:
+        line.socket.close()
+    lines = lines[5:]
+    event = service.restart_vm("set_0")["events"][0]["id"]
+    tag = tag_of(service, sources[0])
+    # Each asks again at once, every other with one more request behind it.
+    for number, line in enumerate(lines):
+        assert statuses(line.answer()) == ["Scheduled"]
+        line.send(patient(tag) + POLL * (number % 2))
+    see_it_held(service, *lines)
+    assert service.control("POST", f"/v1/events/{event}/cancel").status == 200
+    for number, line in enumerate(lines):
+        assert statuses(line.answer()) == []
+        if number % 2:
+            assert line.answer().header("preference-applied") is None
+    stop_cleanly(service)
+    assert [line.rest() for line in lines] == [b""] * len(lines)
+    for line in lines:
+        line.socket.close()
+
+
+# --- The service and the fleet --------------------------------------------------------------------
+
+
+@LANES
+def test_a_stop_waits_for_no_hold(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    tag = tag_of(service)
+    with Line(service) as line, Line(service) as behind:
+        hold(service, line, patient(tag))
+        hold(service, behind, patient(tag) * 2)
+        stop_cleanly(service)
+        replies = [line.answer(), behind.answer(), behind.answer()]
+        assert {reply.status for reply in replies} == {304}
+        assert {reply.header("preference-applied") for reply in replies} == {"wait=60"}
+        assert [reply.header("connection") for reply in replies] == ["close", None, "close"]
+        assert (line.rest(), behind.rest()) == (b"", b"")
+
+
+@LANES
+def test_who_asks_again_after_a_crash_has_missed_nothing(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    tag = tag_of(service)
+    with Line(service) as line:
+        hold(service, line, patient(tag))
+        service.kill()
+        assert line.rest() == b""
+    service.start("--clock", "virtual", "--fast-lane", lane)
+    with Line(service) as line:
+        hold(service, line, patient(tag))
+        service.restart_vm("first")
+        assert statuses(line.answer()) == ["Scheduled"]
+    service.kill()
+    service.start("--clock", "virtual", "--fast-lane", lane)
+    with Line(service) as line:
+        assert statuses(line.ask(patient(tag))) == ["Scheduled"]
+
+
+@LANES
+def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    with Line(service) as staying, Line(service, "127.0.0.2") as leaving:
+        hold(service, staying, patient(tag_of(service)))
+        hold(service, leaving, patient(tag_of(service, "127.0.0.2")))
+        assert service.control("PUT", "/v1/fleet", FIRST_ALONE.encode()).status == 200
+        gone = leaving.answer()
+        assert (gone.status, gone.body, gone.header("preference-applied")) == (404, NOT_A_VM, None)
+        see_it_held(service, staying)
+        service.restart_vm("first")
+        assert statuses(staying.answer()) == ["Scheduled"]
+
+
+@LANES
+def test_an_address_that_is_given_to_another_vm_hears_of_that_one(make: Callable[..., Service], lane: str) -> None:
+    service = make(lane)
+    tag_of(service, "127.0.0.2")
+    service.restart_vm("second")
+    with Line(service) as line:
+        hold(service, line, patient(tag_of(service)))
+        assert service.control("PUT", "/v1/fleet", GIVEN_TO_THE_OTHER.encode()).status == 200
+        assert statuses(line.answer()) == ["Scheduled"]
+
+
+@LANES
+def test_a_vm_with_an_address_of_its_own_waits_there(make: Callable[..., Service], lane: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        own = free.getsockname()
+    service = make(lane, fleet=TWO_VMS.replace('address = "127.0.0.2"', f'listen = "127.0.0.1:{own[1]}"'))
+    tag = service.request(address=own).headers["etag"]
+    with Line(service, address=own) as line:
+        hold(service, line, patient(tag))
+        service.restart_vm("second")
+        assert statuses(line.answer()) == ["Scheduled"]
+        hold(service, line, patient(service.request(address=own).headers["etag"]))
+        assert service.control("PUT", "/v1/fleet", FIRST_ALONE.encode()).status == 200
+        assert line.answer().body == NOT_A_VM

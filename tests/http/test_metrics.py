@@ -1,0 +1,116 @@
+"""Health, readiness and metrics: what those see who watch over the service itself."""
+
+from __future__ import annotations
+
+import re
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from running import Service
+
+    MakeService = Callable[..., Service]
+
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+[[vm]]
+name = "web-0"
+group = "web"
+address = "127.0.0.1"
+"""
+V = "/metadata/scheduledevents?api-version="
+
+
+def metrics(service: Service) -> dict[str, float]:
+    """Every sample by its name and labels, as Prometheus reads them."""
+    answer = service.control("GET", "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {}
+    for family in text_string_to_metric_families(answer.body.decode()):
+        assert family.documentation
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}"] = sample.value
+    return found
+
+
+@pytest.mark.parametrize("lane", ["true", "false"])
+def test_what_happens_is_counted(make_service: MakeService, lane: str) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET, FOREWARN_FAST_LANE=lane)
+    for _ in range(3):
+        tag = service.request().headers["etag"]
+    service.request(headers={"Metadata": "true", "If-None-Match": tag})
+    service.request(target=f"{V}2017-03-01")
+    service.request(target=f"{V}1999-01-01")
+    service.request(headers={})
+    event = service.restart_vm("web-0")["events"][0]["id"]
+    other = service.restart_vm("web-0")["events"][0]["id"]
+    service.advance("5m")
+    service.approve(event)
+    service.approve("nothing")
+    service.control("POST", f"/v1/events/{other}/cancel")
+    found = metrics(service)
+    assert found["forewarn_polls_total{answer=200,version=2020-07-01}"] == 3
+    assert found["forewarn_polls_total{answer=304,version=2020-07-01}"] == 1
+    assert found["forewarn_polls_total{answer=200,version=2017-03-01}"] == 1
+    assert found["forewarn_polls_total{answer=404,version=other}"] == 1
+    assert found["forewarn_polls_total{answer=400,version=2020-07-01}"] == 1
+    assert found["forewarn_approval_requests_total{answer=200}"] == 1
+    assert found["forewarn_approval_requests_total{answer=400}"] == 1
+    assert found["forewarn_events_total{status=scheduled,type=Reboot}"] == 2
+    assert found["forewarn_events_total{status=started,type=Reboot}"] == 1
+    assert found["forewarn_events_total{status=cancelled,type=Reboot}"] == 1
+    assert found["forewarn_approvals_total{type=Reboot}"] == 1
+    assert found["forewarn_live_events{status=started,type=Reboot}"] == 1
+    assert found["forewarn_notice_seconds_sum{type=Reboot}"] == 300
+    assert found["forewarn_notice_seconds_bucket{le=60.0,type=Reboot}"] == 0
+    assert found["forewarn_notice_seconds_bucket{le=300.0,type=Reboot}"] == 1
+    assert found["forewarn_store_commit_seconds_count{}"] > 4
+    assert found["forewarn_held_polls{}"] == 0
+    service.advance("10m")
+    later = metrics(service)
+    assert later["forewarn_events_total{status=completed,type=Reboot}"] == 1
+    assert "forewarn_live_events{status=started,type=Reboot}" not in later
+
+
+def test_every_metric_is_on_the_page_of_the_api(make_service: MakeService) -> None:
+    service = make_service(fleet=FLEET)
+    page = (Path(__file__).parents[2] / "docs" / "control-api.md").read_text()
+    names = set(re.findall(r"^# HELP (\S+)", service.control("GET", "/metrics").body.decode(), re.MULTILINE))
+    assert names == set(re.findall(r"^\| `(forewarn_\w+)`", page, re.MULTILINE))
+
+
+def test_what_is_due_late_is_measured_in_real_time(make_service: MakeService) -> None:
+    service = make_service("--speed", "3600", fleet=FLEET)
+    service.document()
+    event = service.restart_vm("web-0")["events"][0]["id"]
+    for _ in range(100_000):
+        if service.answer(f"/v1/events/{event}")["status"] == "completed":
+            break
+    assert metrics(service)["forewarn_tick_lag_seconds_count{}"] >= 1
+
+
+def test_a_disk_that_takes_no_writes_makes_it_unready_until_it_does(make_service: MakeService) -> None:
+    service = make_service(fleet=FLEET)
+    assert service.control("GET", "/readyz", token="").json() == {"status": "ready", "problems": []}
+    assert service.process is not None
+    _, most = resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (0, most))
+    refused = service.control("POST", "/v1/tokens", {"name": "ci", "role": "viewer"})
+    assert refused.status == 503
+    unready = service.control("GET", "/readyz", token="")
+    assert (unready.status, unready.json()["status"]) == (503, "not ready")
+    assert "could not be written" in unready.json()["problems"][0]
+    assert service.control("GET", "/healthz", token="").status == 200
+    assert metrics(service)["forewarn_store_failures_total{}"] >= 1
+    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))
+    assert service.control("POST", "/v1/tokens", {"name": "ci", "role": "viewer"}).status == 201
+    assert service.control("GET", "/readyz", token="").status == 200
