@@ -51,7 +51,7 @@ class Retention:
 
     async def settle(self) -> None:
         """The same, and wait until it is done."""
-        while self._task is not None and not self._task.done():
+        if self._task is not None:
             await self._task
         self.begin()
         if self._task is not None:
@@ -61,7 +61,7 @@ class Retention:
         """At the next step: what is left is removed after the next start."""
         self._stopping = True
         if self._task is not None:
-            await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _remove(self, now: datetime) -> None:
         ledger = self._writer.ledger

@@ -255,6 +255,38 @@ async def test_every_feed_ends_when_the_service_stops() -> None:
             await feed.reader(EVERY, EVERY, None)
 
 
+async def test_a_stop_reaches_who_is_about_to_begin() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        reader = await feed.reader(EVERY, EVERY, None)
+        feed.stop()
+        async with aclosing(reader.parts()) as parts:
+            await anext(parts)
+            assert await anext(parts, None) is None
+
+
+async def test_commits_that_it_was_not_told_of_come_from_the_archive() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        await happen(engine)
+        begun = engine.archive.newest
+        followers, engine._followers = engine._followers, []
+        await happen(engine)
+        engine._followers = followers
+        await happen(engine)
+        async with aclosing((await feed.reader(EVERY, EVERY, begun)).parts()) as parts:
+            assert await Hearer(parts).until(engine.archive.newest) == await stored(engine, begun)
+
+
+async def test_a_store_that_cannot_be_read_ends_the_feed() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        async with aclosing((await feed.reader(EVERY, EVERY, 0)).parts()) as parts:
+            await anext(parts)
+            await engine._writer.in_store(engine._store._db.execute, "DROP TABLE history")  # type: ignore[attr-defined]
+            assert await anext(parts, None) is None
+
+
 async def test_what_is_kept_for_readers_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "RENDERED_ROWS", 3)
     async with running_engine() as engine:

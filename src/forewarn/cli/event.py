@@ -200,9 +200,9 @@ def history(event_id: str, client: Client, as_json: bool) -> None:
 @command.command()
 @click.option("--group", multiple=True, metavar="NAME", help="Only about this group; may be repeated.")
 @click.option("--kind", multiple=True, metavar="KIND", help="Only this, like started; may be repeated.")
-@click.option("--after", metavar="N", default="", help="Begin after this row of history; 0: with all that is kept.")
+@click.option("--after", metavar="N", help="Begin after this row of history; 0: with all that is kept.")
 @service_command
-def watch(group: tuple[str, ...], kind: tuple[str, ...], after: str, client: Client, as_json: bool) -> None:
+def watch(group: tuple[str, ...], kind: tuple[str, ...], after: str | None, client: Client, as_json: bool) -> None:
     """What happens, as it happens, until Ctrl-C. Goes on where it was when the service is started again.
 
     \b
@@ -211,6 +211,6 @@ def watch(group: tuple[str, ...], kind: tuple[str, ...], after: str, client: Cli
       forewarn event watch --group web --kind scheduled --kind started
     """
     query = [*(("group", name) for name in group), *(("kind", name) for name in kind)]
-    if after:
+    if after is not None:
         query.append(("after", after))
     follow(client, query, as_json=as_json)

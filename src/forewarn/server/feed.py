@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from forewarn.errors import HistoryGone, NotYetHistory, Stopping, TooManyReaders
+from forewarn.errors import HistoryGone, NotYetHistory, Stopping, StoreFailed, TooManyReaders
 from forewarn.ports import HistoryFilter
 from forewarn.wire.feed import opening, render, sign_of_life
 
@@ -40,7 +40,7 @@ class Feed:
         self.tail: deque[Entry] = deque(maxlen=tail_rows)
         self.readers: set[Reader] = set()
         self._rendered: dict[int, bytes] = {}
-        self._stopping = False
+        self.stopping = False
         engine.follow(self._take)
 
     async def reader(
@@ -55,7 +55,7 @@ class Feed:
         0 is before all that is kept. A row that was removed since is an error: there would be a gap. It ends when
         who follows is not let in any more.
         """
-        if self._stopping:
+        if self.stopping:
             raise Stopping
         if len(self.readers) >= MOST_READERS:
             raise TooManyReaders(most=MOST_READERS)
@@ -75,7 +75,7 @@ class Feed:
 
     def stop(self) -> None:
         """Every feed ends now."""
-        self._stopping = True
+        self.stopping = True
         for reader in self.readers:
             reader.end()
 
@@ -101,6 +101,8 @@ class Feed:
     def _take(self, changes: Changes) -> None:
         """Rows that are on disk now."""
         if changes.history:
+            if self.tail and self.tail[-1].sequence + 1 != changes.history[0].sequence:
+                self.tail.clear()  # one was missed, whoever was at fault: the archive has them all
             self.tail.extend(changes.history)
             for reader in self.readers:
                 # A token that was revoked may be somebody's here.
@@ -129,7 +131,8 @@ class Reader:
         self._feed.readers.add(self)
         try:
             yield opening(self._position)
-            while not self._ended and self._let_in():
+            # The stop may have come before this was one of the readers.
+            while not (self._ended or self._feed.stopping) and self._let_in():
                 if self._position < self._feed.archive.newest:
                     for part in self._feed.parts(await self._next_page()):
                         yield part
@@ -184,10 +187,14 @@ class Reader:
         wanted = HistoryFilter(
             groups=tuple(self._groups), what=tuple(self._kinds), after=begin, before=end + 1, limit=PAGE_ROWS
         )
-        page = await self._feed.archive.history(wanted)
-        # Asked afterwards: what is there now was there while it was read.
-        if await self._feed.archive.oldest() > begin + 1:
-            self._ended = True  # who comes back for the rest is told that it is gone
+        try:
+            page = await self._feed.archive.history(wanted)
+            # Asked afterwards: what is there now was there while it was read.
+            complete = await self._feed.archive.oldest() <= begin + 1
+        except StoreFailed:
+            complete = False
+        if not complete:
+            self._ended = True  # who comes back for the rest is told what is wrong
             return []
         self._position = end
         return page
