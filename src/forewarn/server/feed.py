@@ -24,7 +24,7 @@ MOST_READERS = 1000
 TAIL_ROWS = 10_000
 RENDERED_ROWS = 256
 """How many rows are kept as bytes: readers that follow closely are told the same ones."""
-PAGE_ROWS = 500
+PAGE_ROWS = 200
 PART_BYTES = 32_768
 """About as much is handed to a connection at a time: so much may lie there for a client that does not read."""
 QUIET_SECONDS = 15.0
