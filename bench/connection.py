@@ -32,12 +32,12 @@ class Connection:
     """Asks and waits for the whole answer."""
 
     def __init__(self, address: tuple[str, int], source: str = "127.0.0.1", seconds: float = 60) -> None:
-        self._socket = socket.create_connection(address, timeout=seconds, source_address=(source, 0))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = socket.create_connection(address, timeout=seconds, source_address=(source, 0))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def exchange(self, request: bytes) -> bytes:
         """The answer to a request, head and body; a status of 400 or more is an error."""
-        self._socket.sendall(request)
+        self.socket.sendall(request)
         answer = self._more()
         while (end := answer.find(b"\r\n\r\n")) < 0:
             answer += self._more()
@@ -51,7 +51,7 @@ class Connection:
         return answer
 
     def _more(self) -> bytes:
-        part = self._socket.recv(65536)
+        part = self.socket.recv(65536)
         if not part:
             raise ConnectionError("The service closed the connection.")
         return part
@@ -65,7 +65,13 @@ class Connection:
         return Answer(int(status_line.split()[1]), headers, body)
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
+
+
+def is_whole(answer: bytes) -> bool:
+    """Whether an answer has arrived to its end."""
+    head, found, body = answer.partition(b"\r\n\r\n")
+    return bool(found) and len(body) >= _content_length(head)
 
 
 def _content_length(head: bytes) -> int:
@@ -83,10 +89,28 @@ class Control:
         self._connection = Connection(address)
         self._head = f"HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
 
-    def call(self, method: str, path: str, body: Any = None) -> Any:
+    @property
+    def bare(self) -> socket.socket:
+        """For who measures what happens in between."""
+        return self._connection.socket
+
+    def request(self, method: str, path: str, body: Any = None) -> bytes:
+        """A request as it goes over the wire."""
         content = "" if body is None else json.dumps(body)
-        request = f"{method} {path} {self._head}Content-Length: {len(content)}\r\n\r\n{content}"
-        return json.loads(self._connection.ask(request.encode()).body)
+        return f"{method} {path} {self._head}Content-Length: {len(content)}\r\n\r\n{content}".encode()
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        return json.loads(self._connection.ask(self.request(method, path, body)).body)
+
+    def follow(self, path: str) -> socket.socket:
+        """The connection, on which an answer without an end has begun."""
+        self.bare.sendall(self.request("GET", path))
+        begun = b""
+        while b"\nid: " not in begun:
+            begun += self.bare.recv(65536)
+        if not begun.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"GET {path} was answered with {begun!r}")
+        return self.bare
 
     def restart(self, vm: str) -> str:
         """The id of the event that a restart makes."""

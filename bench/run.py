@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import approvals, fleet_apply, held, machine, poll, rollout_plan, start, virtual_time
+from bench import approvals, feed, fleet_apply, held, machine, poll, rollout_plan, start, virtual_time
 from bench.processes import LOAD_CORE, ROOT, Processes
 from bench.report import Row, table
 from bench.stage import Stage
@@ -26,6 +26,7 @@ MEASUREMENTS: dict[str, Callable[[Stage], Outcome]] = {
     "poll": poll.measure_found,
     "unchanged": poll.measure_unchanged,
     "approvals": approvals.measure,
+    "feed": feed.measure,
     "start": start.measure,
     "virtual": virtual_time.measure,
     "apply": fleet_apply.measure,

@@ -22,6 +22,7 @@ from forewarn.core.operations import Progress
 from forewarn.errors import StoreFailed
 from forewarn.hearing import Hearing
 from forewarn.reports import Reports, whole
+from forewarn.retention import Retention
 from forewarn.timekeeper import Timekeeper
 from forewarn.writer import Writer, new_id
 
@@ -65,7 +66,10 @@ class Engine:
         self._hearing = Hearing(clock, self._writer, self._agenda, terms)
         self.archive = Archive(self._writer, store)
         self._carrier = Carrier(clock, fabric, Reports(self._writer, terms))
-        self._timekeeper = Timekeeper(clock, self._agenda, self._hearing, self._writer, self._carrier, self.tick)
+        retention = Retention(clock, self._writer, self.archive, store, terms)
+        self._timekeeper = Timekeeper(
+            clock, self._agenda, self._hearing, self._writer, self._carrier, retention, self.tick
+        )
         self._subscribers: list[Callable[[Published], None]] = []
         self._followers: list[Callable[[Changes], None]] = []
 
@@ -90,7 +94,7 @@ class Engine:
         unfinished = [operation for operation in ledger.operations.values() if operation.needs_fabric]
         await self._fabric.recover([operation.id for operation in unfinished])
         for operation in unfinished:
-            self._carry_out(operation)
+            self._carrier.take(operation, operation.concerned(self.fleet))
         self._timekeeper.start()
         await self.tick()
 
@@ -102,6 +106,7 @@ class Engine:
             logger.warning("Stopping without writing when groups were last heard: %s", error)
         await self._timekeeper.stop()
         await self._carrier.stop()
+        self.archive.stop()
         await self._writer.stop()
 
     def subscribe(self, subscriber: Callable[[Published], None]) -> None:
@@ -283,10 +288,7 @@ class Engine:
             if not operation.progress.live:
                 self._carrier.let_go(operation.id)
         for operation in started:
-            self._carry_out(operation)
-
-    def _carry_out(self, operation: Operation) -> None:
-        self._carrier.take(operation, operation.concerned(self.fleet))
+            self._carrier.take(operation, operation.concerned(self.fleet))
 
     # --- Time -------------------------------------------------------------------------------------
 

@@ -70,16 +70,31 @@ class Saved:
 
 
 class HistoryFilter(NamedTuple):
-    """Which rows of history are asked for: an operation's, of those an event's, or a group's; else all.
-
-    `after` a row of the sequence: only later ones.
-    """
+    """Which rows of history are asked for: those that fit every field that is given."""
 
     operation: str = ""
+    """Of this operation or rollout."""
     event: str = ""
-    group: str = ""
-    limit: int = 1000
+    """Of this event, and those about its operation as a whole; only together with the operation."""
+    groups: tuple[str, ...] = ()
+    vm: str = ""
+    host: str = ""
+    """About this host, or of an operation that brought VMs to it."""
+    type: str = ""
+    """Of an operation whose events are of this type."""
+    cause: str = ""
+    by: str = ""
+    what: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    """Earlier than this moment."""
     after: int = 0
+    """With a greater sequence than this."""
+    before: int = 0
+    """With a lesser sequence than this; 0: any."""
+    newest: bool = False
+    """The newest first."""
+    limit: int = 1000
 
 
 class ListFilter(NamedTuple):
@@ -93,14 +108,20 @@ class ListFilter(NamedTuple):
     """Of events: only those of this group."""
 
 
-class Store(Protocol):
-    """Keeps what is committed. Decides nothing; never reads the time. Blocks: called from one thread."""
+class Expired(NamedTuple):
+    """Up to where things are older than they are to be kept: numbers of the store's own."""
 
-    def load(self) -> Saved:
-        """All that is live."""
+    before: datetime
+    """What was over by then is too old."""
+    history: int
+    """Rows of history with a lesser sequence."""
+    operations: int
+    rollouts: int
+    answers: int
 
-    def commit(self, changes: Changes) -> None:
-        """Write all of it or nothing; when this returns it survives a crash. Else: StoreFailed."""
+
+class Records(Protocol):
+    """What is known of what is over, and of what is not. Blocks: called from one thread."""
 
     def event(self, event_id: str) -> Event | None:
         """An event, live or long over."""
@@ -127,10 +148,35 @@ class Store(Protocol):
         """Rollouts, each with its place."""
 
     def history(self, wanted: HistoryFilter) -> list[Entry]:
-        """Rows of history in their order."""
+        """Rows of history in their order, or the newest first."""
 
     def kept_answer(self, key: str) -> Kept | None:
         """The answer kept for a key, whole."""
+
+    def oldest(self) -> int:
+        """The sequence of the oldest row of history that is kept; of the first to come where there is none."""
+
+    def expired(self, before: datetime, answers_before: datetime) -> Expired:
+        """What came about before those moments: all of history but its newest row; answers kept by the other moment."""
+
+
+class Store(Records, Protocol):
+    """Keeps what is committed. Decides nothing; never reads the time."""
+
+    def load(self) -> Saved:
+        """All that is live."""
+
+    def commit(self, changes: Changes) -> None:
+        """Write all of it or nothing; when this returns it survives a crash. Else: StoreFailed."""
+
+    def remove(self, expired: Expired, most: int) -> bool:
+        """Forget what is too old and not live, at most so much of each; whether there was any. All of it or nothing."""
+
+    def reader(self) -> Records | None:
+        """The same records for another thread, which waits for no commit; None: this thread alone can have them.
+
+        What was committed before a call is seen by it. It is closed with the store.
+        """
 
     def close(self) -> None:
         """Let go of the files."""

@@ -96,6 +96,13 @@ def _length(least: float, most: float = math.inf) -> Callable[[str], timedelta]:
     return read
 
 
+def _retention(text: str) -> timedelta:
+    length = parse_duration(text)
+    if length and length < timedelta(days=1):
+        raise ValueError("write at least 1d, or 0s for ever")
+    return length
+
+
 def _switch(text: str) -> bool:
     words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
     if text.lower() not in words:
@@ -177,6 +184,7 @@ SETTINGS = {
             _count(1_000_000),
         ),
         Setting("postponement", "7d", "LENGTH", "How far an event of the platform may be postponed.", parse_duration),
+        Setting("history_retention", "400d", "LENGTH", "How long history is kept; 0s: for ever.", _retention),
         Setting("preview_versions", "false", "true|false", "Also serve api-versions in preview.", _switch),
         Setting(
             "newer_versions",

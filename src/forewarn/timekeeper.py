@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from forewarn.carrier import Carrier
     from forewarn.hearing import Hearing
     from forewarn.ports import Clock
+    from forewarn.retention import Retention
     from forewarn.writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Timekeeper:
         hearing: Hearing,
         writer: Writer,
         carrier: Carrier,
+        retention: Retention,
         tick: Callable[[], Awaitable[None]],
     ) -> None:
         self._clock = clock
@@ -45,6 +47,7 @@ class Timekeeper:
         self._hearing = hearing
         self._writer = writer
         self._carrier = carrier
+        self._retention = retention
         self._tick = tick
         self._task: asyncio.Task[None] | None = None
 
@@ -61,6 +64,7 @@ class Timekeeper:
             logger.warning("The data was last used at %s, which is still to come by the system clock.", latest)
 
     def start(self) -> None:
+        self._retention.begin()
         if isinstance(self._clock, VirtualClock):
             self._clock.on_sleep = self._carrier.changed.set
         else:
@@ -71,6 +75,7 @@ class Timekeeper:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._retention.stop()
 
     async def advance(self, length: timedelta) -> datetime:
         """Move a virtual clock, from deadline to deadline; returns when all that is due by then is done."""
@@ -89,6 +94,7 @@ class Timekeeper:
             await self.until_quiet(clock)
         clock.set(target)
         await self._hearing.write()
+        await self._retention.settle()
         return clock.now()
 
     async def until_quiet(self, clock: VirtualClock) -> None:
@@ -107,6 +113,7 @@ class Timekeeper:
             try:
                 if self._hearing.due:
                     await self._hearing.write()
+                self._retention.begin()
                 if (late := self._late_seconds()) > 0:
                     self._writer.vitals.lag.observe(late)
                 await self._tick()

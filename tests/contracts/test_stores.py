@@ -244,7 +244,7 @@ def test_history_is_filtered_and_in_order(store: Store) -> None:
     assert store.history(HistoryFilter()) == rows
     assert store.history(HistoryFilter(event="ev-1", operation="op-1")) == rows[:2]
     assert store.history(HistoryFilter(operation="op-1")) == rows[:3]
-    assert store.history(HistoryFilter(group="x")) == rows[3:]
+    assert store.history(HistoryFilter(groups=("x",))) == rows[3:]
     assert store.history(HistoryFilter(limit=1)) == rows[:1]
     assert store.history(HistoryFilter(after=1, limit=2)) == rows[1:3]
     assert store.history(HistoryFilter(operation="op-1", after=2)) == rows[2:3]

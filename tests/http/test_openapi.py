@@ -133,8 +133,7 @@ def test_no_answer_is_a_failure_or_undescribed(form: str, make_service: Callable
         [
             *(SCHEMATHESIS, "run", str(tmp_path / "described.json"), "--url", f"http://{host}:{port}"),
             *("-H", f"Authorization: Bearer {fuzzer}", "--checks", "all", "--exclude-checks", NOT_CHECKED[form]),
-            *("--max-examples", str(EXAMPLES), "--continue-on-failure", "--no-color"),
-            "--generation-deterministic",
+            *("--max-examples", str(EXAMPLES), "--continue-on-failure", "--no-color", "--generation-deterministic"),
         ],
         capture_output=True,
         text=True,

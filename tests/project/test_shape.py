@@ -16,7 +16,18 @@ SOURCE = ROOT / "src" / "forewarn"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 # What each part may import of Forewarn. The first prefix that fits a module decides.
-ENGINE_PARTS = {"agenda", "archive", "carrier", "hearing", "reports", "store_thread", "timekeeper", "vitals", "writer"}
+ENGINE_PARTS = {
+    "agenda",
+    "archive",
+    "carrier",
+    "hearing",
+    "reports",
+    "retention",
+    "store_thread",
+    "timekeeper",
+    "vitals",
+    "writer",
+}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "core": {"core", "errors"},

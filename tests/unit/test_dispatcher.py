@@ -46,10 +46,10 @@ def receiver() -> Iterator[Receiver]:
 
 @asynccontextmanager
 async def running(
-    folder: Path | None = None, *, pace: Pace = QUICK, clean: bool = True
+    folder: Path | None = None, *, pace: Pace = QUICK, clean: bool = True, terms: Terms = LOCAL
 ) -> AsyncIterator[tuple[Engine, Dispatcher]]:
     """An engine with webhooks. Not clean: it is left as a kill would leave it, with nothing written at the end."""
-    engine, _ = make_engine(folder, terms=LOCAL)
+    engine, _ = make_engine(folder, terms=terms)
     await engine.start()
     if not engine.fleet.vms:
         await engine.apply_fleet(FLEET, by="test")
@@ -400,6 +400,31 @@ async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_
         await until_settled(engine)
     check_order(receiver.taken, expected)
     assert len(expected) > 300
+
+
+@pytest.mark.parametrize("attempts", [1, 80], ids=["given up", "waiting"])
+async def test_what_history_keeps_no_longer_is_not_delivered_either(
+    receiver: Receiver, tmp_path: Path, attempts: int
+) -> None:
+    receiver.answer = lambda _: Reply(500)
+    week = Terms(makes_hosts=True, webhook_targets=LOCAL.webhook_targets, history_retention=timedelta(days=7))
+    async with running(tmp_path, pace=Pace(3600, attempts), terms=week) as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: any(row.attempts for row in undelivered(engine).values()))
+        (old,) = undelivered(engine)
+        await engine.advance(timedelta(days=8))
+        assert old not in undelivered(engine)
+        receiver.answer = lambda _: Reply()
+        await dispatcher.retry("hook")
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+        newest = engine.archive.newest
+        assert str(old) not in {got.id for got in receiver.taken}
+        assert str(newest) in {got.id for got in receiver.taken}
+    async with running(tmp_path, terms=week) as (engine, _):
+        assert undelivered(engine) == {}
+        await until_settled(engine)
 
 
 async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:

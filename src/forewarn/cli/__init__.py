@@ -17,6 +17,7 @@ NOUNS = {
     "host": "Hosts: see them, and announce work on them.",
     "rollout": "Rollouts: update many hosts, domain by domain.",
     "event": "Events: see, approve, postpone and cancel them.",
+    "history": "History: what happened to whom, when, by whom and why.",
     "operation": "Operations: what was asked for, and saying how it went.",
     "group": "Groups: who is told together, and by which policy.",
     "fleet": "The fleet: check and apply its file.",

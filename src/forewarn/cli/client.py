@@ -42,6 +42,10 @@ class Client:
         self._server = server
         self._token_file = token_file
 
+    def anew(self) -> Client:
+        """The same service, looked for again: it may be at another address since it was started again."""
+        return Client(self._data, self._server, self._token_file)
+
     @cached_property
     def _place(self) -> Place:
         if self._server:
@@ -103,6 +107,7 @@ class Client:
         query: dict[str, str] | list[tuple[str, str]],
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
+        seconds: float = TIMEOUT_SECONDS,
     ) -> HTTPResponse:
         """An answer that is still to be read."""
         url = f"{self._place.url}/v1/" + "/".join(quote(part, safe="") for part in path)
@@ -111,7 +116,7 @@ class Client:
         headers = {"Authorization": f"Bearer {self._place.token}", **(headers or {})}
         request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - http or https
         try:
-            answer: HTTPResponse = self._opener.open(request, timeout=TIMEOUT_SECONDS)
+            answer: HTTPResponse = self._opener.open(request, timeout=seconds)
         except urllib.error.HTTPError as error:
             raise _relayed(error.read()) from error
         except OSError as error:

@@ -9,6 +9,7 @@ import click
 
 from forewarn.cli.asking import acting_command
 from forewarn.cli.explanation import print_explanation
+from forewarn.cli.following import follow
 from forewarn.cli.show import names, print_facts, print_json, print_table, service_command, short_ids, when
 from forewarn.cli.waiting import wait_for_operations
 from forewarn.core.durations import format_duration
@@ -194,3 +195,22 @@ def history(event_id: str, client: Client, as_json: bool) -> None:
         for entry in answer["history"]
     )
     print_table(("when", "what", "by", "VMs", "why"), rows, "Nothing has happened to it.")
+
+
+@command.command()
+@click.option("--group", multiple=True, metavar="NAME", help="Only about this group; may be repeated.")
+@click.option("--kind", multiple=True, metavar="KIND", help="Only this, like started; may be repeated.")
+@click.option("--after", metavar="N", help="Begin after this row of history; 0: with all that is kept.")
+@service_command
+def watch(group: tuple[str, ...], kind: tuple[str, ...], after: str | None, client: Client, as_json: bool) -> None:
+    """What happens, as it happens, until Ctrl-C. Goes on where it was when the service is started again.
+
+    \b
+    Examples:
+      forewarn event watch
+      forewarn event watch --group web --kind scheduled --kind started
+    """
+    query = [*(("group", name) for name in group), *(("kind", name) for name in kind)]
+    if after is not None:
+        query.append(("after", after))
+    follow(client, query, as_json=as_json)

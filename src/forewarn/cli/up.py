@@ -160,6 +160,7 @@ def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
         settle={cause: values[name] for cause in CAUSES if (name := f"settle_{cause.replace('-', '_')}") in values},
         pending_user_operations=values["pending_user_operations"],
         postponement=values["postponement"],
+        history_retention=values["history_retention"],
         makes_hosts=fabric.makes_hosts,
         webhook_targets=values["webhook_private_targets"],
     )
@@ -206,6 +207,7 @@ class Service:
         metrics.add(partial(lane_metrics, lane))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
         control = Control(self.engine, self.metadata, metrics, self.webhooks, preview_versions=rules.preview_versions)
+        self._feed = control.feed
         self._certificate = certificate_of(values)
         self.control = Server(
             control_app(self.engine, control), open_socket(values["control"]), certificate=self._certificate
@@ -245,6 +247,7 @@ class Service:
     async def stop(self) -> None:
         """Answer what is under way, also what is held back, then stop."""
         service_file.remove(self._data)
+        self._feed.stop()
         try:
             await asyncio.gather(self.metadata.stop(), self.control.stop(), self.webhooks.stop())
         finally:

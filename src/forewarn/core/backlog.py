@@ -150,8 +150,8 @@ class Backlog:
         del self._busy[attempt.group]
         self._plan(attempt.group, now)
 
-    def delivered(self, attempt: Attempt, now: float) -> None:
-        """The receiver has it."""
+    def pass_over(self, attempt: Attempt, now: float) -> None:
+        """There is nothing to send any more."""
         self._queues[attempt.group].popleft()
         if self._waiting.pop(attempt.sequence, None) is not None:
             self._unwritten[attempt.sequence] = None
@@ -159,6 +159,10 @@ class Backlog:
         self._stuck.discard(attempt.group)
         self._hopeful.discard(attempt.group)
         self._finished[attempt.group] = now
+
+    def delivered(self, attempt: Attempt, now: float) -> None:
+        """The receiver has it."""
+        self.pass_over(attempt, now)
         # The receiver is there. Who has only failed since it was last there need not wait any longer; who
         # fails again now has a problem of its own, and keeps to its pauses.
         for group in self._hopeful:

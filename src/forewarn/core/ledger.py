@@ -254,6 +254,12 @@ class Ledger:
             self._absorb_webhooks(changes)
         self.sequence += len(changes.history)
 
+    def forget_undelivered(self, oldest: int) -> None:
+        """Rows of history before this one are not kept any more: there is nothing left to deliver."""
+        for rows in self._undelivered.values():
+            for sequence in [sequence for sequence in rows if sequence < oldest]:
+                del rows[sequence]
+
     def _absorb_webhooks(self, changes: Changes) -> None:
         for name, webhook in changes.webhooks.items():
             if webhook is None:
@@ -264,7 +270,9 @@ class Ledger:
             of_webhook = self._undelivered.setdefault(name, {})
             if row is not None:
                 of_webhook[sequence] = row
-            elif of_webhook.pop(sequence, None) is not None and not of_webhook:
+            else:
+                of_webhook.pop(sequence, None)
+            if not of_webhook:
                 del self._undelivered[name]
 
 

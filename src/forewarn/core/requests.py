@@ -94,9 +94,8 @@ def _begin(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) -
     records.note_operation(draft, now, "requested", by, operation, _in_words(terms, operation))
     for group, why in unnoticed.items():
         vms = tuple(of_group[group])
-        draft.note(
-            Entry(at=now, what="not told", by=records.ENGINE, group=group, operation=operation.id, vms=vms, why=why)
-        )
+        untold = Entry(now, "not told", records.ENGINE, group=group, operation=operation.id, vms=vms, why=why)
+        draft.note(untold._replace(host=operation.host))
     for event in events:
         _tell(draft, now, by, operation, event)
     draft.put_operation(operation)

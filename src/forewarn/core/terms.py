@@ -26,6 +26,8 @@ class Terms:
     """How many operations of users a group may have pending; 0: any number."""
     postponement: timedelta = timedelta(days=7)
     """How far a routine operation may be postponed, counted from its first NotBefore."""
+    history_retention: timedelta = timedelta(days=400)
+    """How long history is kept, by the clock; zero: for ever."""
     makes_hosts: bool = False
     """Whether a spare host can be had where none fits."""
     webhook_targets: Targets = field(default_factory=Targets)

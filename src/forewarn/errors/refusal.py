@@ -56,5 +56,9 @@ class ServiceUnreachable(Unavailable):
     """The service at {url} does not answer ({problem})."""
 
 
+class TooManyReaders(Unavailable):
+    """{most:,} clients follow the feed, and more are not taken. Have one of them pass on what it is told."""
+
+
 class WebhookFailed(Unavailable):
     """{name} has not taken it: {problem}. Put that right at the receiver, or where the webhook points to."""

@@ -14,10 +14,14 @@ from forewarn.errors import BadRequestBody, UnknownVersion
 from forewarn.server.bodies import A_LENGTH, LARGEST_FLEET, read_body, read_fields
 from forewarn.server.endpoints import Endpoint, caller, routes
 from forewarn.server.event_control import EventControl
+from forewarn.server.feed import Feed
+from forewarn.server.feed_control import FeedControl
 from forewarn.server.fleet_control import apply_fleet
 from forewarn.server.gate import Gate
 from forewarn.server.health_control import HealthControl
+from forewarn.server.history_control import HistoryControl
 from forewarn.server.host_control import HostControl
+from forewarn.server.metrics import gauge
 from forewarn.server.openapi import describe
 from forewarn.server.operation_control import OperationControl
 from forewarn.server.paging import PAGING, Names, page_of_names
@@ -34,6 +38,7 @@ from forewarn.wire.shapes_schema import page_schema
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -62,7 +67,12 @@ class Control:
         self._metrics = metrics
         self._metadata = metadata
         self._versions = available_versions(preview=preview_versions)
+        self.feed = Feed(engine)
+        metrics.add(self._followers)
         self._vm_names = Names(engine, lambda fleet: fleet.vms)
+
+    def _followers(self) -> list[Metric]:
+        return [gauge("forewarn_feed_readers", "Clients that follow the feed.", [], {(): len(self.feed.readers)})]
 
     @cached_property
     def endpoints(self) -> list[Endpoint]:
@@ -114,6 +124,8 @@ class Control:
             *RolloutControl(self._engine).endpoints(),
             *TokenControl(self._engine).endpoints(),
             *WebhookControl(self._engine, self._webhooks).endpoints(),
+            *HistoryControl(self._engine).endpoints(),
+            *FeedControl(self._engine, self.feed).endpoints(),
         ]
 
     async def openapi(self, _: Request) -> Response:

@@ -14,6 +14,7 @@ import uvicorn
 from forewarn.errors import CannotListen
 from forewarn.server.fastlane import FastLane, protocol_for
 from forewarn.server.intake import IDLE_SECONDS
+from forewarn.server.outflow import Outflow
 
 if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
@@ -66,7 +67,7 @@ class Server(uvicorn.Server):
     """uvicorn, started and stopped by the composition root, which owns the signals of both services."""
 
     def __init__(
-        self, app: Any, listener: socket.socket, protocol: Any = "httptools", certificate: Certificate | None = None
+        self, app: Any, listener: socket.socket, protocol: Any = Outflow, certificate: Certificate | None = None
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -77,7 +78,7 @@ class Server(uvicorn.Server):
             access_log=False,
             proxy_headers=False,  # else a forged X-Forwarded-For would be the caller's address
             server_header=False,
-            date_header=protocol == "httptools",  # the metadata service stamps its own, by its own clock
+            date_header=protocol is Outflow,  # the metadata service stamps its own, by its own clock
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )

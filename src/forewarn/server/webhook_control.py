@@ -20,11 +20,11 @@ from forewarn.core.webhooks import (
     find_webhook,
     remove_webhook,
 )
-from forewarn.ports import HistoryFilter
 from forewarn.server.bodies import LARGEST_NUMBER, read_fields
 from forewarn.server.endpoints import Endpoint, caller
 from forewarn.server.paging import PAGING, page, page_of_names, wanted
 from forewarn.server.repeats import make_once
+from forewarn.server.webhooks.channel import row_of
 from forewarn.wire.schema import TEXT, Field, choice, list_of, ref, whole
 from forewarn.wire.shapes_schema import page_schema
 from forewarn.wire.webhooks import failure_shape, webhook_shape
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from forewarn.core.draft import Draft
     from forewarn.core.terms import Terms
-    from forewarn.core.webhooks import Undelivered
     from forewarn.engine import Engine
     from forewarn.server.webhooks.dispatcher import Dispatcher
 
@@ -120,7 +119,8 @@ class WebhookControl:
         asked = wanted(request)
         later = sorted(sequence for sequence in rows if sequence > asked.after_number)
         part = later[: asked.limit]
-        shown = await asyncio.gather(*(self._failure(rows[sequence]) for sequence in part))
+        entries = await asyncio.gather(*(row_of(self._engine, sequence) for sequence in part))
+        shown = [failure_shape(rows[entry.sequence], entry) for entry in entries if entry is not None]
         return page("failures", shown, part[-1] if len(later) > asked.limit else None)
 
     async def retry(self, request: Request) -> Response:
@@ -128,10 +128,6 @@ class WebhookControl:
         sequence = fields.number("sequence", 0) if "sequence" in fields else None
         rows = await self._webhooks.retry(request.path_params["name"], sequence)
         return JSONResponse({"retried": len(rows)})
-
-    async def _failure(self, row: Undelivered) -> dict[str, Any]:
-        (entry,) = await self._engine.archive.history(HistoryFilter(after=row.sequence - 1, limit=1))
-        return failure_shape(row, entry)
 
     def _found(self, request: Request) -> Webhook:
         return find_webhook(self._engine.draft(), request.path_params["name"])

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import sqlite3
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import from_text, to_text
 from forewarn.core.fleet import Fleet
 from forewarn.core.ledger import Delivery
-from forewarn.errors import StoreFailed
-from forewarn.ports import HistoryFilter, ListFilter, Saved
+from forewarn.ports import Saved
 from forewarn.stores import access_rows, rows, webhook_rows
-from forewarn.stores.sqlite_file import open_database, read_statements
+from forewarn.stores.sqlite_file import open_database, open_reader, read_statements
+from forewarn.stores.sqlite_records import SqliteRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from forewarn.core.event import Event
     from forewarn.core.fleet_change import FleetChange
-    from forewarn.core.ledger import Changes, Entry
-    from forewarn.core.once import Kept
-    from forewarn.core.operations import Operation
-    from forewarn.core.rollout import Rollout
+    from forewarn.core.ledger import Changes
+    from forewarn.ports import Expired
 
-T = TypeVar("T")
 _SQL = read_statements()
 
 
-class SqliteStore:
+class SqliteStore(SqliteRecords):
     """Keeps what is committed in `forewarn.db` of a folder, or in memory."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._db, self._lock = open_database(folder)
+        database, self._lock = open_database(folder)
+        super().__init__(database)
+        self._folder = folder
+        self._readers: list[SqliteRecords] = []
 
     def load(self) -> Saved:
         return self._guarded(self._load)
@@ -118,80 +116,34 @@ class SqliteStore:
         self._many("remove_webhook", ((name,) for name, webhook in webhooks.items() if webhook is None))
         kept = [webhook for webhook in webhooks.values() if webhook is not None]
         self._many("save_webhook", map(webhook_rows.webhook_to_row, kept))
-        self._many("remove_undelivered", (key for key, row in undelivered.items() if row is None))
+        self._many("forget_undelivered", (key for key, row in undelivered.items() if row is None))
         self._many("save_undelivered", (row for row in undelivered.values() if row is not None))
 
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.executemany(_SQL[statement], parameters)
 
-    def event(self, event_id: str) -> Event | None:
-        row = self._guarded(lambda: self._db.execute(_SQL["event"], (event_id,)).fetchone())
-        return rows.event_from_row(row) if row else None
+    def remove(self, expired: Expired, most: int) -> bool:
+        return self._guarded(lambda: self._remove(expired, most))
 
-    def events_beginning(self, start: str, group: str = "") -> list[Event]:
-        bounds = (*_bounds(start), group, group)
-        return self._guarded(lambda: self._listed("events_beginning", rows.event_from_row, bounds))
+    def _remove(self, expired: Expired, most: int) -> bool:
+        limits = expired._asdict() | {"before": to_text(expired.before), "most": most}
+        self._db.execute("BEGIN IMMEDIATE")
+        # Events before the operations that name them, what was not delivered after the history that it is about.
+        removed = [
+            self._db.execute(_SQL[f"remove_{what}"], limits).rowcount
+            for what in ("events", "operations", "rollouts", "history", "undelivered", "answers")
+        ]
+        self._db.execute("COMMIT")
+        return any(removed)
 
-    def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
-        return self._placed("events", rows.event_from_row, wanted)
-
-    def operation(self, operation_id: str) -> Operation | None:
-        row = self._guarded(lambda: self._db.execute(_SQL["operation"], (operation_id,)).fetchone())
-        return rows.operation_from_row(row) if row else None
-
-    def operations_beginning(self, start: str) -> list[Operation]:
-        bounds = _bounds(start)
-        return self._guarded(lambda: self._listed("operations_beginning", rows.operation_from_row, bounds))
-
-    def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
-        return self._placed("operations", rows.operation_from_row, wanted)
-
-    def rollouts_beginning(self, start: str) -> list[Rollout]:
-        bounds = _bounds(start)
-        return self._guarded(lambda: self._listed("rollouts_beginning", rows.rollout_from_row, bounds))
-
-    def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
-        return self._placed("rollouts", rows.rollout_from_row, wanted)
-
-    def _placed(self, table: str, read: Callable[[rows.Row], T], wanted: ListFilter) -> list[tuple[int, T]]:
-        """A page of a table; the last column is where each row is in it."""
-        statement = f"{table}_live" if wanted.live else f"{table}_all"
-        return self._guarded(lambda: self._listed(statement, lambda row: (row[-1], read(row)), wanted._asdict()))
-
-    def history(self, wanted: HistoryFilter) -> list[Entry]:
-        statement = "history_of_operation" if wanted.operation else "history"
-        return self._guarded(lambda: self._listed(statement, rows.entry_from_row, wanted._asdict()))
-
-    def kept_answer(self, key: str) -> Kept | None:
-        row = self._guarded(lambda: self._db.execute(_SQL["kept_answer"], (key,)).fetchone())
-        return access_rows.kept_from_row(row) if row else None
-
-    def _listed(self, statement: str, read: Callable[[rows.Row], T], parameters: Any = ()) -> list[T]:
-        return list(map(read, self._db.execute(_SQL[statement], parameters)))
+    def reader(self) -> SqliteRecords | None:
+        if self._folder is None:
+            return None
+        self._readers.append(SqliteRecords(open_reader(self._folder)))
+        return self._readers[-1]
 
     def close(self) -> None:
-        self._db.close()
+        for records in (*self._readers, self):
+            records.let_go()
         if self._lock is not None:
             self._lock.close()
-
-    def _guarded(self, call: Callable[[], T]) -> T:
-        """SQLite's errors are translated once, here. A transaction that failed leaves nothing behind."""
-        try:
-            return call()
-        except BaseException as error:
-            if self._db.in_transaction:
-                self._roll_back()
-            if isinstance(error, sqlite3.Error):
-                raise StoreFailed(problem=str(error)) from error
-            raise
-
-    def _roll_back(self) -> None:
-        try:
-            self._db.execute("ROLLBACK")
-        except sqlite3.Error as error:
-            raise StoreFailed(problem=f"and could not be undone: {error}") from error
-
-
-def _bounds(start: str) -> tuple[str, str]:
-    """Ids are hexadecimal: all that begin so sort before the beginning followed by a tilde."""
-    return start, start + "~"

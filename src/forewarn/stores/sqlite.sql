@@ -83,15 +83,113 @@ SELECT *, rowid FROM rollout WHERE (:after = 0 OR rowid < :after)
 ORDER BY rowid DESC LIMIT :limit;
 
 -- name: history
-SELECT at, what, by, sequence, group_name, event, operation, vms, why, host FROM history
-WHERE sequence > :after AND (:group = '' OR group_name = :group)
-ORDER BY sequence LIMIT :limit;
+SELECT at, what, by, sequence, group_name, event, operation, vms, why, host FROM history WHERE sequence > :after
 
--- name: history_of_operation
--- Of one event of it: also the rows that are about the operation as a whole.
-SELECT at, what, by, sequence, group_name, event, operation, vms, why, host FROM history
-WHERE operation = :operation AND sequence > :after AND operation <> '' AND (:event = '' OR event IN (:event, ''))
-ORDER BY sequence LIMIT :limit;
+-- Each of these is added to it where it is asked for.
+
+-- name: history_before
+AND sequence < :before
+
+-- name: history_operation
+AND operation = :operation AND operation <> ''
+
+-- name: history_event
+-- Also the rows that are about its operation as a whole.
+AND event IN (:event, '')
+
+-- name: history_groups
+AND group_name IN (SELECT value FROM json_each(:groups))
+
+-- name: history_vm
+-- That its name is somewhere in the list is found quickly, and excludes most rows.
+AND instr(vms, :quoted_vm) > 0 AND EXISTS (SELECT 1 FROM json_each(vms) WHERE value = :vm)
+
+-- name: history_host
+AND (host = :host OR EXISTS (
+    SELECT 1 FROM operation, json_each(moves) AS move
+    WHERE operation.id = history.operation AND moves <> '[]' AND json_extract(move.value, '$[1]') = :host
+))
+
+-- name: history_type
+AND EXISTS (SELECT 1 FROM operation WHERE operation.id = history.operation AND json_extract(request, '$.type') = :type)
+
+-- name: history_cause
+AND EXISTS (SELECT 1 FROM operation WHERE operation.id = history.operation AND cause = :cause)
+
+-- name: history_by
+AND by = :by
+
+-- name: history_what
+AND what IN (SELECT value FROM json_each(:what))
+
+-- name: history_since
+AND at >= :since
+
+-- name: history_until
+AND at < :until
+
+-- name: history_oldest_first
+ORDER BY sequence LIMIT :limit
+
+-- name: history_newest_first
+ORDER BY sequence DESC LIMIT :limit
+
+-- name: oldest_sequence
+SELECT coalesce(min(sequence), 1) FROM history;
+
+-- The first of each that is to be kept, looked for from the oldest on: what came about after a moment has not
+-- ended before it, and all that is kept need not be gone through.
+
+-- name: expired_history
+-- The newest stays in any case: the sequence goes on from it.
+SELECT coalesce(
+    (SELECT sequence FROM history WHERE at >= :before ORDER BY sequence LIMIT 1), (SELECT max(sequence) FROM history), 0
+);
+
+-- name: expired_operations
+SELECT coalesce(
+    (SELECT rowid FROM operation WHERE requested_at >= :before ORDER BY rowid LIMIT 1),
+    (SELECT max(rowid) + 1 FROM operation), 0
+);
+
+-- name: expired_rollouts
+SELECT coalesce(
+    (SELECT rowid FROM rollout WHERE requested_at >= :before ORDER BY rowid LIMIT 1),
+    (SELECT max(rowid) + 1 FROM rollout), 0
+);
+
+-- name: expired_answers
+SELECT coalesce(
+    (SELECT rowid FROM kept_answer WHERE at >= :before ORDER BY rowid LIMIT 1),
+    (SELECT max(rowid) + 1 FROM kept_answer), 0
+);
+
+-- name: remove_events
+-- With their operations: an event that is over may be of an operation that is not.
+DELETE FROM event WHERE id IN (
+    SELECT named.value FROM (
+        SELECT events FROM operation WHERE rowid < :operations AND ended_at < :before ORDER BY rowid LIMIT :most
+    ) AS expired, json_each(expired.events) AS named
+);
+
+-- name: remove_operations
+DELETE FROM operation WHERE rowid IN (
+    SELECT rowid FROM operation WHERE rowid < :operations AND ended_at < :before ORDER BY rowid LIMIT :most
+);
+
+-- name: remove_rollouts
+DELETE FROM rollout WHERE rowid IN (
+    SELECT rowid FROM rollout WHERE rowid < :rollouts AND ended_at < :before ORDER BY rowid LIMIT :most
+);
+
+-- name: remove_history
+DELETE FROM history WHERE sequence < min(:history, (SELECT min(sequence) FROM history) + :most);
+
+-- name: remove_undelivered
+DELETE FROM undelivered WHERE sequence < (SELECT min(sequence) FROM history);
+
+-- name: remove_answers
+DELETE FROM kept_answer WHERE rowid < min(:answers, (SELECT min(rowid) FROM kept_answer) + :most);
 
 -- name: save_fact
 INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
@@ -105,9 +203,8 @@ ON CONFLICT (name) DO UPDATE SET role = excluded.role, group_name = excluded.gro
 DELETE FROM token WHERE name = ?;
 
 -- name: save_kept
-INSERT INTO kept_answer VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (key) DO UPDATE SET fingerprint = excluded.fingerprint, at = excluded.at, status = excluded.status,
-    body = excluded.body;
+-- Replaced, not updated: rowids stay in the order of time, by which the oldest are removed.
+INSERT OR REPLACE INTO kept_answer VALUES (?, ?, ?, ?, ?);
 
 -- name: save_group
 INSERT INTO fleet_group VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -181,7 +278,7 @@ INSERT INTO undelivered (webhook, sequence, group_name, attempts, problem, given
 ON CONFLICT (webhook, sequence) DO UPDATE SET attempts = excluded.attempts, problem = excluded.problem,
     given_up = excluded.given_up;
 
--- name: remove_undelivered
+-- name: forget_undelivered
 DELETE FROM undelivered WHERE webhook = ? AND sequence = ?;
 
 -- name: save_history

@@ -58,6 +58,13 @@ def open_database(folder: Path | None) -> tuple[sqlite3.Connection, IO[str] | No
         raise
 
 
+def open_reader(folder: Path) -> sqlite3.Connection:
+    """Another connection to a database that is open, for reading alone: in WAL mode it waits for no commit."""
+    database = _connect(folder / DATABASE_NAME)
+    database.execute("PRAGMA query_only = ON")
+    return database
+
+
 def _lock(folder: Path) -> IO[str]:
     lock = (folder / "lock").open("a+")
     try:

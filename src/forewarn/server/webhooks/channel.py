@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from forewarn.core.backlog import Attempt, Backlog
+    from forewarn.core.ledger import Entry
     from forewarn.core.webhooks import Webhook
     from forewarn.engine import Engine
     from forewarn.server.webhooks.outbound import Outbound, Outcome
@@ -31,6 +32,12 @@ LOOK_AGAIN_SECONDS = 1.0
 """When the store cannot be read or written, until it is tried again."""
 STOP_SECONDS = 2.0
 """How long attempts that are under way may take at a stop."""
+
+
+async def row_of(engine: Engine, sequence: int) -> Entry | None:
+    """A row of history; None when it is not kept any more."""
+    found = await engine.archive.history(HistoryFilter(after=sequence - 1, before=sequence + 1))
+    return found[0] if found else None
 
 
 class Channel:
@@ -98,7 +105,7 @@ class Channel:
     async def _read_page(self) -> bool:
         """Take more of history if there is room for it. Whether there was any."""
         backlog = self.backlog
-        if self._closing or not backlog.has_room or backlog.newest >= self._engine.draft().sequence:
+        if self._closing or not backlog.has_room or backlog.newest >= self._engine.archive.newest:
             return False
         wanted = HistoryFilter(after=backlog.newest, limit=PAGE)
         entries = await self._engine.archive.history(wanted)
@@ -130,11 +137,14 @@ class Channel:
 
     async def _try(self, attempt: Attempt) -> None:
         try:
-            found = await self._engine.archive.history(HistoryFilter(after=attempt.sequence - 1, limit=1))
+            entry = await row_of(self._engine, attempt.sequence)
         except (StoreFailed, Stopping):
             self.backlog.abandon(attempt, real_seconds() + LOOK_AGAIN_SECONDS)
             return
-        body = cloud_event(found[0], self._source)
+        if entry is None:  # it was too old to be kept
+            self.backlog.pass_over(attempt, real_seconds())
+            return
+        body = cloud_event(entry, self._source)
         headers = signed_headers(self._webhook.secret, str(unix_seconds()), body, attempt.number)
         outcome = await self._outbound.post(self._webhook.url, headers, body)
         self._tally[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1

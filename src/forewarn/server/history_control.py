@@ -1,0 +1,146 @@
+"""/v1/history: what happened to whom, when, by whom and why. Tenants see the rows of their group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forewarn.core.causes import CAUSES
+from forewarn.core.kinds import EVENT_TYPES
+from forewarn.core.periods import A_PAST_MOMENT, A_SPAN, Span, parse_past_moment, parse_span
+from forewarn.errors import BadParameter, Unknown, nearest
+from forewarn.ports import HistoryFilter
+from forewarn.server.endpoints import Endpoint, caller
+from forewarn.server.paging import PAGING, page, wanted
+from forewarn.server.queries import Query
+from forewarn.wire.control import entry_shape
+from forewarn.wire.feed import KINDS
+from forewarn.wire.schema import NAME, Field, choice, list_of
+from forewarn.wire.shapes_schema import page_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from starlette.requests import Request as HttpRequest
+    from starlette.responses import Response
+
+    from forewarn.engine import Engine
+
+OF_GROUPS = Field("group", list_of(NAME), "Only rows about this group. May be given several times.")
+OF_KINDS = Field("kind", list_of(choice(*KINDS)), "Only what is of this kind. May be given several times.")
+NEWEST_FIRST = "newest"
+ORDERS = ("oldest", NEWEST_FIRST)
+ASKED = (
+    Field("vm", NAME, "Only rows about this VM."),
+    OF_GROUPS,
+    Field("host", NAME, "Only rows about this host, or about VMs that were brought to it."),
+    Field("type", choice(*EVENT_TYPES), "Only of operations with events of this type."),
+    Field("cause", choice(*CAUSES), "Only of operations with this cause."),
+    Field("by", NAME, "Only what was done by this person, token or VM."),
+    OF_KINDS,
+    Field("since", {**NAME, "examples": ["30d"]}, f"From then on: {A_PAST_MOMENT}."),
+    Field("until", {**NAME, "examples": ["2026-03-05"]}, f"Before then: {A_PAST_MOMENT}."),
+    Field("during", {**NAME, "examples": ["2026-03"]}, f"Only then: {A_SPAN}."),
+    Field("order", choice(*ORDERS), "Which come first; the oldest if it is not said."),
+    *PAGING,
+)
+
+
+class HistoryControl:
+    """History."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def endpoints(self) -> list[Endpoint]:
+        schema = page_schema("history", "Entry")
+        return [
+            Endpoint("GET", "/v1/history", self.history, "See what has happened.", schema, tenant=True, query=ASKED)
+        ]
+
+    async def history(self, request: HttpRequest) -> Response:
+        asked = wanted(request)
+        newest = _one_of(request, "order", ORDERS) == NEWEST_FIRST
+        sought = HistoryFilter(
+            groups=groups_seen(request),
+            vm=_given(request, "vm"),
+            host=_given(request, "host"),
+            type=_one_of(request, "type", EVENT_TYPES),
+            cause=_one_of(request, "cause", CAUSES),
+            by=_given(request, "by"),
+            what=kinds_asked(request),
+            after=0 if newest else asked.after_number,
+            before=asked.after_number if newest else 0,
+            newest=newest,
+            # One more than asked for says whether there is another page.
+            limit=asked.limit + 1,
+        )
+        since, until = self._span(request)
+        found = await self._engine.archive.history(sought._replace(since=since, until=until))
+        part = found[: asked.limit]
+        return page("history", map(entry_shape, part), part[-1].sequence if len(found) > asked.limit else None)
+
+    def _span(self, request: HttpRequest) -> tuple[datetime | None, datetime | None]:
+        since, until = self._moment(request, "since"), self._moment(request, "until")
+        during = _during(_given(request, "during"))
+        if during is None:
+            return since, until
+        return max(since or during.since, during.since), min(until or during.until, during.until)
+
+    def _moment(self, request: HttpRequest, name: str) -> datetime | None:
+        text = _given(request, name)
+        try:
+            return parse_past_moment(text, self._engine.clock.now()) if text else None
+        except ValueError:
+            problem = f"{text!r} is no moment of the past: write {A_PAST_MOMENT}"
+            raise BadParameter(parameter=name, problem=problem, valid=A_PAST_MOMENT) from None
+
+
+def _during(text: str) -> Span | None:
+    try:
+        return parse_span(text) if text else None
+    except ValueError:
+        raise BadParameter(parameter="during", problem=f"{text!r} is not {A_SPAN}", valid=A_SPAN) from None
+
+
+def groups_seen(request: HttpRequest) -> tuple[str, ...]:
+    """The groups that are asked for; none: all. A tenant's is its own: of others it is told that there are none."""
+    own, asked = caller(request).group, Query(request).texts("group")
+    _refuse_empty("group", asked)
+    for group in asked if own else ():
+        if group != own:
+            raise Unknown(what="group", name=group, hint=nearest(group, [own]))
+    return (own,) if own else asked
+
+
+def kinds_asked(request: HttpRequest) -> tuple[str, ...]:
+    """What history says of the kinds that are asked for; none: all."""
+    kinds = Query(request).texts("kind")
+    for kind in kinds:
+        if kind not in KINDS:
+            problem = f"nothing of kind {kind!r} ever happens.{nearest(kind, KINDS)}"
+            raise BadParameter(parameter="kind", problem=problem, valid=list(KINDS))
+    return tuple(KINDS[kind] for kind in kinds)
+
+
+def _one_of(request: HttpRequest, name: str, known: Iterable[str]) -> str:
+    """A word of a list, in any letter case; empty: none was given."""
+    text = _given(request, name)
+    words = {word.lower(): word for word in known}
+    if text and text.lower() not in words:
+        problem = f"{text!r} is not one of {', '.join(words.values())}.{nearest(text, words.values())}"
+        raise BadParameter(parameter=name, problem=problem, valid=list(words.values()))
+    return words[text.lower()] if text else ""
+
+
+def _given(request: HttpRequest, name: str) -> str:
+    """A parameter; empty: it was not given."""
+    text = Query(request).text(name)
+    _refuse_empty(name, (text,) if name in request.query_params else ())
+    return text
+
+
+def _refuse_empty(name: str, values: Iterable[str]) -> None:
+    """Nothing must not be taken for everything."""
+    if "" in values:
+        raise BadParameter(parameter=name, problem="is empty: leave it out, or say which", valid="not empty")

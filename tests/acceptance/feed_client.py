@@ -1,0 +1,131 @@
+"""A client of the feed: bare HTTP, and the lines of server-sent events read by the rules of the standard."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from running import Service
+
+
+class Feed:
+    """One connection."""
+
+    def __init__(
+        self, service: Service, query: str = "", last_id: str = "", token: str | None = None, small: bool = False
+    ) -> None:
+        host, port = service.control_address
+        self._connection = http.client.HTTPConnection(host, port, timeout=60)
+        if small:  # as little room on the way as can be, so that who does not read is felt soon
+            connected = socket.socket()
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            connected.settimeout(60)
+            connected.connect((host, port))
+            self._connection.sock = connected
+        headers = {"Authorization": f"Bearer {token or service.token}"}
+        if last_id:
+            headers["Last-Event-ID"] = last_id
+        self._connection.request("GET", f"/v1/feed{query}", headers=headers)
+        self.answer = self._connection.getresponse()
+        self.last_id = last_id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.answer.close()
+        self._connection.close()
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """What is told, until the connection ends, however it does."""
+        kind, data, number = "", "", self.last_id
+        try:
+            for raw in self.answer:
+                line = raw.decode().rstrip("\n")
+                if line:
+                    name, _, value = line.partition(": ")
+                    if name == "id":
+                        number = value
+                    elif name == "event":
+                        kind = value
+                    elif name == "data":
+                        data = value
+                    continue
+                self.last_id = number
+                if data:
+                    row = json.loads(data)
+                    assert str(row["sequence"]) == number
+                    assert row["what"].replace(" ", "-") == kind
+                    yield row
+                kind = data = ""
+        except (OSError, http.client.HTTPException):
+            return
+
+    def until(self, sequence: int) -> list[dict[str, Any]]:
+        found = []
+        for row in self.rows():
+            found.append(row)
+            if row["sequence"] >= sequence:
+                return found
+        raise AssertionError(f"the feed ended before row {sequence}")
+
+
+class Follower:
+    """Follows in a thread, and comes back when it was cut off and the service is up again."""
+
+    def __init__(self, service: Service, query: str = "") -> None:
+        self.found: list[dict[str, Any]] = []
+        self.connections = 0
+        self._service = service
+        self._query = query
+        self._last_id = ""
+        self._up = threading.Event()
+        self._begun = threading.Event()
+        self._told = threading.Condition()
+        self._done = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._up.wait()
+            if self._done:
+                return
+            self._up.clear()
+            with Feed(self._service, self._query, self._last_id) as feed:
+                assert feed.answer.status == 200, feed.answer.read()
+                self.connections += 1
+                for row in feed.rows():
+                    with self._told:
+                        self.found.append(row)
+                        self._told.notify_all()
+                    self._last_id = feed.last_id
+                    self._begun.set()
+                self._last_id = feed.last_id
+            self._begun.set()
+
+    def up(self) -> None:
+        """The service is up (again)."""
+        self._begun.clear()
+        self._up.set()
+
+    def wait_for_more(self) -> None:
+        """Until it has been told of something in this connection."""
+        assert self._begun.wait(60)
+
+    def wait_for(self, sequence: int) -> None:
+        with self._told:
+            assert self._told.wait_for(lambda: self.found and self.found[-1]["sequence"] >= sequence, 60)
+
+    def end(self) -> None:
+        """The service is down for good."""
+        self._done = True
+        self._up.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()

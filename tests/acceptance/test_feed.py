@@ -1,0 +1,412 @@
+"""The feed of a real service: every row once and in order, whatever happens to the service or to others."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import threading
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from acceptance.feed_client import Feed, Follower
+from running import FOREWARN, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FLEET = """
+[[group]]
+name = "web"
+kind = "scale-set"
+
+[[vm]]
+group = "web"
+count = 4
+addresses = "127.0.0.2"
+
+[[vm]]
+name = "db"
+address = "127.0.0.9"
+"""
+MANY = '[[vm]]\nname = "vm-{n}"\ncount = 1000\n'
+
+
+def newest(service: Service) -> int:
+    row = service.answer("/v1/history?order=newest&limit=1")["history"][0]
+    return int(row["sequence"])
+
+
+def listen(service: Service) -> None:
+    for source in ("127.0.0.2", "127.0.0.9"):
+        service.request(source=source)
+
+
+def readers(service: Service) -> int:
+    lines = service.control("GET", "/metrics").body.decode().splitlines()
+    return int(float(next(line for line in lines if line.startswith("forewarn_feed_readers ")).split()[1]))
+
+
+def wait_for_readers(service: Service, number: int) -> None:
+    for _ in range(10_000):
+        if readers(service) == number:
+            return
+    pytest.fail(f"there are {readers(service)} readers, not {number}")
+
+
+# --- Restarts -------------------------------------------------------------------------------------------
+
+
+def give_orders(service: Service, seed: int, stop: threading.Event) -> None:
+    """Restarts and cancellations until the service is gone."""
+    rng = random.Random(seed)  # noqa: S311
+    try:
+        while not stop.is_set():
+            operation = service.restart_vm(rng.choice(["web_0", "web_1", "web_2", "web_3", "db"]))
+            if rng.random() < 0.5:
+                service.control("POST", f"/v1/operations/{operation['id']}/cancel")
+    except (OSError, HTTPException, AssertionError, ValueError):
+        return  # 503 while it stops, or nothing at all
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_across_restarts_nothing_is_lost_and_nothing_comes_twice(
+    make_service: Callable[..., Service], end: str
+) -> None:
+    service = make_service(fleet=FLEET)
+    listen(service)
+    followers = [
+        Follower(service, "?after=0"),
+        Follower(service),
+        Follower(service, "?after=0&group=db&kind=scheduled"),
+    ]
+    seeds = iter(range(1000))
+    fleet_file = str(service.folder / "fleet.toml")
+    for life in range(6):
+        if life:
+            service.start("--fleet", fleet_file)
+        for follower in followers:
+            follower.up()
+        stop = threading.Event()
+        threads = [
+            threading.Thread(target=give_orders, args=(service, next(seeds), stop), daemon=True) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for follower in followers:
+            follower.wait_for_more()
+        # In the middle of it: orders and feeds are under way.
+        assert (service.stop() == 0) if end == "stop" else service.kill()
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        assert "Traceback" not in service.greeting
+        assert "graceful" not in service.greeting, "the stop waited for a feed"
+    service.start("--fleet", fleet_file)
+    for follower in followers:
+        follower.up()
+    service.restart_vm("db")
+    history = service.all("/v1/history")
+    assert [row["sequence"] for row in history] == list(range(1, len(history) + 1))
+    wanted = [row for row in history if row["group"] == "db" and row["what"] == "scheduled"]
+    for follower in followers[:2]:
+        follower.wait_for(history[-1]["sequence"])
+    followers[2].wait_for(wanted[-1]["sequence"])
+    assert service.stop() == 0
+    for follower in followers:
+        follower.end()
+        assert follower.connections == 7
+    assert followers[0].found == history
+    # From when it came: without a gap since.
+    assert followers[1].found == history[-len(followers[1].found) :]
+    assert followers[2].found == wanted
+
+
+def test_who_was_told_nothing_yet_misses_nothing_either(make_service: Callable[..., Service]) -> None:
+    service = make_service(fleet=FLEET)
+    follower = Follower(service)
+    follower.up()
+    wait_for_readers(service, 1)
+    service.kill()
+    service.start("--fleet", str(service.folder / "fleet.toml"))
+    before = newest(service)
+    service.restart_vm("db")  # while nobody follows
+    follower.up()
+    follower.wait_for(before + 1)
+    assert follower.found[0]["sequence"] == before + 1
+    service.stop()
+    follower.end()
+
+
+# --- Filters and positions ------------------------------------------------------------------------------
+
+
+def test_by_group_and_kind(make_service: Callable[..., Service]) -> None:
+    service = make_service(fleet=FLEET)
+    listen(service)
+    for name in ("web_0", "db", "web_1"):
+        service.restart_vm(name)
+    history = service.all("/v1/history")
+    cases: dict[str, Callable[[dict[str, Any]], bool]] = {
+        "": lambda row: True,
+        "&group=web": lambda row: row["group"] == "web",
+        "&group=web&group=db": lambda row: row["group"] in ("web", "db"),
+        "&kind=requested": lambda row: row["what"] == "requested",
+        "&kind=fleet-applied&kind=scheduled&group=db": lambda row: row["group"] == "db" and row["what"] == "scheduled",
+    }
+    for query, fits in cases.items():
+        expected = [row for row in history if fits(row)]
+        with Feed(service, f"?after=0{query}") as feed:
+            assert feed.answer.headers["content-type"].startswith("text/event-stream")
+            assert feed.until(expected[-1]["sequence"]) == expected
+
+
+def test_where_it_begins(make_service: Callable[..., Service]) -> None:
+    service = make_service(fleet=FLEET)
+    listen(service)
+    service.restart_vm("db")
+    history = service.all("/v1/history")
+    last = history[-1]["sequence"]
+    with Feed(service, "?after=2") as feed:
+        assert feed.until(last) == history[2:]
+    with Feed(service, "?after=0", last_id="3") as feed:  # the header is newer than the URL
+        assert feed.until(last) == history[3:]
+    with Feed(service) as feed:
+        service.restart_vm("db")
+        assert feed.until(last + 1)[0]["sequence"] == last + 1
+
+
+def test_further_back_than_is_kept_in_memory(make_service: Callable[..., Service]) -> None:
+    service = make_service("--clock", "virtual", fleet=MANY)
+    names = [f"vm-{number}" for number in range(1000)]
+    for _ in range(5):
+        answer = service.control("POST", "/v1/operations", {"cause": "restart", "vms": names})
+        assert answer.status == 201
+        service.advance("1h")
+    history = service.all("/v1/history")
+    assert len(history) > 12_000
+    with Feed(service, "?after=0") as feed:
+        assert feed.until(len(history)) == history
+    with Feed(service, "?after=17&group=vm-5") as feed:
+        expected = [row for row in history if row["group"] == "vm-5" and row["sequence"] > 17]
+        assert feed.until(expected[-1]["sequence"]) == expected
+
+
+def test_what_is_not_kept_any_more_is_said_to_be_gone(make_service: Callable[..., Service]) -> None:
+    service = make_service("--clock", "virtual", "--history-retention", "1d", fleet=FLEET)
+    service.restart_vm("db")
+    service.advance("3d")
+    service.restart_vm("db")
+    oldest = service.all("/v1/history")[0]["sequence"]
+    assert oldest > 3
+    with Feed(service, "?after=1") as feed:
+        assert feed.answer.status == 404
+        problem = feed.answer.read().decode()
+    assert "HistoryGone" in problem
+    assert f"the oldest row is {oldest}" in problem
+    for after in (0, oldest - 1):
+        with Feed(service, f"?after={after}") as feed:
+            assert feed.until(oldest)[0]["sequence"] == oldest
+
+
+@pytest.mark.parametrize(
+    ("query", "last_id", "status", "words"),
+    [
+        ("?after=-1", "", 400, "whole number"),
+        ("?after=x", "", 400, "whole number"),
+        ("?after=", "", 400, "whole number"),
+        ("?after=1&after=2", "", 400, "more than once"),
+        ("?after=999999", "", 400, "the newest is"),
+        ("?after=99999999999999999999", "", 400, "whole number"),
+        ("", "999999", 400, "the newest is"),
+        ("", "one", 400, "Last-Event-ID"),
+        ("", "9" * 5000, 400, "Last-Event-ID"),
+        ("?kind=strated", "", 400, "Did you mean 'started'"),
+        ("?kind=", "", 400, "kind"),
+        ("?group=", "", 400, "empty"),
+        ("?group=wep", "", 404, "Did you mean 'web'"),
+        ("?groups=web", "", 400, "Did you mean 'group'"),
+    ],
+)
+def test_what_is_refused(shared: Service, query: str, last_id: str, status: int, words: str) -> None:
+    with Feed(shared, query, last_id) as feed:
+        assert (feed.answer.status, words in feed.answer.read().decode()) == (status, True)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """One service for all that changes nothing."""
+    folder = tmp_path_factory.mktemp("feed")
+    (folder / "fleet.toml").write_text(FLEET)
+    service = Service(folder).start("--fleet", str(folder / "fleet.toml"))
+    yield service
+    service.kill()
+
+
+def test_a_token_is_needed(shared: Service) -> None:
+    with Feed(shared, token="wrong") as feed:  # noqa: S106
+        assert feed.answer.status == 401
+
+
+def test_a_look_at_the_head_does_not_stay(shared: Service) -> None:
+    answer = shared.control("HEAD", "/v1/feed")
+    assert (answer.status, answer.body) == (200, b"")
+    wait_for_readers(shared, 0)
+
+
+def test_tenants_are_told_of_their_group_until_their_token_is_revoked(make_service: Callable[..., Service]) -> None:
+    service = make_service(fleet=FLEET)
+    listen(service)
+    service.restart_vm("web_0")
+    service.restart_vm("db")
+    made = service.control("POST", "/v1/tokens", {"name": "shop", "role": "tenant", "group": "db"})
+    token = made.json()["token"]
+    own = [row for row in service.all("/v1/history") if row["group"] == "db"]
+    for query in ("?after=0", "?after=0&group=db"):
+        with Feed(service, query, token=token) as feed:
+            assert feed.until(own[-1]["sequence"]) == own
+    for query in ("?group=web", "?after=0&group=web", "?after=0&group=db&group=web"):
+        with Feed(service, query, token=token) as feed:
+            assert feed.answer.status == 404
+    with Feed(service, token=token) as feed:
+        assert service.control("DELETE", "/v1/tokens/shop").status == 200
+        assert list(feed.rows()) == []
+
+
+# --- Clients that do not read, or go away ---------------------------------------------------------------
+
+
+def resident_bytes(service: Service) -> int:
+    assert service.process is not None
+    lines = Path(f"/proc/{service.process.pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) * 1024
+
+
+def test_who_does_not_read_disturbs_nobody_and_the_stop_does_not_wait(make_service: Callable[..., Service]) -> None:
+    service = make_service("--clock", "virtual", fleet=MANY)
+    names = [f"vm-{number}" for number in range(1000)]
+    deaf = [Feed(service, small=True) for _ in range(10)]
+    try:
+        with Feed(service) as other:
+            for _ in range(3):
+                assert service.control("POST", "/v1/operations", {"cause": "restart", "vms": names}).status == 201
+                service.advance("1h")
+            history = service.all("/v1/history")
+            last = history[-1]["sequence"]
+            found = other.until(last)
+            assert found == history[-len(found) :]
+        before = resident_bytes(service)
+        deaf += [Feed(service, "?after=0", small=True) for _ in range(20)]
+        with Feed(service, "?after=0") as other:
+            assert other.until(last) == history
+            # All of it for each of them would be three times as much.
+            assert resident_bytes(service) - before < 20 * len(json.dumps(history)) / 3
+            assert readers(service) == 31
+            assert service.stop() == 0
+            assert list(other.rows()) == []
+        assert "graceful" not in service.greeting, "the stop waited for who does not read"
+        assert "Traceback" not in service.greeting
+    finally:
+        for feed in deaf:
+            feed.__exit__()
+
+
+def test_who_has_gone_is_noticed(make_service: Callable[..., Service]) -> None:
+    service = make_service(fleet=FLEET)
+    feeds = [Feed(service) for _ in range(10)]
+    assert readers(service) == 10
+    for feed in feeds[:7]:
+        feed.__exit__()
+    wait_for_readers(service, 3)
+    for feed in feeds[7:]:
+        feed.__exit__()
+    wait_for_readers(service, 0)
+
+
+# --- forewarn event watch -------------------------------------------------------------------------------
+
+
+class Watch:
+    """`forewarn event watch`, as typed in another terminal."""
+
+    def __init__(self, service: Service, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [FOREWARN, "event", "watch", *arguments],
+            env=service.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def until(self, words: str) -> list[str]:
+        lines: list[str] = []
+        while not lines or words not in lines[-1]:
+            line = self.line()
+            assert line, f"it ended: {lines}"
+            lines.append(line)
+        return lines
+
+    def end(self) -> tuple[int, str, str]:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+
+def test_watching_goes_on_after_a_kill(make_service: Callable[..., Service]) -> None:
+    service = make_service(fleet=FLEET)
+    listen(service)
+    watch = Watch(service, "--after", "0", "--kind", "scheduled", "--kind", "cancelled")
+    operation = service.restart_vm("db")
+    (first,) = watch.until("scheduled")
+    assert "db by admin: not before" in first
+    service.kill()
+    assert watch.process.stderr is not None
+    assert "cut off" in watch.process.stderr.readline()
+    service.start("--fleet", str(service.folder / "fleet.toml"))
+    assert service.control("POST", f"/v1/operations/{operation['id']}/cancel").status == 200
+    (second,) = watch.until("cancelled")
+    assert "db by admin" in second
+    assert watch.end() == (130, "", "")
+
+
+def test_watching_as_json_until_the_pipe_is_closed(make_service: Callable[..., Service]) -> None:
+    service = make_service(fleet=FLEET)
+    watch = Watch(service, "--json", "--after", "0")
+    first = service.all("/v1/history")[0]
+    assert watch.line() == service_json(first)
+    assert watch.process.stdout is not None
+    watch.process.stdout.close()
+    for _ in range(5):
+        service.restart_vm("db")
+    assert watch.process.stderr is not None
+    assert (watch.process.wait(60), watch.process.stderr.read()) == (0, "")
+    watch.process.stderr.close()
+
+
+def service_json(row: dict[str, Any]) -> str:
+    # As it came over the wire.
+
+    return json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n"
+
+
+def test_watching_says_what_is_wrong(shared: Service) -> None:
+    for arguments, code, words in (
+        (("--kind", "strated"), 2, "Did you mean 'started'"),
+        (("--group", "wep"), 3, "Did you mean 'web'"),
+        (("--after", "999999"), 2, "the newest is"),
+        (("--after", "-1"), 2, "whole number"),
+    ):
+        result = shared.cli("event", "watch", *arguments)
+        assert (result.returncode, words in result.stderr) == (code, True), result
+    gone = shared.cli("event", "watch", FOREWARN_DATA=str(shared.folder / "nothing"))
+    assert gone.returncode == 3
+    assert "No Forewarn service found" in gone.stderr

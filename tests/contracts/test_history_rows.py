@@ -1,0 +1,338 @@
+"""One contract for all stores: which rows of history are found, and which are forgotten."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forewarn.core.event import Event, Source, Status
+from forewarn.core.ledger import Changes, Entry
+from forewarn.core.once import Kept
+from forewarn.core.operations import Operation, Progress, Request
+from forewarn.core.rollout import Course, Rollout, Stage
+from forewarn.ports import HistoryFilter, ListFilter, Store
+from forewarn.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+START = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
+DAY = timedelta(days=1)
+ALL = ListFilter(live=False)
+# Names that are parts of each other, that are not ASCII, and that mean something in JSON, SQL and patterns.
+NAMES = ["web", "web-0", "web-01", "wéb-0", "web_0", "web%", 'a", "web-0', "a\\", "'"]
+GROUPS = ["", "web", "Web", "wéb", "db"]
+HOSTS = ["", "host-a", "host-b", "hóst"]
+CAUSES = ["restart", "redeploy", "host-update"]
+TYPES = ["", "Reboot", "Redeploy", "Freeze"]
+WHATS = ["requested", "scheduled", "approved", "carried out"]
+WHO = ["operator", "forewarn", "web-0"]
+
+
+class Past(NamedTuple):
+    """Something to ask of."""
+
+    operations: list[Operation]
+    rows: list[Entry]
+
+    @property
+    def changes(self) -> Changes:
+        return Changes(operations={each.id: each for each in self.operations}, history=self.rows)
+
+
+names = st.lists(st.sampled_from(NAMES), max_size=3, unique=True).map(tuple)
+
+
+@st.composite
+def pasts(draw: st.DrawFn) -> Past:
+    operations = [
+        Operation(
+            id=f"op-{number}",
+            request=Request(
+                draw(st.sampled_from(CAUSES)), host=draw(st.sampled_from(HOSTS)), type=draw(st.sampled_from(TYPES))
+            ),
+            vms=(),
+            requested_by="operator",
+            requested_at=START,
+            moves=tuple((vm, draw(st.sampled_from(HOSTS[1:]))) for vm in draw(names)),
+        )
+        for number in range(draw(st.integers(0, 4)))
+    ]
+    ids = ["", "ro-1", *(operation.id for operation in operations)]
+    rows = [
+        Entry(
+            # Not always later than the one before: a wall clock can be put back.
+            at=START + timedelta(seconds=draw(st.integers(0, 5))),
+            what=draw(st.sampled_from(WHATS)),
+            by=draw(st.sampled_from(WHO)),
+            sequence=number + 1,
+            group=draw(st.sampled_from(GROUPS)),
+            event=draw(st.sampled_from(["", "ev-1", "ev-2"])),
+            operation=draw(st.sampled_from(ids)),
+            vms=draw(names),
+            host=draw(st.sampled_from(HOSTS)),
+        )
+        for number in range(draw(st.integers(0, 12)))
+    ]
+    return Past(operations, rows)
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> HistoryFilter:
+    moments = st.none() | st.integers(0, 6).map(lambda seconds: START + timedelta(seconds=seconds))
+    operation = draw(st.sampled_from(["", "", "", "op-0", "ro-1"]))
+    fields: dict[str, st.SearchStrategy[Any]] = {
+        "groups": st.lists(st.sampled_from(GROUPS[1:]), max_size=2).map(tuple),
+        "vm": st.sampled_from(["", *NAMES]),
+        "host": st.sampled_from(HOSTS),
+        "type": st.sampled_from(TYPES),
+        "cause": st.sampled_from(["", *CAUSES]),
+        "by": st.sampled_from(["", *WHO]),
+        "what": st.lists(st.sampled_from(WHATS), max_size=2).map(tuple),
+        "since": moments,
+        "until": moments,
+        "after": st.integers(0, 13),
+        "before": st.integers(0, 13),
+    }
+    # Few at a time: all together nothing would be found.
+    chosen = draw(st.lists(st.sampled_from(sorted(fields)), max_size=3, unique=True))
+    return HistoryFilter(
+        operation=operation,
+        event=draw(st.sampled_from(["", "ev-1"])) if operation else "",
+        newest=draw(st.booleans()),
+        limit=draw(st.integers(1, 14)),
+        **{name: draw(fields[name]) for name in chosen},
+    )
+
+
+def plainly(past: Past, wanted: HistoryFilter) -> list[Entry]:
+    """The same, as one would say it."""
+    operations = {operation.id: operation for operation in past.operations}
+
+    def fits(row: Entry) -> bool:
+        operation = operations.get(row.operation)
+        brought_to = {host for _, host in operation.moves} if operation else set()
+        return all(
+            (
+                not wanted.operation or row.operation == wanted.operation,
+                not wanted.event or row.event in (wanted.event, ""),
+                not wanted.groups or row.group in wanted.groups,
+                not wanted.vm or wanted.vm in row.vms,
+                not wanted.host or wanted.host in {row.host, *brought_to},
+                not wanted.type or (operation is not None and operation.type == wanted.type),
+                not wanted.cause or (operation is not None and operation.cause == wanted.cause),
+                not wanted.by or row.by == wanted.by,
+                not wanted.what or row.what in wanted.what,
+                wanted.since is None or row.at >= wanted.since,
+                wanted.until is None or row.at < wanted.until,
+                row.sequence > wanted.after,
+                not wanted.before or row.sequence < wanted.before,
+            )
+        )
+
+    found = [row for row in past.rows if fits(row)]
+    return (found[::-1] if wanted.newest else found)[: wanted.limit]
+
+
+@given(past=pasts(), wanted=filters())
+@settings(max_examples=300, deadline=None)
+def test_what_is_found_is_what_was_asked_for(past: Past, wanted: HistoryFilter) -> None:
+    store = SqliteStore(None)
+    try:
+        store.commit(past.changes)
+        assert store.history(wanted) == plainly(past, wanted)
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_vm_is_found_by_its_whole_name(store: Store, name: str) -> None:
+    rows = [Entry(START, "scheduled", "operator", number + 1, vms=(each, "x")) for number, each in enumerate(NAMES)]
+    store.commit(Changes(history=rows))
+    assert [row.vms[0] for row in store.history(HistoryFilter(vm=name))] == [name]
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    made = SqliteStore(tmp_path if request.param == "file" else None)
+    yield made
+    made.close()
+
+
+def test_a_reader_sees_what_was_committed_before_it_was_asked(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    reader = store.reader()
+    assert reader is not None
+    for number in range(1, 4):
+        row = Entry(START, "requested", "operator", number, operation=f"op-{number}")
+        operation = Operation(f"op-{number}", Request("restart"), (), "operator", START)
+        store.commit(Changes(operations={operation.id: operation}, history=[row]))
+        assert reader.history(HistoryFilter(newest=True, limit=1)) == [row]
+        assert reader.operation(operation.id) == operation
+        assert reader.oldest() == 1
+    store.close()
+
+
+def test_a_store_in_memory_has_one_way_in() -> None:
+    store = SqliteStore(None)
+    assert store.reader() is None
+    store.close()
+
+
+# --- Retention ------------------------------------------------------------------------------------------
+
+
+class Life(NamedTuple):
+    """An operation with an event and its rows, by days since the start."""
+
+    began: int
+    ended: int | None
+
+    def changes(self, number: int, sequence: int) -> Changes:
+        at = START + self.began * DAY
+        ended_at = None if self.ended is None else START + self.ended * DAY
+        operation = Operation(
+            f"op-{number}",
+            Request("restart", type="Reboot"),
+            ("web-0",),
+            "operator",
+            at,
+            Progress.PENDING if ended_at is None else Progress.DONE,
+            (f"ev-{number}",),
+            ended_at=ended_at,
+        )
+        event = Event(
+            f"ev-{number}",
+            operation.id,
+            "web",
+            "Reboot",
+            Status.SCHEDULED if ended_at is None else Status.COMPLETED,
+            ("web-0",),
+            at,
+            "",
+            Source.USER,
+            None,
+            at,
+            ended_at=ended_at,
+        )
+        rollout = Rollout(
+            f"ro-{number}",
+            ("*",),
+            Course("Freeze"),
+            "operator",
+            at,
+            Stage.WALKING if ended_at is None else Stage.DONE,
+            ended_at=ended_at,
+        )
+        return Changes(
+            operations={operation.id: operation},
+            rollouts={rollout.id: rollout},
+            events={event.id: event},
+            history=[Entry(at, "requested", "operator", sequence, operation=operation.id)],
+            kept={f"k-{number}": Kept(f"k-{number}", "f", at, 201, "{}")},
+        )
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> list[Life]:
+    # In order, as things come about; some not over.
+    began = sorted(draw(st.lists(st.integers(0, 20), max_size=15)))
+    return [Life(day, draw(st.none() | st.integers(day, day + 9))) for day in began]
+
+
+@contextmanager
+def made(on_disk: bool) -> Iterator[SqliteStore]:
+    if not on_disk:
+        store = SqliteStore(None)
+        yield store
+        store.close()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        store = SqliteStore(Path(folder))
+        yield store
+        store.close()
+
+
+@given(lived=lives(), cut=st.integers(0, 31), most=st.integers(1, 6), on_disk=st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_what_is_over_for_long_is_forgotten_and_nothing_else(
+    lived: list[Life], cut: int, most: int, on_disk: bool
+) -> None:
+    with made(on_disk) as store:
+        for number, life in enumerate(lived):
+            store.commit(life.changes(number, number + 1))
+        live = store.load()
+        before = START + cut * DAY
+        rows = store.history(HistoryFilter())
+        expired = (store.reader() or store).expired(before, before)
+        while store.remove(expired, most):
+            # At every step: only a beginning is gone, and at most so much of it.
+            left = store.history(HistoryFilter())
+            assert left == rows[len(rows) - len(left) :]
+            rows = left
+        assert rows == [row for row in rows if row.at >= before] or len(rows) == 1
+        assert len(rows) == max(sum(START + life.began * DAY >= before for life in lived), min(len(lived), 1))
+        kept = {f"op-{number}" for number, life in enumerate(lived) if life.ended is None or life.ended >= cut}
+        assert {operation.id for _, operation in store.operations(ALL)} == kept
+        assert {event.operation for _, event in store.events(ALL)} == kept
+        assert {rollout.id.replace("ro", "op") for _, rollout in store.rollouts(ALL)} == kept
+        answers = {number for number in range(len(lived)) if store.kept_answer(f"k-{number}")}
+        assert answers == {number for number, life in enumerate(lived) if life.began >= cut}
+        after = store.load()
+        assert (after.operations, after.events, after.rollouts) == (live.operations, live.events, live.rollouts)
+        assert after.sequence == len(lived)
+        assert store.oldest() == (rows[0].sequence if rows else 1)
+
+
+def test_the_sequence_goes_on_when_all_but_one_row_is_forgotten_and_the_store_opened_again(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    store.commit(Changes(history=[Entry(START, "enabled", "web", number) for number in range(1, 8)]))
+    while store.remove(store.expired(START + DAY, START), 2):
+        pass
+    store.close()
+    store = SqliteStore(tmp_path)
+    assert (store.load().sequence, store.oldest()) == (7, 7)
+    store.commit(Changes(history=[Entry(START, "enabled", "web", 8)]))
+    assert [row.sequence for row in store.history(HistoryFilter())] == [7, 8]
+    store.close()
+
+
+def test_an_answer_that_was_renewed_is_kept(store: Store) -> None:
+    for key in ("a", "b"):
+        store.commit(Changes(kept={key: Kept(key, "f", START, 201, "old")}))
+    expired = store.expired(START + DAY, START + DAY)
+    store.commit(Changes(kept={"a": Kept("a", "f", START + 2 * DAY, 201, "new")}))
+    while store.remove(expired, 10):
+        pass
+    assert store.kept_answer("b") is None
+    renewed = store.kept_answer("a")
+    assert renewed is not None
+    assert renewed.body == "new"
+
+
+def test_an_over_event_of_a_live_operation_is_kept(store: Store) -> None:
+    changes = Life(0, None).changes(0, 1)
+    over = {key: event._replace(ended_at=START, status=Status.CANCELLED) for key, event in changes.events.items()}
+    changes.events = over
+    store.commit(changes)
+    while store.remove(store.expired(START + DAY, START + DAY), 10):
+        pass
+    assert store.event("ev-0") == over["ev-0"]
+
+
+def test_what_was_not_delivered_goes_with_the_row_it_is_about(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    store.commit(Changes(history=[Entry(START + number * DAY, "enabled", "web", number) for number in range(1, 6)]))
+    for number in range(1, 6):
+        store._db.execute("INSERT INTO undelivered VALUES ('hook', ?, 'web', 0, '', 0)", (number,))
+    while store.remove(store.expired(START + 4 * DAY, START), 1):
+        pass
+    assert store._db.execute("SELECT sequence FROM undelivered").fetchall() == [(4,), (5,)]
+    store.close()

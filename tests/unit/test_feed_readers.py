@@ -1,0 +1,322 @@
+"""The feed over an engine, in this process: every row once, in order, whoever reads how slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing, asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engines import START, ask, cancel, running_engine
+
+from forewarn.core.access import Role, Token, create_token
+from forewarn.core.happenings import HAPPENINGS
+from forewarn.core.ledger import Changes, Entry
+from forewarn.core.terms import Terms
+from forewarn.errors import HistoryGone, NotYetHistory, Stopping, TooManyReaders
+from forewarn.ports import Expired, HistoryFilter
+from forewarn.server import feed as feed_module
+from forewarn.server.feed import Feed
+from forewarn.wire.control import entry_shape
+from forewarn.wire.feed import KINDS, Listener
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+
+    from forewarn.engine import Engine
+    from forewarn.server.feed import Reader
+
+EVERY: frozenset[str] = frozenset()
+
+
+class Hearer:
+    """Somebody who reads a feed."""
+
+    def __init__(self, parts: AsyncGenerator[bytes, None]) -> None:
+        self._parts = parts
+        self._listener = Listener()
+        self.rows: list[dict[str, Any]] = []
+        self.position = ""
+
+    async def read(self) -> bool:
+        """One part; False when the feed has ended."""
+        part = await anext(self._parts, None)
+        for line in (part or b"").decode().splitlines():
+            message = self._listener.hear(line)
+            if message is not None:
+                self.position = message.id
+                if message.data:
+                    self.rows.append(json.loads(message.data))
+                    assert self.rows[-1]["sequence"] == int(message.id)
+        return part is not None
+
+    async def until(self, sequence: int) -> list[dict[str, Any]]:
+        while not self.position or int(self.position) < sequence:
+            assert await self.read()
+        return self.rows
+
+
+async def stored(engine: Engine, after: int = 0, groups: Iterable[str] = (), what: Iterable[str] = ()) -> list[Any]:
+    wanted = HistoryFilter(after=after, groups=tuple(groups), what=tuple(what))
+    return [entry_shape(entry) for entry in await engine.archive.history(wanted)]
+
+
+async def happen(engine: Engine, times: int = 1, vm: str = "web-0") -> None:
+    for _ in range(times):
+        await cancel(engine, (await ask(engine, "restart", vm)).events[0])
+
+
+@pytest.mark.parametrize("tail_rows", [1, 4, 1000])
+@pytest.mark.parametrize("page_rows", [1, 3, 500])
+@pytest.mark.parametrize("part_bytes", [1, 32_768])
+async def test_every_row_comes_once_and_in_order_from_wherever_it_begins(
+    monkeypatch: pytest.MonkeyPatch, tail_rows: int, page_rows: int, part_bytes: int
+) -> None:
+    monkeypatch.setattr(feed_module, "PAGE_ROWS", page_rows)
+    monkeypatch.setattr(feed_module, "PART_BYTES", part_bytes)
+    async with running_engine() as engine:
+        feed = Feed(engine, tail_rows=tail_rows)
+        await happen(engine, 3)
+        newest = engine.archive.newest
+        for after in range(newest + 1):
+            reader = await feed.reader(EVERY, EVERY, after)
+            async with aclosing(reader.parts()) as parts:
+                hearer = Hearer(parts)
+                assert await hearer.until(engine.archive.newest) == await stored(engine, after)
+                await happen(engine)
+                assert await hearer.until(engine.archive.newest) == await stored(engine, after)
+        assert not feed.readers
+
+
+async def test_without_a_row_to_begin_with_it_begins_now() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        await happen(engine)
+        newest = engine.archive.newest
+        async with aclosing((await feed.reader(EVERY, EVERY, None)).parts()) as parts:
+            hearer = Hearer(parts)
+            await hearer.read()
+            # So that who is cut off before the first row knows where to go on.
+            assert hearer.position == str(newest)
+            await happen(engine)
+            assert await hearer.until(newest + 1) == (await stored(engine, newest))[: len(hearer.rows)]
+
+
+@pytest.mark.parametrize(
+    ("groups", "kinds"),
+    [({"web"}, ()), ({"web", "db-0"}, ()), ((), {"requested", "cancelled"}), ({"db-0"}, {"scheduled"})],
+)
+@pytest.mark.parametrize("tail_rows", [1, 1000])
+async def test_only_what_is_asked_for_is_told(groups: set[str], kinds: set[str], tail_rows: int) -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine, tail_rows=tail_rows, quiet_seconds=0.001)
+        first_in_tail = engine.archive.newest
+        await happen(engine, 2)
+        await happen(engine, 2, vm="db-0")
+        for after in (0, first_in_tail):
+            async with aclosing((await feed.reader(frozenset(groups), frozenset(kinds), after)).parts()) as parts:
+                hearer = Hearer(parts)
+                await happen(engine, vm="db-0")
+                await ask(engine, "restart", "auto-0")
+                expected = await stored(engine, after, groups, kinds)
+                assert expected
+                assert await hearer.until(engine.archive.newest) == expected
+
+
+async def test_who_wants_none_of_it_is_told_how_far_it_has_come() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine, quiet_seconds=0.001, tail_rows=2)
+        async with aclosing((await feed.reader(frozenset({"db-0"}), EVERY, None)).parts()) as parts:
+            hearer = Hearer(parts)
+            await hearer.read()
+            await hearer.read()
+            await happen(engine, 5)
+            assert await hearer.until(engine.archive.newest) == []
+        async with aclosing((await feed.reader(frozenset({"db-0"}), EVERY, int(hearer.position))).parts()) as parts:
+            await happen(engine, vm="db-0")
+            first = (await stored(engine, int(hearer.position), ["db-0"]))[0]
+            assert (await Hearer(parts).until(first["sequence"]))[0] == first
+
+
+@asynccontextmanager
+async def waiting(reader: Reader) -> AsyncIterator[asyncio.Task[bytes | None]]:
+    """Somebody who has read all there is, and waits for more."""
+    async with aclosing(reader.parts()) as parts:
+        await anext(parts)
+        task = asyncio.ensure_future(anext(parts, None))
+        for _ in range(10):  # turns of the loop, until it has come to where it waits
+            await asyncio.sleep(0)
+        assert reader._waiting
+        yield task
+        reader.end()
+        await task
+
+
+async def test_who_waits_for_something_else_is_moved_on_without_being_woken() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        reader = await feed.reader(frozenset({"db-0"}), EVERY, None)
+        async with waiting(reader):
+            await happen(engine)
+            assert (reader._waiting, reader._position) == (True, engine.archive.newest)
+
+
+async def test_who_is_woken_is_not_moved_on_before_it_has_read() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        reader = await feed.reader(frozenset({"db-0"}), EVERY, None)
+        async with waiting(reader):
+            before = reader._position
+            for group in ("db-0", "web"):  # two commits, one right after the other
+                feed._take(Changes(history=[Entry(START, "enabled", "somebody", before + 1, group)]))
+            assert reader._position == before
+
+
+async def test_who_waits_is_asked_for_its_token_when_tokens_change() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        good = [True]
+        async with waiting(await feed.reader(frozenset({"db-0"}), EVERY, None, lambda: good[0])) as task:
+            good[0] = False
+            token = Token("somebody", Role.VIEWER, "hash", "test", START)
+            await engine.order(create_token, token, "test")
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert task.done()
+
+
+@pytest.mark.parametrize(("kept_from", "ends"), [(3, False), (4, True)])
+async def test_one_row_that_is_missing_is_a_gap(kept_from: int, ends: bool) -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine, tail_rows=1)
+        await happen(engine)
+        async with aclosing((await feed.reader(EVERY, EVERY, 2)).parts()) as parts:
+            hearer = Hearer(parts)
+            await hearer.read()
+            expired = Expired(START, kept_from, 0, 0, 0)
+            await engine._writer.in_store(engine._store.remove, expired, 100)
+            assert await hearer.read() is not ends
+            assert [row["sequence"] for row in hearer.rows[:1]] == ([] if ends else [3])
+
+
+async def test_rows_that_are_removed_before_they_were_told_end_the_feed() -> None:
+    async with running_engine(terms=Terms(history_retention=timedelta(days=7))) as engine:
+        feed = Feed(engine, tail_rows=1)
+        await happen(engine, 2)
+        async with aclosing((await feed.reader(EVERY, EVERY, 2)).parts()) as parts:
+            hearer = Hearer(parts)
+            await hearer.read()
+            await engine.advance(timedelta(days=30))
+            assert not await hearer.read()
+            assert hearer.rows == []
+        oldest = await engine.archive.oldest()
+        with pytest.raises(HistoryGone, match=f"the oldest row is {oldest}"):
+            await feed.reader(EVERY, EVERY, 2)
+        for after in (0, oldest - 1):
+            async with aclosing((await feed.reader(EVERY, EVERY, after)).parts()) as parts:
+                assert await Hearer(parts).until(engine.archive.newest) == await stored(engine)
+
+
+async def test_a_row_that_is_yet_to_come_is_refused() -> None:
+    async with running_engine() as engine:
+        newest = engine.archive.newest
+        await Feed(engine).reader(EVERY, EVERY, newest)
+        with pytest.raises(NotYetHistory, match=f"the newest is {newest}"):
+            await Feed(engine).reader(EVERY, EVERY, newest + 1)
+
+
+async def test_there_is_an_end_to_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "MOST_READERS", 1)
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        async with aclosing((await feed.reader(EVERY, EVERY, None)).parts()) as parts:
+            await anext(parts)
+            with pytest.raises(TooManyReaders):
+                await feed.reader(EVERY, EVERY, None)
+        await feed.reader(EVERY, EVERY, None)
+
+
+async def test_every_feed_ends_when_the_service_stops() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        await happen(engine)
+        async with (
+            aclosing((await feed.reader(EVERY, EVERY, None)).parts()) as waiting,
+            aclosing((await feed.reader(EVERY, EVERY, 0)).parts()) as behind,
+        ):
+            await anext(waiting)
+            await anext(behind)
+            feed.stop()
+            assert await anext(waiting, None) is None
+            assert await anext(behind, None) is None
+        with pytest.raises(Stopping):
+            await feed.reader(EVERY, EVERY, None)
+
+
+async def test_a_stop_reaches_who_is_about_to_begin() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        reader = await feed.reader(EVERY, EVERY, None)
+        feed.stop()
+        async with aclosing(reader.parts()) as parts:
+            await anext(parts)
+            assert await anext(parts, None) is None
+
+
+async def test_commits_that_it_was_not_told_of_come_from_the_archive() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        await happen(engine)
+        begun = engine.archive.newest
+        followers, engine._followers = engine._followers, []
+        await happen(engine)
+        engine._followers = followers
+        await happen(engine)
+        async with aclosing((await feed.reader(EVERY, EVERY, begun)).parts()) as parts:
+            assert await Hearer(parts).until(engine.archive.newest) == await stored(engine, begun)
+
+
+async def test_a_store_that_cannot_be_read_ends_the_feed() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        async with aclosing((await feed.reader(EVERY, EVERY, 0)).parts()) as parts:
+            await anext(parts)
+            await engine._writer.in_store(engine._store._db.execute, "DROP TABLE history")  # type: ignore[attr-defined]
+            assert await anext(parts, None) is None
+
+
+async def test_what_is_kept_for_readers_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "RENDERED_ROWS", 3)
+    async with running_engine() as engine:
+        feed = Feed(engine, tail_rows=5)
+        await happen(engine, 5)
+        async with aclosing((await feed.reader(EVERY, EVERY, 0)).parts()) as parts:
+            await Hearer(parts).until(engine.archive.newest)
+        assert len(feed.tail) == 5
+        assert len(feed._rendered) <= 3
+
+
+def test_kinds_are_one_word_each_and_mean_one_thing() -> None:
+    assert sorted(KINDS.values()) == sorted(HAPPENINGS)
+    assert not any(" " in kind for kind in KINDS)
+    assert KINDS["carried-out"] == "carried out"
+    assert KINDS["host-in-use"] == "host in-use"
+
+
+async def test_who_is_not_let_in_any_more_is_told_nothing_more() -> None:
+    async with running_engine() as engine:
+        feed = Feed(engine)
+        good = [True]
+        async with aclosing((await feed.reader(EVERY, EVERY, None, lambda: good[0])).parts()) as parts:
+            hearer = Hearer(parts)
+            await hearer.read()
+            await happen(engine)
+            await hearer.read()
+            told = len(hearer.rows)
+            good[0] = False
+            await happen(engine)
+            while await hearer.read():
+                pass
+            assert len(hearer.rows) == told

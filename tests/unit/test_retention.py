@@ -1,0 +1,147 @@
+"""How long history is kept, in virtual time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from engines import FLEET, ask, cancel, make_engine, running_engine
+
+from forewarn.core.once import once
+from forewarn.core.terms import Terms
+from forewarn.ports import HistoryFilter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from forewarn.core.ledger import Entry
+    from forewarn.engine import Engine
+
+DAY = timedelta(days=1)
+WEEK = Terms(makes_hosts=True, history_retention=7 * DAY)
+
+
+async def rows(engine: Engine) -> list[Entry]:
+    return await engine.archive.history(HistoryFilter())
+
+
+async def test_what_is_over_for_longer_than_said_is_forgotten() -> None:
+    async with running_engine(terms=WEEK) as engine:
+        operation = await ask(engine, "restart", "web-0")
+        await engine.advance(timedelta(hours=1))
+        event = operation.events[0]
+        await engine.advance(6 * DAY)
+        assert await engine.archive.operation(operation.id) is not None
+        await engine.advance(DAY)
+        assert await engine.archive.operation(operation.id) is None
+        assert await engine.archive.event(event) is None
+        kept = await rows(engine)
+        assert all(row.at >= engine.clock.now() - 7 * DAY for row in kept)
+        assert [row.sequence for row in kept] == list(range(kept[0].sequence, engine.archive.newest + 1))
+        assert await engine.archive.oldest() == kept[0].sequence
+
+
+async def test_what_is_live_stays_for_however_long() -> None:
+    async with running_engine(terms=WEEK) as engine:
+        operation = await ask(engine, "host-update", host="host-a", notice=60 * DAY)
+        await engine.advance(50 * DAY)
+        assert operation.id in {live.id for live in engine.live_operations()}
+        found = await engine.archive.operation(operation.id)
+        assert found is not None
+        assert set(found.events) <= {live.id for live in engine.live_events()}
+        await cancel(engine, operation.events[0])
+        await engine.advance(6 * DAY)
+        assert await engine.archive.operation(operation.id) is not None
+        await engine.advance(2 * DAY)
+        assert await engine.archive.operation(operation.id) is None
+
+
+async def test_the_sequence_goes_on_after_everything_is_forgotten_and_after_a_restart(tmp_path: Path) -> None:
+    async with running_engine(tmp_path, terms=WEEK) as engine:
+        await engine.advance(100 * DAY)
+        newest = engine.archive.newest
+        (last,) = await rows(engine)
+        assert last.sequence == newest
+    again, _ = make_engine(tmp_path, terms=WEEK)
+    await again.start()
+    try:
+        assert again.archive.newest == newest
+        await ask(again, "restart", "web-0")
+        assert [row.sequence for row in await rows(again)] == list(range(newest, again.archive.newest + 1))
+    finally:
+        await again.stop()
+
+
+async def test_what_became_too_old_while_the_service_was_down_is_forgotten_at_the_start(tmp_path: Path) -> None:
+    async with running_engine(tmp_path, terms=Terms(history_retention=timedelta(0))) as engine:
+        await engine.advance(30 * DAY)
+        before = await rows(engine)
+        assert before[0].sequence == 1
+    again, _ = make_engine(tmp_path, terms=WEEK)
+    await again.start()
+    try:
+        await again.advance(timedelta(0))  # waits for what was begun at the start
+        assert [row.sequence for row in await rows(again)] == [again.archive.newest]
+    finally:
+        await again.stop()
+
+
+async def test_a_stop_does_not_wait_for_all_of_it(tmp_path: Path) -> None:
+    async with running_engine(tmp_path, terms=Terms(history_retention=timedelta(0))) as engine:
+        for _ in range(200):
+            await cancel(engine, (await ask(engine, "restart", "web-0")).events[0])
+        await engine.advance(30 * DAY)
+        newest = engine.archive.newest
+    again, _ = make_engine(tmp_path, terms=WEEK)
+    await again.start()
+    await again.stop()
+    third, _ = make_engine(tmp_path, terms=Terms(history_retention=timedelta(0)))
+    await third.start()
+    try:
+        left = await rows(third)
+        assert len(left) > 1, "the stop waited until all was removed"
+        assert [row.sequence for row in left] == list(range(newest + 1 - len(left), newest + 1))
+    finally:
+        await third.stop()
+
+
+@pytest.mark.parametrize("retention", [timedelta(0), 1000 * DAY])
+async def test_answers_to_repeated_requests_are_kept_for_a_day_whatever_is_said_of_history(
+    retention: timedelta,
+) -> None:
+    async with running_engine(terms=Terms(history_retention=retention)) as engine:
+
+        async def answer(text: str) -> str:
+            kept = await engine.order(once, "somebody k", "f", lambda *_: (201, text))
+            return kept.body or (await engine.archive.kept_answer("somebody k")).body  # type: ignore[union-attr]
+
+        assert await answer("first") == "first"
+        assert await answer("second") == "first"
+        await engine.advance(timedelta(hours=25))
+        assert await engine.archive.kept_answer("somebody k") is None
+        assert engine._writer.ledger.answers == {}
+        assert await answer("third") == "third"
+        assert len(await rows(engine)) > len(FLEET.groups)
+
+
+@pytest.mark.parametrize("newest", [False, True])
+async def test_history_is_the_same_however_many_parts_it_is_looked_through_in(
+    monkeypatch: pytest.MonkeyPatch, newest: bool
+) -> None:
+    async with running_engine() as engine:
+        for _ in range(5):
+            await cancel(engine, (await ask(engine, "restart", "web-0")).events[0])
+        everything = await rows(engine)
+        for size in (1, 2, 3, 7):
+            monkeypatch.setattr("forewarn.archive.LOOKED_AT_ONCE", size)
+            for limit in (1, 2, 5, 100):
+                for after, before in ((0, 0), (3, 0), (0, 8), (3, 8), (8, 3), (99, 0)):
+                    wanted = HistoryFilter(vm="web-0", after=after, before=before, limit=limit, newest=newest)
+                    expected = [
+                        row
+                        for row in everything
+                        if "web-0" in row.vms and row.sequence > after and (not before or row.sequence < before)
+                    ]
+                    found = await engine.archive.history(wanted)
+                    assert found == (expected[::-1] if newest else expected)[:limit]
