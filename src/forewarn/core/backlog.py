@@ -72,6 +72,8 @@ class Backlog:
         self._open: dict[int, None] = {}
         """What is taken and not settled, in sequence."""
         self._ahead = set(webhook.ahead)
+        self._furthest = max(webhook.ahead, default=0)
+        """Up to where history was taken before the start: it must be read again, for what is missing there."""
         self._agenda: list[tuple[float, int, str]] = []
         self._due_at: dict[str, float] = {}
         """When each group's next attempt is due; entries of the agenda that differ are outdated."""
@@ -91,7 +93,9 @@ class Backlog:
     @property
     def has_room(self) -> bool:
         """Whether more of history may be taken."""
-        return len(self._waiting) < MOST_WAITING and len(self._open) < WINDOW and len(self._ahead) < WINDOW
+        if len(self._waiting) >= MOST_WAITING or len(self._open) >= WINDOW:
+            return False
+        return len(self._ahead) < WINDOW or self.newest < self._furthest
 
     def take(self, entries: Iterable[Entry], now: float) -> None:
         """The next rows of history."""
@@ -121,9 +125,9 @@ class Backlog:
             self._queues[group] = deque(queue)
             self._plan(group, now)
 
-    def wake(self, now: float) -> None:
-        """Wait for nothing: try the first row of every group now."""
-        for group in self._queues:
+    def wake(self, groups: Iterable[str], now: float) -> None:
+        """Wait no longer: try the first row of each of these groups now."""
+        for group in self._queues.keys() & groups:
             self._plan(group, now)
 
     # --- What goes out ------------------------------------------------------------------------------

@@ -95,7 +95,9 @@ class Channel:
             except Stopping:
                 return
             except Exception as error:  # whatever it is, the webhook must go on
-                logger.warning("Webhook %s goes on a little later: %s", self._webhook.name, error, exc_info=True)
+                expected = isinstance(error, StoreFailed)
+                said = (self._webhook.name, error)
+                logger.warning("Webhook %s goes on a little later: %s", *said, exc_info=not expected)
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._stirred.wait()

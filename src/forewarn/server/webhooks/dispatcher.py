@@ -79,7 +79,7 @@ class Dispatcher:
         channel = self._channels.get(name)
         if channel is not None:
             channel.backlog.revive(rows, real_seconds())
-            channel.backlog.wake(real_seconds())
+            channel.backlog.wake({row.group for row in rows}, real_seconds())
             channel.stir()
         return rows
 

@@ -27,8 +27,8 @@ class Lookup:
         key = (host, port)
         if key not in self._asked:
             loop = asyncio.get_running_loop()
-            self._asked[key] = loop.create_future()
             threading.Thread(target=self._ask, args=(key, loop), name="look-up", daemon=True).start()
+            self._asked[key] = loop.create_future()  # nobody is told before this turn of the loop is over
         found = await asyncio.shield(self._asked[key])
         if isinstance(found, str):
             raise NameNotFound(name=host, problem=found)

@@ -12,7 +12,7 @@ import os
 import ssl
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import httpcore
 
@@ -107,8 +107,12 @@ class Outbound:
                 return Outcome(delivered=True, status=status)
             if status not in _REDIRECTS or not location:
                 return Outcome(delivered=False, status=status, problem=f"answered with status {status}")
-            after = urljoin(url, location)
-            if url.startswith("https:") and not after.startswith("https:"):
+            try:
+                after = urljoin(url, location)
+                less_safe = urlsplit(url).scheme == "https" and urlsplit(after).scheme != "https"
+            except ValueError:
+                return Outcome(False, status, "redirects to what is no URL")
+            if less_safe:
                 return Outcome(False, status, "redirects from https to http: that would be readable on the way")
             url = after
         return Outcome(delivered=False, status=status, problem=f"redirects more than {MOST_HOPS} times")
