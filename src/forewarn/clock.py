@@ -20,6 +20,11 @@ def real_seconds() -> float:
     return time.monotonic()
 
 
+def unix_seconds() -> int:
+    """The machine's own time, whatever the clock says: for signatures, which others check by their own."""
+    return int(time.time())
+
+
 class SystemClock:
     """The machine's own time."""
 

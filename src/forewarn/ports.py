@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
+    from forewarn.core.webhooks import Undelivered, Webhook
 
 
 class Clock(Protocol):
@@ -49,6 +50,8 @@ class Saved:
     kept: list[Kept] = field(default_factory=list)
     """Without their bodies."""
     sequence: int = 0
+    webhooks: list[Webhook] = field(default_factory=list)
+    undelivered: list[Undelivered] = field(default_factory=list)
 
     def as_changes(self) -> Changes:
         """What makes this of nothing, but for the fleet and the count of history."""
@@ -61,6 +64,8 @@ class Saved:
             facts=self.facts,
             tokens={token.name: token for token in self.tokens},
             kept={kept.key: kept for kept in self.kept},
+            webhooks={webhook.name: webhook for webhook in self.webhooks},
+            undelivered={(row.webhook, row.sequence): row for row in self.undelivered},
         )
 
 

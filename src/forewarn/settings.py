@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import platformdirs
 from forewarn.core.causes import CAUSES
 from forewarn.core.durations import format_duration, parse_duration
 from forewarn.core.kinds import EVENT_TYPES
+from forewarn.core.targets import parse_targets
 from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
 
 if TYPE_CHECKING:
@@ -71,20 +73,27 @@ def _fabric(text: str) -> str:
     return text
 
 
-def _count(most: int) -> Callable[[str], int]:
+def _count(most: int, least: int = 0) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not text.isdecimal() or int(text) > most:
-            raise ValueError(f"write a whole number from 0 to {most:,}")
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise ValueError(f"write a whole number from {least} to {most:,}")
         return int(text)
 
     return read
 
 
-def _silence(text: str) -> timedelta:
-    length = parse_duration(text)
-    if length < timedelta(seconds=1):
-        raise ValueError("write at least 1s")
-    return length
+def _length(least: float, most: float = math.inf) -> Callable[[str], timedelta]:
+    """In seconds; the most is for what somebody waits for."""
+
+    def read(text: str) -> timedelta:
+        length = parse_duration(text)
+        if length.total_seconds() < least:
+            raise ValueError(f"write at least {least:g}s")
+        if length.total_seconds() > most:
+            raise ValueError(f"write at most {most:g}s")
+        return length
+
+    return read
 
 
 def _retention(text: str) -> timedelta:
@@ -162,7 +171,7 @@ SETTINGS = {
             "rate_limit", "5", "N", "Requests per second and VM; 0: no limit.", _number(0, 1_000_000, "of requests")
         ),
         Setting("first_get_delay", "0s", "LENGTH", "How long a group's first GET is held.", parse_duration),
-        Setting("silence", "24h", "LENGTH", "After how long without a GET a group is told no more.", _silence),
+        Setting("silence", "24h", "LENGTH", "After how long without a GET a group is told no more.", _length(1)),
         Setting("fabric", "simulated", "|".join(FABRICS), "Who does the work that is announced.", _fabric),
         Setting(
             "fabric_command", "", "PROGRAM", "With --fabric command: what to run for each order, with its arguments."
@@ -190,6 +199,18 @@ SETTINGS = {
         Setting(
             "fast_lane", "true", "true|false", "Answer polls in the protocol; false: all go the long way.", _switch
         ),
+        Setting(
+            "webhook_private_targets",
+            "",
+            "NETWORKS",
+            "Private networks that webhooks may go to, like 10.0.0.0/8, 127.0.0.1/32; or all.",
+            parse_targets,
+        ),
+        Setting("webhook_retry", "1s", "LENGTH", "The first pause before a webhook is tried again.", _length(0.01)),
+        Setting(
+            "webhook_attempts", "80", "N", "How often a webhook is tried before it is given up.", _count(10_000, 1)
+        ),
+        Setting("webhook_timeout", "10s", "LENGTH", "How long a webhook has to answer.", _length(0.1, 300)),
         *_SETTLE_ROWS,
     )
 }

@@ -13,6 +13,7 @@ from forewarn.core.fleet_change import FleetChange, difference
 from forewarn.core.ledger import Changes, Delivery, Entry
 from forewarn.core.operations import Health, Operation, Progress, Request
 from forewarn.core.rollout import Course, Rollout, Stage
+from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window
 from forewarn.errors import StoreFailed
 from forewarn.ports import HistoryFilter, ListFilter, Store
@@ -90,6 +91,14 @@ FLEET = Fleet(
 )
 
 
+WEBHOOK = Webhook(
+    *("pager", "https://example.com/hook", "a sécret of sorts", "ops", NOW, ("web",), ("scheduled", "not told")),
+    position=7,
+    ahead=(9, 12),
+)
+ROW = Undelivered("pager", 5, "web", 3, "answered with status 500")
+
+
 @pytest.fixture(params=["file", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made = SqliteStore(tmp_path if request.param == "file" else None)
@@ -122,6 +131,8 @@ def everything() -> Changes:
         fleet=FLEET,
         fleet_changes=[difference(Fleet(), FLEET)],
         facts={"alive_at": "x"},
+        webhooks={"pager": WEBHOOK},
+        undelivered={("pager", 5): ROW, ("pager", 3): ROW._replace(sequence=3, given_up=True)},
         history=[Entry(sequence=1, at=NOW, what="scheduled", by="user", group="web", event="ev-1", vms=("web-0",))],
     )
 
@@ -150,7 +161,25 @@ def check_everything(store: Store) -> None:
     assert saved.deliveries == [Delivery("web", enabled=True, enabling="abc", incarnation=7)]
     assert saved.heard == {"web": NOW}
     assert saved.facts == {"alive_at": "x"}
+    assert saved.webhooks == [WEBHOOK]
+    assert sorted(saved.undelivered) == [ROW._replace(sequence=3, given_up=True), ROW]
     assert saved.sequence == 1
+
+
+def test_webhooks_move_on_and_go(store: Store) -> None:
+    store.commit(everything())
+    moved = WEBHOOK._replace(position=12, ahead=())
+    store.commit(
+        Changes(webhooks={"pager": moved}, undelivered={("pager", 5): None, ("pager", 3): ROW._replace(sequence=3)})
+    )
+    saved = store.load()
+    assert (saved.webhooks, saved.undelivered) == ([moved], [ROW._replace(sequence=3)])
+    another = Webhook("pager", "https://example.org/", "another secret it is", "other", NOW, position=20)
+    store.commit(Changes(webhooks={"pager": another}, undelivered={("pager", 3): None}))
+    saved = store.load()
+    assert (saved.webhooks, saved.undelivered) == ([another], [])
+    store.commit(Changes(webhooks={"pager": None}))
+    assert store.load().webhooks == []
 
 
 def test_what_is_over_is_kept_but_not_loaded(store: Store) -> None:
@@ -217,6 +246,9 @@ def test_history_is_filtered_and_in_order(store: Store) -> None:
     assert store.history(HistoryFilter(operation="op-1")) == rows[:3]
     assert store.history(HistoryFilter(groups=("x",))) == rows[3:]
     assert store.history(HistoryFilter(limit=1)) == rows[:1]
+    assert store.history(HistoryFilter(after=1, limit=2)) == rows[1:3]
+    assert store.history(HistoryFilter(operation="op-1", after=2)) == rows[2:3]
+    assert store.history(HistoryFilter(after=4)) == []
 
 
 def test_nothing_to_change_is_no_change() -> None:

@@ -72,6 +72,13 @@ POST   /v1/rollouts/{id}/cancel          . . o a .
 GET    /v1/tokens                        . . . a .
 POST   /v1/tokens                        . . . a .
 DELETE /v1/tokens/{name}                 . . . a .
+GET    /v1/webhooks                      . v o a .
+POST   /v1/webhooks                      . . . a .
+GET    /v1/webhooks/{name}               . v o a .
+DELETE /v1/webhooks/{name}               . . . a .
+POST   /v1/webhooks/{name}/test          . . o a .
+GET    /v1/webhooks/{name}/failures      . v o a .
+POST   /v1/webhooks/{name}/retry         . . o a .
 GET    /v1/history                       . v o a t
 GET    /v1/feed                          . v o a t
 """

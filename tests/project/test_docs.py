@@ -11,6 +11,7 @@ import pytest
 from forewarn import errors
 from forewarn.cli import EXIT_CODES, NOUNS, root
 from forewarn.core.causes import CAUSES
+from forewarn.core.happenings import HAPPENINGS
 from forewarn.core.kinds import EVENT_TYPES
 from forewarn.settings import SETTINGS
 from forewarn.wire.versions import API_VERSIONS
@@ -53,6 +54,12 @@ def test_every_setting_is_in_the_reference(setting: object) -> None:
 @pytest.mark.parametrize("word", [*EVENT_TYPES, *CAUSES, *(row.version for row in API_VERSIONS)])
 def test_every_type_cause_and_version_is_in_the_reference(word: str) -> None:
     assert f"| `{word}` |" in REFERENCE
+
+
+@pytest.mark.parametrize("word", HAPPENINGS)
+def test_everything_that_history_says_is_in_the_page_on_webhooks(word: str) -> None:
+    page = (ROOT / "docs" / "webhooks.md").read_text()
+    assert f"| `{word}` | `forewarn.{word.replace(' ', '-')}` | {HAPPENINGS[word]} |" in page
 
 
 def routes() -> dict[str, str]:

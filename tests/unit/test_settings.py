@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from forewarn.core.targets import Targets
 from forewarn.errors import BadConfigFile, BadSetting, UnknownSetting
 from forewarn.settings import SETTINGS, resolve
 
@@ -57,6 +58,10 @@ def test_the_data_folder_is_the_users_own_unless_said(tmp_path: Path) -> None:
         ("speed", "0.5", 0.5, "0.5"),
         ("metadata", "[::1]:80", "[::1]:80", "[::1]:80"),
         ("newer_versions", "newest", "newest", "newest"),
+        ("webhook_private_targets", "", Targets(), ""),
+        ("webhook_private_targets", "all", Targets(everything=True), "all"),
+        ("webhook_timeout", "0.5s", timedelta(seconds=0.5), "0s"),
+        ("webhook_attempts", "3", 3, "3"),
     ],
 )
 def test_values(name: str, text: str, value: object, shown: str) -> None:
@@ -79,6 +84,10 @@ def test_values(name: str, text: str, value: object, shown: str) -> None:
         ("control", "127.0.0.1:65536", "HOST:PORT"),
         ("clock", "sundial", "choose system or virtual"),
         ("newer_versions", "any", "choose refuse or newest"),
+        ("webhook_private_targets", "localhost", "10.0.0.0/8, 127.0.0.1/32; or all"),
+        ("webhook_retry", "0s", "write at least 0.01s"),
+        ("webhook_attempts", "0", "from 1 to 10,000"),
+        ("webhook_timeout", "6m", "write at most 300s"),
     ],
 )
 def test_a_wrong_value_says_where_it_came_from_and_what_would_be_right(name: str, text: str, words: str) -> None:

@@ -25,6 +25,7 @@ from forewarn.cli.fleet import full_path, read_fleet_file
 from forewarn.cli.greeting import greeting
 from forewarn.cli.settings import resolve_settings, setting_options
 from forewarn.clock import SystemClock, VirtualClock
+from forewarn.core.backlog import Pace
 from forewarn.core.causes import CAUSES
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.records import ENGINE
@@ -41,12 +42,14 @@ from forewarn.server.fleet_control import applied_before, apply_fleet
 from forewarn.server.lane import Lane
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
 from forewarn.server.metadata import Metadata, Rules
-from forewarn.server.metrics import Metrics, lane_metrics
+from forewarn.server.metrics import Metrics, lane_metrics, webhook_metrics
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
 from forewarn.server.tally import Tallies
 from forewarn.server.tls import Certificate
 from forewarn.server.waiters import Waiters
+from forewarn.server.webhooks.dispatcher import Dispatcher
+from forewarn.server.webhooks.outbound import Outbound
 from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.wire.versions import available_versions
@@ -159,6 +162,7 @@ def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
         postponement=values["postponement"],
         history_retention=values["history_retention"],
         makes_hosts=fabric.makes_hosts,
+        webhook_targets=values["webhook_private_targets"],
     )
 
 
@@ -196,9 +200,13 @@ class Service:
         )
         self.metadata = MetadataServer(Metadata(lane, rules), open_socket(values["metadata"]), lane)
         self.engine.subscribe(self._on_published)
+        outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
+        pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
+        self.webhooks = Dispatcher(self.engine, outbound, pace)
         metrics = Metrics(self.engine)
         metrics.add(partial(lane_metrics, lane))
-        control = Control(self.engine, self.metadata, metrics, preview_versions=rules.preview_versions)
+        metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
+        control = Control(self.engine, self.metadata, metrics, self.webhooks, preview_versions=rules.preview_versions)
         self._feed = control.feed
         self._certificate = certificate_of(values)
         self.control = Server(
@@ -207,6 +215,7 @@ class Service:
 
     async def start(self) -> None:
         await self.engine.start()
+        await self.webhooks.start()
         await self.metadata.start()
         await self._prepare_fleet()
         await self._leave_token()
@@ -240,7 +249,7 @@ class Service:
         service_file.remove(self._data)
         self._feed.stop()
         try:
-            await asyncio.gather(self.metadata.stop(), self.control.stop())
+            await asyncio.gather(self.metadata.stop(), self.control.stop(), self.webhooks.stop())
         finally:
             await self.engine.stop()
 

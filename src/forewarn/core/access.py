@@ -54,10 +54,15 @@ class Token(NamedTuple):
         return self.expires_at is None or now < self.expires_at
 
 
+def check_name(name: str) -> None:
+    """Refuse what cannot be the name of a token, or of something else that people make by name."""
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise BadOption(name="name", value=name, problem=NAME_RULE)
+
+
 def create_token(draft: Draft, now: datetime, terms: Terms, token: Token, by: str) -> Token:
     """Give out a token. Its name must not be in use; a tenant's group must be there."""
-    if not re.fullmatch(NAME_PATTERN, token.name):
-        raise BadOption(name="name", value=token.name, problem=NAME_RULE)
+    check_name(token.name)
     known = draft.token(token.name)
     if known is not None and known.valid_at(now):
         raise TokenExists(name=token.name)

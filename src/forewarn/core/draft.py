@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from forewarn.core.operations import Operation
     from forewarn.core.placement import Places
     from forewarn.core.rollout import Rollout
+    from forewarn.core.webhooks import Undelivered, Webhook
 
 
 class Draft:
@@ -125,6 +126,26 @@ class Draft:
         found = {event.id: event for event in self._base.events_of(group)}
         found.update((event_id, self.changes.events[event_id]) for event_id in self._events_of.get(group, ()))
         return [event for event in found.values() if event.status.live]
+
+    @property
+    def sequence(self) -> int:
+        """The number of the latest row of history, those of this draft included."""
+        return self._base.sequence + len(self.changes.history)
+
+    def webhook(self, name: str) -> Webhook | None:
+        if name in self.changes.webhooks:
+            return self.changes.webhooks[name]
+        return self._base.webhook(name)
+
+    def webhooks(self) -> dict[str, Webhook]:
+        found = self._base.webhooks() | self.changes.webhooks
+        return {name: webhook for name, webhook in found.items() if webhook is not None}
+
+    def undelivered(self, webhook: str) -> dict[int, Undelivered]:
+        """What a webhook could not be told yet, by sequence."""
+        changed = {sequence: row for (name, sequence), row in self.changes.undelivered.items() if name == webhook}
+        found = self._base.undelivered(webhook) | changed
+        return {sequence: row for sequence, row in found.items() if row is not None}
 
     def put_operation(self, operation: Operation) -> None:
         self.changes.operations[operation.id] = operation

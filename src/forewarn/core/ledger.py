@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
+    from forewarn.core.webhooks import Undelivered, Webhook
 
 
 class Delivery(NamedTuple):
@@ -64,6 +65,9 @@ class Changes:
     facts: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, Token | None] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
+    webhooks: dict[str, Webhook | None] = field(default_factory=dict)
+    undelivered: dict[tuple[str, int], Undelivered | None] = field(default_factory=dict)
+    """By webhook and sequence; None: it is delivered, or its webhook is gone."""
     history: list[Entry] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -77,6 +81,8 @@ class Changes:
             or self.facts
             or self.tokens
             or self.kept
+            or self.webhooks
+            or self.undelivered
             or self.history
         )
 
@@ -95,6 +101,8 @@ class Changes:
         self.facts.update(later.facts)
         self.tokens.update(later.tokens)
         self.kept.update(later.kept)
+        self.webhooks.update(later.webhooks)
+        self.undelivered.update(later.undelivered)
         self.history.extend(later.history)
         return self
 
@@ -112,6 +120,8 @@ class Ledger:
         self.facts: dict[str, str] = {}
         self.tokens: dict[str, Token] = {}
         self.answers: dict[str, Kept] = {}
+        self._webhooks: dict[str, Webhook] = {}
+        self._undelivered: dict[str, dict[int, Undelivered]] = {}
         self.sequence = 0
         self._of_group: dict[str, dict[str, None]] = {}
         self._on_vm: dict[str, dict[str, None]] = {}
@@ -176,6 +186,16 @@ class Ledger:
     def live_events(self) -> list[Event]:
         return list(self.events.values())
 
+    def webhook(self, name: str) -> Webhook | None:
+        return self._webhooks.get(name)
+
+    def webhooks(self) -> dict[str, Webhook]:
+        return dict(self._webhooks)
+
+    def undelivered(self, webhook: str) -> dict[int, Undelivered]:
+        """What a webhook could not be told yet, by sequence."""
+        return dict(self._undelivered.get(webhook, ()))
+
     def document(self, group: str) -> Document:
         """What the group would be told now."""
         delivery = self.deliveries.get(group)
@@ -230,7 +250,30 @@ class Ledger:
                 self.tokens[name] = token
         for kept in changes.kept.values():
             self.answers[kept.key] = kept._replace(body="")
+        if changes.webhooks or changes.undelivered:
+            self._absorb_webhooks(changes)
         self.sequence += len(changes.history)
+
+    def forget_undelivered(self, oldest: int) -> None:
+        """Rows of history before this one are not kept any more: there is nothing left to deliver."""
+        for rows in self._undelivered.values():
+            for sequence in [sequence for sequence in rows if sequence < oldest]:
+                del rows[sequence]
+
+    def _absorb_webhooks(self, changes: Changes) -> None:
+        for name, webhook in changes.webhooks.items():
+            if webhook is None:
+                self._webhooks.pop(name, None)
+            else:
+                self._webhooks[name] = webhook
+        for (name, sequence), row in changes.undelivered.items():
+            of_webhook = self._undelivered.setdefault(name, {})
+            if row is not None:
+                of_webhook[sequence] = row
+            else:
+                of_webhook.pop(sequence, None)
+            if not of_webhook:
+                del self._undelivered[name]
 
 
 def destinations(operation: Operation) -> set[str]:

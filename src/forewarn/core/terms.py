@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core.causes import CAUSES
+from forewarn.core.targets import Targets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +30,8 @@ class Terms:
     """How long history is kept, by the clock; zero: for ever."""
     makes_hosts: bool = False
     """Whether a spare host can be had where none fits."""
+    webhook_targets: Targets = field(default_factory=Targets)
+    """Where webhooks may go beyond the public Internet."""
 
     def quicken(self, length: timedelta) -> timedelta:
         return length / self.speed

@@ -105,3 +105,9 @@ class ClockNotVirtual(Conflict):
 class DataInUse(Conflict):
     """The data folder {path} is in use by another Forewarn service (process {pid}). Stop that one, or give
     this one a folder of its own with --data."""
+
+
+class WebhookExists(Conflict):
+    """There is a webhook {name!r} already. Remove it first, or choose another name."""
+
+    member = "name"

@@ -111,3 +111,9 @@ class CannotListen(Invalid):
 class NotYetHistory(Invalid):
     """History has no row {after}: the newest is {newest}. Give the number of a row that this service has told, 0 for
     all that is kept, or none for what comes from now on."""
+
+
+class BadWebhookTarget(Invalid):
+    """{url!r} cannot be the target of a webhook: {problem}."""
+
+    member = "url"

@@ -40,3 +40,7 @@ class NoService(NotFound):
 class HistoryGone(NotFound):
     """What followed row {after} of history is not kept any more: the oldest row is {oldest}. Go on after 0, which is
     all that is kept, or from now on by naming no row."""
+
+
+class NameNotFound(NotFound):
+    """The name {name} has no address ({problem})."""

@@ -22,6 +22,13 @@ class NotPermitted(Forbidden):
     """Cannot {action} {path}: {problem}. Make that possible, or choose another with {flag}."""
 
 
+class ForbiddenTarget(Forbidden):
+    """Webhooks may not go to {address}: it is not an address of the public Internet. Whoever runs the service can allow
+    it with the setting {setting}, for example {setting} = "10.0.0.0/8"."""
+
+    member = "url"
+
+
 class StoreFailed(Unavailable):
     """The change could not be written ({problem}). Nothing was changed; try again when the disk has room
     and can be written."""
@@ -51,3 +58,7 @@ class ServiceUnreachable(Unavailable):
 
 class TooManyReaders(Unavailable):
     """{most:,} clients follow the feed, and more are not taken. Have one of them pass on what it is told."""
+
+
+class WebhookFailed(Unavailable):
+    """{name} has not taken it: {problem}. Put that right at the receiver, or where the webhook points to."""

@@ -29,6 +29,7 @@ from forewarn.server.problems import HANDLERS
 from forewarn.server.queries import Query
 from forewarn.server.rollout_control import RolloutControl
 from forewarn.server.token_control import TokenControl
+from forewarn.server.webhook_control import WebhookControl
 from forewarn.wire import control as shapes
 from forewarn.wire.answer import JSON
 from forewarn.wire.document import render
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from forewarn.engine import Engine
     from forewarn.server.listeners import MetadataServer
     from forewarn.server.metrics import Metrics
+    from forewarn.server.webhooks.dispatcher import Dispatcher
 
 TOML = "application/toml"
 
@@ -51,8 +53,17 @@ TOML = "application/toml"
 class Control:
     """Every endpoint, over one engine."""
 
-    def __init__(self, engine: Engine, metadata: MetadataServer, metrics: Metrics, *, preview_versions: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        metadata: MetadataServer,
+        metrics: Metrics,
+        webhooks: Dispatcher,
+        *,
+        preview_versions: bool,
+    ) -> None:
         self._engine = engine
+        self._webhooks = webhooks
         self._metrics = metrics
         self._metadata = metadata
         self._versions = available_versions(preview=preview_versions)
@@ -112,6 +123,7 @@ class Control:
             *HostControl(self._engine).endpoints(),
             *RolloutControl(self._engine).endpoints(),
             *TokenControl(self._engine).endpoints(),
+            *WebhookControl(self._engine, self._webhooks).endpoints(),
             *HistoryControl(self._engine).endpoints(),
             *FeedControl(self._engine, self.feed).endpoints(),
         ]

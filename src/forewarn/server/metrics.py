@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from forewarn.core.ledger import Changes
     from forewarn.engine import Engine
     from forewarn.server.lane import Lane
+    from forewarn.server.webhooks.dispatcher import Dispatcher
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NOTICE_BOUNDS = (0.0, 30.0, 60.0, 300.0, 600.0, 900.0, 3600.0, 86400.0, 604800.0)
@@ -96,6 +97,17 @@ def lane_metrics(lane: Lane) -> Iterable[Metric]:
     posts = {(str(status),): number for status, number in lane.tallies.approvals().items()}
     yield count("forewarn_approval_requests", "Answered POSTs to the document.", ["answer"], posts)
     yield GaugeMetricFamily("forewarn_held_polls", "Long polls that wait now.", value=lane.waiters.count)
+
+
+def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
+    """How webhooks fare."""
+    attempts = {key: number for key, number in webhooks.attempts.items() if key[0] in engine.draft().webhooks()}
+    yield count("forewarn_webhook_attempts", "Attempts to deliver.", ["webhook", "outcome"], attempts)
+    rows = {(name, state): 0 for name in engine.draft().webhooks() for state in ("waiting", "given up")}
+    for name in engine.draft().webhooks():
+        for row in engine.draft().undelivered(name).values():
+            rows[name, "given up" if row.given_up else "waiting"] += 1
+    yield gauge("forewarn_webhook_undelivered", "Rows of history not delivered.", ["webhook", "state"], rows)
 
 
 def count(name: str, help_text: str, labels: list[str], values: dict[Any, int]) -> Metric:

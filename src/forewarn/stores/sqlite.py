@@ -8,7 +8,7 @@ from forewarn.core.durations import from_text, to_text
 from forewarn.core.fleet import Fleet
 from forewarn.core.ledger import Delivery
 from forewarn.ports import Saved
-from forewarn.stores import access_rows, rows
+from forewarn.stores import access_rows, rows, webhook_rows
 from forewarn.stores.sqlite_file import open_database, open_reader, read_statements
 from forewarn.stores.sqlite_records import SqliteRecords
 
@@ -56,6 +56,8 @@ class SqliteStore(SqliteRecords):
             self._listed("load_tokens", access_rows.token_from_row),
             self._listed("load_kept", access_rows.kept_from_row),
             self._db.execute(_SQL["last_sequence"]).fetchone()[0],
+            self._listed("load_webhooks", webhook_rows.webhook_from_row),
+            self._listed("load_undelivered", webhook_rows.undelivered_from_row),
         )
 
     def commit(self, changes: Changes) -> None:
@@ -76,6 +78,8 @@ class SqliteStore(SqliteRecords):
             self._save_tokens(changes)
         if changes.kept:
             self._many("save_kept", map(access_rows.kept_to_row, changes.kept.values()))
+        if changes.webhooks or changes.undelivered:
+            self._save_webhooks(changes)
         self._many("save_history", map(rows.entry_to_row, changes.history))
         self._db.execute("COMMIT")
 
@@ -106,6 +110,14 @@ class SqliteStore(SqliteRecords):
                 self._db.execute(_SQL["remove_token"], (name,))
             else:
                 self._db.execute(_SQL["save_token"], access_rows.token_to_row(token))
+
+    def _save_webhooks(self, changes: Changes) -> None:
+        webhooks, undelivered = changes.webhooks, changes.undelivered
+        self._many("remove_webhook", ((name,) for name, webhook in webhooks.items() if webhook is None))
+        kept = [webhook for webhook in webhooks.values() if webhook is not None]
+        self._many("save_webhook", map(webhook_rows.webhook_to_row, kept))
+        self._many("forget_undelivered", (key for key, row in undelivered.items() if row is None))
+        self._many("save_undelivered", (row for row in undelivered.values() if row is not None))
 
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.executemany(_SQL[statement], parameters)

@@ -25,6 +25,12 @@ SELECT * FROM event WHERE ended_at IS NULL ORDER BY rowid;
 -- name: load_deliveries
 SELECT group_name, enabled, enabling, incarnation, heard_at FROM delivery;
 
+-- name: load_webhooks
+SELECT name, url, secret, created_by, created_at, groups, kinds, position, ahead FROM webhook ORDER BY rowid;
+
+-- name: load_undelivered
+SELECT webhook, sequence, group_name, attempts, problem, given_up FROM undelivered;
+
 -- name: last_sequence
 SELECT coalesce(max(sequence), 0) FROM history;
 
@@ -256,6 +262,24 @@ UPDATE delivery SET heard_at = ? WHERE group_name = ?;
 
 -- name: remove_delivery
 DELETE FROM delivery WHERE group_name = ?;
+
+-- name: save_webhook
+INSERT INTO webhook (name, url, secret, created_by, created_at, groups, kinds, position, ahead)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET url = excluded.url, secret = excluded.secret, created_by = excluded.created_by,
+    created_at = excluded.created_at, groups = excluded.groups, kinds = excluded.kinds,
+    position = excluded.position, ahead = excluded.ahead;
+
+-- name: remove_webhook
+DELETE FROM webhook WHERE name = ?;
+
+-- name: save_undelivered
+INSERT INTO undelivered (webhook, sequence, group_name, attempts, problem, given_up) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (webhook, sequence) DO UPDATE SET attempts = excluded.attempts, problem = excluded.problem,
+    given_up = excluded.given_up;
+
+-- name: forget_undelivered
+DELETE FROM undelivered WHERE webhook = ? AND sequence = ?;
 
 -- name: save_history
 INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

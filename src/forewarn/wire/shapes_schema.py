@@ -23,6 +23,7 @@ from forewarn.wire.schema import (
     record,
     ref,
 )
+from forewarn.wire.webhooks import WEBHOOK_SHAPES
 
 TEXTS = list_of(TEXT)
 MAYBE_TEXT, MAYBE_MOMENT, MAYBE_NUMBER = nullable(TEXT), nullable(MOMENT), nullable(NUMBER)
@@ -263,6 +264,7 @@ SHAPES: dict[str, Schema] = {
             },
         }
     ),
+    **WEBHOOK_SHAPES,
     "Document": {"type": "object", "description": "What the metadata service would answer, on Azure's own wire."},
 }
 

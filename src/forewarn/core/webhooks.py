@@ -1,0 +1,141 @@
+"""Webhooks: who else is told of what happens, how far each has been told, and what could not be told yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.core.access import check_name
+from forewarn.core.happenings import HAPPENINGS
+from forewarn.core.ledger import Entry
+from forewarn.core.targets import check_target
+from forewarn.errors import BadOption, TooMany, Unknown, WebhookExists, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from forewarn.core.draft import Draft
+    from forewarn.core.terms import Terms
+
+MOST_WEBHOOKS = 100
+MOST_GROUPS = 1000
+SHORTEST_SECRET, LONGEST_SECRET = 16, 256
+
+
+class Webhook(NamedTuple):
+    """Somebody who is told of every row of history, or of some of them."""
+
+    name: str
+    url: str
+    secret: str
+    """What the signatures are made with."""
+    created_by: str
+    created_at: datetime
+    groups: tuple[str, ...] = ()
+    """Only rows about these groups; none: about all, and about none."""
+    kinds: tuple[str, ...] = ()
+    """Only rows that say this has happened; none: all."""
+    position: int = 0
+    """Every row up to here is delivered, or not wanted, or noted as undelivered."""
+    ahead: tuple[int, ...] = ()
+    """The same of these beyond it: groups do not wait for each other."""
+
+    def wants(self, entry: Entry) -> bool:
+        return (not self.groups or entry.group in self.groups) and (not self.kinds or entry.what in self.kinds)
+
+
+class Undelivered(NamedTuple):
+    """A row of history that a webhook could not be told of, or that waits behind such a one of its group."""
+
+    webhook: str
+    sequence: int
+    group: str
+    attempts: int = 0
+    problem: str = ""
+    given_up: bool = False
+
+
+def find_webhook(draft: Draft, name: str) -> Webhook:
+    webhook = draft.webhook(name)
+    if webhook is None:
+        raise Unknown(what="webhook", name=name, hint=nearest(name, draft.webhooks()))
+    return webhook
+
+
+def add_webhook(draft: Draft, now: datetime, terms: Terms, webhook: Webhook, by: str) -> Webhook:
+    """Tell somebody else from now on. Returns it with the position that it begins at."""
+    check_name(webhook.name)
+    parts = check_target(webhook.url, terms.webhook_targets)
+    if not SHORTEST_SECRET <= len(webhook.secret) <= LONGEST_SECRET or not webhook.secret.isprintable():
+        problem = f"write {SHORTEST_SECRET} to {LONGEST_SECRET} characters on one line, or leave it out to get one"
+        raise BadOption(name="secret", value="…", problem=problem)
+    _check_wishes(draft, webhook)
+    if draft.webhook(webhook.name) is not None:
+        raise WebhookExists(name=webhook.name)
+    if (count := len(draft.webhooks()) + 1) > MOST_WEBHOOKS:
+        remedy = "Remove one, or have one receiver pass on to others."
+        raise TooMany(count=count, things="webhooks", what="service", most=MOST_WEBHOOKS, remedy=remedy)
+    # Not the whole URL: what follows the host is often meant for the receiver alone.
+    draft.note(Entry(at=now, what="webhook added", by=by, why=f"{webhook.name}: {parts.scheme}://{parts.netloc}"))
+    added = webhook._replace(created_by=by, created_at=now, position=draft.sequence, ahead=())
+    draft.changes.webhooks[added.name] = added
+    return added
+
+
+def _check_wishes(draft: Draft, webhook: Webhook) -> None:
+    for kind in webhook.kinds:
+        if kind not in HAPPENINGS:
+            problem = f"history never says that.{nearest(kind, HAPPENINGS)} It says: {', '.join(HAPPENINGS)}"
+            raise BadOption(name="kinds", value=kind, problem=problem)
+    if (count := len(webhook.groups)) > MOST_GROUPS:
+        remedy = "Name none to be told of all."
+        raise TooMany(count=count, things="groups", what="webhook", most=MOST_GROUPS, remedy=remedy)
+    fleet = draft.fleet
+    for group in webhook.groups:
+        if not fleet.members(group) and group not in fleet.groups:
+            raise Unknown(what="group", name=group, hint=nearest(group, [*fleet.groups, *fleet.vms]))
+
+
+def remove_webhook(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -> Webhook:
+    """Tell somebody no more, also not what is still undelivered."""
+    webhook = find_webhook(draft, name)
+    draft.changes.undelivered.update(dict.fromkeys((name, sequence) for sequence in draft.undelivered(name)))
+    draft.changes.webhooks[name] = None
+    draft.note(Entry(at=now, what="webhook removed", by=by, why=name))
+    return webhook
+
+
+def settle(
+    draft: Draft,
+    now: datetime,
+    terms: Terms,
+    before: Webhook,
+    after: Webhook,
+    undelivered: Mapping[int, Undelivered | None],
+) -> bool:
+    """Note how far a webhook has come. False: it was removed meanwhile, perhaps there is another of its name.
+
+    No row of history: it would have to be delivered too, and so on.
+    """
+    if draft.webhook(before.name) != before:
+        return False
+    draft.changes.webhooks[after.name] = after
+    draft.changes.undelivered.update(((after.name, sequence), row) for sequence, row in undelivered.items())
+    return True
+
+
+def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | None = None) -> list[Undelivered]:
+    """What was given up gets one more attempt each, or one of them. Returns all that is to be tried now.
+
+    One, not a new series: a row that is never taken would hold up its group for days again.
+    """
+    find_webhook(draft, name)
+    rows = draft.undelivered(name)
+    if sequence is not None:
+        if sequence not in rows:
+            hint = f" See them with: forewarn webhook failures {name}"
+            raise Unknown(what="undelivered row of history", name=str(sequence), hint=hint)
+        rows = {sequence: rows[sequence]}
+    wanted = {number: row._replace(given_up=False) for number, row in rows.items()}
+    draft.changes.undelivered.update(((name, number), row) for number, row in wanted.items() if row != rows[number])
+    return [wanted[number] for number in sorted(wanted)]

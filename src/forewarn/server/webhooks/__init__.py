@@ -1,0 +1,1 @@
+"""Webhooks: history, sent to whoever wants to be told."""

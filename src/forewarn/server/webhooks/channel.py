@@ -1,0 +1,187 @@
+"""One webhook at work: reads history, sends what is due, and writes what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from forewarn.clock import real_seconds, unix_seconds
+from forewarn.core.webhooks import settle
+from forewarn.errors import Stopping, StoreFailed
+from forewarn.ports import HistoryFilter
+from forewarn.wire.cloud_event import cloud_event, signed_headers
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from forewarn.core.backlog import Attempt, Backlog
+    from forewarn.core.ledger import Entry
+    from forewarn.core.webhooks import Webhook
+    from forewarn.engine import Engine
+    from forewarn.server.webhooks.outbound import Outbound, Outcome
+
+logger = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 8
+"""How many groups' rows are on their way to one receiver at the same time."""
+PAGE = 200
+LOOK_AGAIN_SECONDS = 1.0
+"""When the store cannot be read or written, until it is tried again."""
+STOP_SECONDS = 2.0
+"""How long attempts that are under way may take at a stop."""
+
+
+async def row_of(engine: Engine, sequence: int) -> Entry | None:
+    """A row of history; None when it is not kept any more."""
+    found = await engine.archive.history(HistoryFilter(after=sequence - 1, before=sequence + 1))
+    return found[0] if found else None
+
+
+class Channel:
+    """Has one webhook told, until it is stopped."""
+
+    def __init__(
+        self, engine: Engine, outbound: Outbound, backlog: Backlog, source: str, tally: Counter[tuple[str, str]]
+    ) -> None:
+        self.writing: Webhook | None = None
+        """The webhook as this is writing it: whoever sees it committed knows that it is not another of the name."""
+        self._engine = engine
+        self._outbound = outbound
+        self.backlog = backlog
+        self._source = source
+        self._tally = tally
+        self._webhook = backlog.webhook
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._stirred = asyncio.Event()
+        self._closing = False
+        self._behind = False
+        self._task = asyncio.create_task(self._run())
+
+    def stir(self) -> None:
+        """There may be something to do."""
+        self._stirred.set()
+
+    def drop(self) -> None:
+        """The webhook is no more: what is under way does not matter."""
+        for task in (self._task, *self._attempts):
+            task.cancel()
+
+    async def stop(self) -> None:
+        """Begin nothing more, give what is under way a moment, and write what is known."""
+        self._closing = True
+        if self._attempts:
+            _, late = await asyncio.wait(self._attempts, timeout=STOP_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        self.stir()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # --- The loop -----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while not self._closing or self._attempts:
+            self._stirred.clear()
+            seconds: float | None = LOOK_AGAIN_SECONDS
+            try:
+                if await self._read_page():
+                    self._stirred.set()  # there may be more
+                self._launch()
+                await self._write()
+                seconds = self._seconds_to_next()
+            except Stopping:
+                return
+            except Exception as error:  # whatever it is, the webhook must go on
+                logger.warning("Webhook %s goes on a little later: %s", self._webhook.name, error, exc_info=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stirred.wait()
+        with suppress(StoreFailed, Stopping):
+            await self._write(whole=True)
+
+    async def _read_page(self) -> bool:
+        """Take more of history if there is room for it. Whether there was any."""
+        backlog = self.backlog
+        if self._closing or not backlog.has_room or backlog.newest >= self._engine.archive.newest:
+            return False
+        wanted = HistoryFilter(after=backlog.newest, limit=PAGE)
+        entries = await self._engine.archive.history(wanted)
+        backlog.take(entries, real_seconds())
+        return bool(entries)
+
+    def _launch(self) -> None:
+        now = real_seconds()
+        while not self._closing and len(self._attempts) < MOST_AT_ONCE:
+            attempt = self.backlog.begin(now)
+            if attempt is None:
+                return
+            task = asyncio.create_task(self._try(attempt))
+            self._attempts.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._attempts.discard(task)
+        self.stir()
+
+    def _seconds_to_next(self) -> float | None:
+        """None: until something happens."""
+        due_at = self.backlog.next_due()
+        if due_at is None or len(self._attempts) >= MOST_AT_ONCE:
+            return None
+        return max(due_at - real_seconds(), 0)
+
+    # --- One attempt ----------------------------------------------------------------------------------
+
+    async def _try(self, attempt: Attempt) -> None:
+        try:
+            entry = await row_of(self._engine, attempt.sequence)
+        except (StoreFailed, Stopping):
+            self.backlog.abandon(attempt, real_seconds() + LOOK_AGAIN_SECONDS)
+            return
+        if entry is None:  # it was too old to be kept
+            self.backlog.pass_over(attempt, real_seconds())
+            return
+        body = cloud_event(entry, self._source)
+        headers = signed_headers(self._webhook.secret, str(unix_seconds()), body, attempt.number)
+        outcome = await self._outbound.post(self._webhook.url, headers, body)
+        self._tally[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1
+        if outcome.delivered:
+            self.backlog.delivered(attempt, real_seconds())
+        else:
+            luck = random.random()  # noqa: S311 - only so that many webhooks do not come at the same moment
+            self.backlog.failed(attempt, outcome.problem, real_seconds(), luck)
+        self._say(outcome)
+
+    def _say(self, outcome: Outcome) -> None:
+        """Once when something begins to wait, and once when nothing does any more: not for each attempt."""
+        if self.backlog.is_behind and not self._behind:
+            logger.warning("Webhook %s is not delivered, and tried again: %s", self._webhook.name, outcome.problem)
+        elif self._behind and not self.backlog.is_behind:
+            logger.warning("Webhook %s: nothing is waiting any more.", self._webhook.name)
+        self._behind = self.backlog.is_behind
+
+    # --- Writing --------------------------------------------------------------------------------------
+
+    async def _write(self, *, whole: bool = False) -> None:
+        """Put on disk what came of the attempts; what ends meanwhile is written together, next time."""
+        settlement = self.backlog.settlement(whole=whole)
+        if settlement is None:
+            return
+        self.writing = settlement.after
+        while True:
+            try:
+                await self._engine.order(settle, *settlement[:3])
+            except StoreFailed as error:
+                if self._closing:
+                    raise
+                logger.warning(
+                    "Webhook %s: what was delivered is written a little later: %s", self._webhook.name, error
+                )
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            else:
+                break
+        # If it was removed meanwhile nothing was written, and this is dropped before it goes on.
+        self.backlog.written(settlement)

@@ -1,0 +1,73 @@
+"""History as CloudEvents 1.0 in structured mode, and how they are signed."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from typing import TYPE_CHECKING, Any
+
+from forewarn.core.durations import to_text
+from forewarn.wire.control import entry_shape
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from forewarn.core.ledger import Entry
+
+CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
+TIMESTAMP, SIGNATURE, ATTEMPT = "Forewarn-Timestamp", "Forewarn-Signature", "Forewarn-Attempt"
+
+
+def source_of(installation: str) -> str:
+    """Who says it. Together with an event's id it names the event in all the world."""
+    return f"/forewarn/{installation}"
+
+
+def cloud_event(entry: Entry, source: str) -> bytes:
+    """A row of history as an event."""
+    attributes = {
+        "specversion": "1.0",
+        "id": str(entry.sequence),
+        "source": source,
+        "type": f"forewarn.{entry.what.replace(' ', '-')}",
+        "subject": entry.event or entry.operation or entry.group,
+        "time": to_text(entry.at),
+        "datacontenttype": "application/json",
+        # The extension wants text that sorts as text.
+        "sequence": f"{entry.sequence:016}",
+        "partitionkey": entry.group,
+    }
+    return _written({name: value for name, value in attributes.items() if value}, entry_shape(entry))
+
+
+def trial_event(trial_id: str, source: str, webhook: str, now: datetime) -> bytes:
+    """An event about nothing, to see whether it arrives."""
+    attributes = {
+        "specversion": "1.0",
+        "id": trial_id,
+        "source": source,
+        "type": "forewarn.test",
+        "subject": webhook,
+        "time": to_text(now),
+        "datacontenttype": "application/json",
+    }
+    return _written(attributes, {"webhook": webhook})
+
+
+def _written(attributes: dict[str, str], data: dict[str, Any]) -> bytes:
+    return json.dumps({**attributes, "data": data}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    """Of the moment of sending and the body together: an old request cannot be sent again as a new one."""
+    return "v1=" + hmac.digest(secret.encode(), timestamp.encode() + b"." + body, "sha256").hex()
+
+
+def signed_headers(secret: str, timestamp: str, body: bytes, attempt: int) -> dict[str, str]:
+    """What goes before the body."""
+    return {
+        "Content-Type": CONTENT_TYPE,
+        TIMESTAMP: timestamp,
+        SIGNATURE: signature(secret, timestamp, body),
+        ATTEMPT: str(attempt),
+    }

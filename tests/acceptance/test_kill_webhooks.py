@@ -1,0 +1,155 @@
+"""kill -9 again and again, with a receiver that fails, hangs, resets, redirects and is well in turn.
+
+Nothing is lost: every row of history arrives. Nothing comes twice, but for what was on its way at a kill, and that
+with the same id. Each group's rows come in their order.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from receiver import Receiver, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from receiver import Got
+    from running import Service
+
+FLEET = """
+[[vm]]
+name = "a"
+address = "127.0.0.1"
+[[vm]]
+name = "b"
+address = "127.0.0.2"
+[[vm]]
+name = "c"
+address = "127.0.0.3"
+"""
+VMS = ("a", "b", "c")
+ROUNDS = 12
+MOST_AT_ONCE = 8
+OPTIONS = (
+    *("--webhook-private-targets", "127.0.0.1", "--webhook-retry", "0.01s", "--webhook-timeout", "5s"),
+    *("--clock", "virtual"),
+)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+def listening(make_service: Callable[..., Service]) -> Service:
+    """A service whose VMs have all asked, so that what is announced waits."""
+    service = make_service(*OPTIONS, fleet=FLEET)
+    for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+        service.request(source=source)
+    return service
+
+
+def moody(luck: random.Random) -> Callable[[Got], Reply]:
+    """Takes some rows, and not others: another time, perhaps."""
+
+    def answer(_: Got) -> Reply:
+        return luck.choice(
+            [
+                Reply(),
+                Reply(204),
+                Reply(500),
+                Reply(reset=True),
+                Reply(302, {"Location": "http://127.0.0.2:9/"}),
+            ]
+        )
+
+    return answer
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_nothing_is_lost_nothing_comes_twice_and_all_in_order(
+    make_service: Callable[..., Service], receiver: Receiver, how: str, seed: int
+) -> None:
+    luck = random.Random(seed)  # noqa: S311
+    service = listening(make_service)
+    service.control("POST", "/v1/webhooks", {"name": "pager", "url": receiver.url()})
+    operations: list[str] = []
+    for _ in range(ROUNDS):
+        receiver.answer = moody(luck)
+        operations += [service.restart_vm(luck.choice(VMS))["id"] for _ in range(luck.randint(1, 6))]
+        enough = len(receiver.got) + luck.randint(1, 15)
+        receiver.until(lambda: len(receiver.got) >= enough or receiver_has_all(service, receiver, operations))  # noqa: B023
+        if how == "stop":
+            assert service.stop() == 0
+        else:
+            service.kill()
+        service.start(*OPTIONS)
+    receiver.answer = lambda _: Reply()
+    expected = history(service, operations)
+    receiver.until_taken(set(expected))
+    assert service.stop() == 0
+    assert "Traceback" not in service.greeting
+    taken = [got.id for got in receiver.taken]
+    assert set(taken) == set(expected), "every row, and no other"
+    assert len({got.event["source"] for got in receiver.got}) == 1
+    twice = [number for number in expected if taken.count(number) > 1]
+    if how == "stop":
+        assert twice == []
+    else:
+        assert len(taken) - len(expected) <= ROUNDS * MOST_AT_ONCE
+    for group in (*VMS, ""):
+        in_order = [int(number) for number in dict.fromkeys(taken) if expected[number] == group]
+        assert in_order == sorted(in_order), f"{group} out of order"
+
+
+def history(service: Service, operations: list[str]) -> dict[str, str]:
+    return {
+        str(row["sequence"]): row["group"] or ""
+        for operation in operations
+        for row in service.answer(f"/v1/operations/{operation}/history")["history"]
+    }
+
+
+def receiver_has_all(service: Service, receiver: Receiver, operations: list[str]) -> bool:
+    return history(service, operations).keys() <= {got.id for got in receiver.taken}
+
+
+def test_killed_while_everything_fails_and_the_receiver_comes_back(
+    make_service: Callable[..., Service], receiver: Receiver
+) -> None:
+    """Nothing was taken before the kill, so after it each row is taken exactly once."""
+    service = listening(make_service)
+    service.control("POST", "/v1/webhooks", {"name": "pager", "url": receiver.url()})
+    receiver.answer = lambda _: Reply(503)
+    operations: list[str] = []
+    for _ in range(5):
+        operations += [service.restart_vm(vm)["id"] for vm in VMS]
+        enough = len(receiver.got) + 5
+        receiver.until(lambda: len(receiver.got) >= enough)  # noqa: B023
+        service.kill()
+        service.start(*OPTIONS)
+    receiver.close()
+    operations.append(service.restart_vm("a")["id"])
+    for _ in range(1000):
+        if any("refused" in (row["problem"] or "") for row in service.all("/v1/webhooks/pager/failures")):
+            break
+    else:
+        pytest.fail("nobody has noticed that the receiver is away")
+    service.kill()
+    receiver.open()
+    receiver.answer = lambda _: Reply()
+    service.start(*OPTIONS)
+    expected = history(service, operations)
+    receiver.until_taken(set(expected))
+    assert service.stop() == 0
+    taken = [got.id for got in receiver.taken]
+    assert sorted(taken, key=int) == sorted(expected, key=int)
+    for group in (*VMS, ""):
+        in_order = [int(number) for number in taken if expected[number] == group]
+        assert in_order == sorted(in_order)

@@ -1,0 +1,378 @@
+"""Webhooks of a real service, to a real receiver: by the command line and the control API."""
+
+from __future__ import annotations
+
+import json
+import resource
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from receiver import CERTIFICATE, Receiver, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from receiver import Got
+    from running import Service
+
+ROOT = Path(__file__).parents[2]
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+
+[[vm]]
+name = "web-0"
+group = "web"
+address = "127.0.0.1"
+
+[[vm]]
+name = "db"
+address = "127.0.0.2"
+"""
+LOCAL = ("--webhook-private-targets", "127.0.0.1/32", "--webhook-retry", "0.01s", "--clock", "virtual")
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def service(make_service: Callable[..., Service]) -> Service:
+    """One that may send to 127.0.0.1, with both groups listening."""
+    started = make_service(*LOCAL, fleet=FLEET)
+    for source in ("127.0.0.1", "127.0.0.2"):
+        started.request(source=source)
+    return started
+
+
+def run(service: Service, *arguments: str) -> str:
+    result = service.cli(*arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def parsed(service: Service, *arguments: str) -> Any:
+    return json.loads(run(service, *arguments, "--json"))
+
+
+def events(service: Service, operations: list[dict[str, Any]]) -> dict[str, str]:
+    """The rows of history about operations: their ids, each with its group."""
+    rows: dict[str, str] = {}
+    for operation in operations:
+        for row in service.answer(f"/v1/operations/{operation['id']}/history")["history"]:
+            rows[str(row["sequence"])] = row["group"] or ""
+    return rows
+
+
+def check_order(got: list[Got], expected: dict[str, str]) -> None:
+    """Each once, and each group's in its order."""
+    ids = [one.id for one in got]
+    assert sorted(ids, key=int) == sorted(expected, key=int)
+    for group in set(expected.values()):
+        of_group = [int(one) for one in ids if expected[one] == group]
+        assert of_group == sorted(of_group)
+
+
+def test_from_adding_to_removing_by_command_line(service: Service, receiver: Receiver) -> None:
+    secret = run(service, "webhook", "add", "pager", receiver.url()).strip()
+    assert len(secret) >= 32
+    operation = service.restart_vm("web-0")
+    expected = events(service, [operation])
+    receiver.until_taken(set(expected))
+    check_order(receiver.got, expected)
+    for got in receiver.got:
+        verify(got, secret)
+        assert got.event["specversion"] == "1.0"
+        assert got.event["source"].startswith("/forewarn/")
+    scheduled = next(got.event for got in receiver.got if got.event["type"] == "forewarn.scheduled")
+    assert scheduled["subject"] == operation["events"][0]["id"]
+    assert (scheduled["partitionkey"], scheduled["data"]["vms"]) == ("web", ["web-0"])
+    assert "127.0.0.1" in run(service, "webhook", "list")
+    shown = run(service, "webhook", "show", "pager")
+    assert "by " in shown
+    assert secret not in shown + run(service, "webhook", "list", "--json") + run(service, "webhook", "show", "pager")
+    assert "has taken it (status 200)" in run(service, "webhook", "test", "pager")
+    assert receiver.got[-1].event["type"] == "forewarn.test"
+    verify(receiver.got[-1], secret)
+    assert "has been told of everything" in run(service, "webhook", "failures", "pager")
+    assert "nothing to try again" in run(service, "webhook", "retry", "pager")
+    before = len(receiver.got)
+    assert run(service, "webhook", "remove", "pager") == "pager is told no more.\n"
+    service.restart_vm("db")
+    assert "There is no webhook" in run(service, "webhook", "list")
+    assert len(receiver.got) == before
+    assert service.cli("webhook", "show", "pager").returncode == 3
+
+
+def verify(got: Got, secret: str) -> None:
+    """As the documentation tells receivers to."""
+    example: dict[str, Any] = {}
+    exec(compile(documented_example(), "docs/webhooks.md", "exec"), example)  # noqa: S102 - our own documentation
+    verified = example["verified"]
+    headers = {name.title(): value for name, value in got.headers.items()}
+    sent = int(headers["Forewarn-Timestamp"])
+    assert verified(secret, headers, got.body, time.time()), "by the real time, also where the clock is virtual"
+    assert verified(secret, headers, got.body, sent + 300)
+    assert not verified(secret, headers, got.body, sent + 301)
+    assert not verified(secret, headers, got.body, sent - 301)
+    assert not verified(secret, headers, got.body + b" ", sent)
+    assert not verified(secret + "x", headers, got.body, sent)
+    for wrong in (str(sent + 1), "soon", ""):
+        assert not verified(secret, {**headers, "Forewarn-Timestamp": wrong}, got.body, sent)
+    assert not verified(secret, {}, got.body, sent)
+
+
+def documented_example() -> str:
+    page = (ROOT / "docs" / "webhooks.md").read_text()
+    return page.partition("```python\n")[2].partition("```")[0]
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Ask until it is so."""
+    for _ in range(1000):
+        if is_so():
+            return
+    pytest.fail("it never comes about")
+
+
+def test_a_receiver_that_fails_hangs_redirects_and_comes_back(service: Service, receiver: Receiver) -> None:
+    other = Receiver()
+    parsed(service, "webhook", "add", "pager", receiver.url())
+    receiver.answer = lambda got: Reply(503) if got.group == "web" else Reply()
+    operations = [service.restart_vm(vm) for vm in ("web-0", "db", "web-0", "db")]
+    expected = events(service, operations)
+    receiver.until_taken({number for number, group in expected.items() if group != "web"})
+    first = min((number for number, group in expected.items() if group == "web"), key=int)
+    receiver.until(lambda: [got.id for got in receiver.got].count(first) > 2)
+    assert {got.id for got in receiver.got if got.group == "web"} == {first}
+    rows = parsed(service, "webhook", "failures", "pager")["failures"]
+    assert [str(row["sequence"]) for row in rows] == [number for number, group in expected.items() if group == "web"]
+    assert rows[0]["problem"] == "answered with status 503"
+    assert (rows[0]["given_up"], rows[1]["attempts"], rows[0]["entry"]["what"]) == (False, 0, "scheduled")
+    assert "answered with status 503" in run(service, "webhook", "failures", "pager")
+    assert parsed(service, "webhook", "show", "pager")["waiting"] == len(rows)
+    # To where it may not go: the answer is as good as none.
+    receiver.answer = lambda _: Reply(307, {"Location": f"http://127.0.0.2:{other.port}/"})
+    count = len(receiver.got)
+    receiver.until(lambda: len(receiver.got) > count + 1)
+    assert other.got == []
+    # To where it may, and from there on it arrives.
+    receiver.answer = lambda _: Reply(307, {"Location": other.url("/moved")})
+    other.until_taken({number for number, group in expected.items() if group == "web"})
+    assert run(service, "webhook", "failures", "pager") == "pager has been told of everything.\n"
+    check_order([*receiver.taken, *other.taken], expected)
+    other.close()
+
+
+def test_a_receiver_that_hangs_is_no_reason_to_stop_late_or_to_lose_anything(
+    service: Service, receiver: Receiver
+) -> None:
+    parsed(service, "webhook", "add", "pager", receiver.url())
+    receiver.answer = lambda _: Reply(hang=True)
+    expected = events(service, [service.restart_vm("db")])
+    receiver.until(lambda: len(receiver.got) > 0)
+    assert service.stop() == 0
+    receiver.answer = lambda _: Reply()
+    service.start(*LOCAL)
+    receiver.until_taken(set(expected))
+    check_order(receiver.taken, expected)
+
+
+def test_what_was_taken_while_the_disk_takes_no_writes_is_written_later_and_not_sent_again(
+    service: Service, receiver: Receiver
+) -> None:
+    parsed(service, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
+    answered = threading.Event()
+
+    def answer_late(_: Got) -> Reply:
+        assert answered.wait(60)
+        return Reply()
+
+    receiver.answer = answer_late
+    first = min(events(service, [service.restart_vm("db")]), key=int)
+    receiver.until(lambda: len(receiver.got) == 1)
+    assert service.process is not None
+    _, most = resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (0, most))
+    answered.set()
+    receiver.until_taken({first})
+    until(lambda: "could not be written" in str(service.control("GET", "/readyz", token="").json()))
+    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))
+    second = min(events(service, [service.restart_vm("db")]), key=int)
+    receiver.until_taken({second})
+    assert service.stop() == 0
+    service.start(*LOCAL)
+    third = min(events(service, [service.restart_vm("db")]), key=int)
+    receiver.until_taken({third})
+    assert [got.id for got in receiver.got] == [first, second, third]
+
+
+def test_what_was_given_up_is_shown_and_sent_again(make_service: Callable[..., Service], receiver: Receiver) -> None:
+    service = make_service(*LOCAL, "--webhook-attempts", "2", fleet=FLEET)
+    parsed(service, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
+    receiver.answer = lambda _: Reply(400)
+    expected = {
+        number
+        for operation in (service.restart_vm("web-0"), service.restart_vm("db"))
+        for number in events(service, [operation])
+    }
+    receiver.until(lambda: len(receiver.got) == 4)
+    until(lambda: all(row["given_up"] for row in service.all("/v1/webhooks/pager/failures")))
+    table = run(service, "webhook", "failures", "pager")
+    assert table.count("given up") == 2
+    assert parsed(service, "webhook", "show", "pager")["failed"] == 2
+    metrics = service.control("GET", "/metrics").body.decode()
+    assert 'forewarn_webhook_attempts_total{outcome="failed",webhook="pager"} 4.0' in metrics
+    assert 'forewarn_webhook_undelivered{state="given up",webhook="pager"} 2.0' in metrics
+    # The same after a restart: nothing is tried that was given up.
+    assert service.stop() == 0
+    service.start(*LOCAL, "--webhook-attempts", "2")
+    rows = parsed(service, "webhook", "failures", "pager")["failures"]
+    assert [(row["attempts"], row["given_up"]) for row in rows] == [(2, True), (2, True)]
+    receiver.answer = lambda _: Reply()
+    assert "1 row is tried now" in run(service, "webhook", "retry", "pager", "--row", str(rows[0]["sequence"]))
+    receiver.until_taken({str(rows[0]["sequence"])})
+    assert "1 row is tried now" in run(service, "webhook", "retry", "pager")
+    receiver.until_taken({str(row["sequence"]) for row in rows})
+    assert {got.id for got in receiver.taken} <= expected
+    assert run(service, "webhook", "failures", "pager") == "pager has been told of everything.\n"
+
+
+def test_a_test_that_is_not_taken_says_why(service: Service, receiver: Receiver) -> None:
+    parsed(service, "webhook", "add", "pager", receiver.url())
+    receiver.answer = lambda _: Reply(401)
+    result = service.cli("webhook", "test", "pager")
+    assert result.returncode == 6
+    assert "answered with status 401" in result.stderr
+    answer = service.control("POST", "/v1/webhooks/pager/test")
+    assert (answer.status, answer.json()) == (
+        200,
+        {"delivered": False, "status": 401, "problem": "answered with status 401"},
+    )
+    receiver.close()
+    assert "Connection refused" in service.cli("webhook", "test", "pager").stderr
+    receiver.open()
+
+
+def test_over_tls_by_name(make_service: Callable[..., Service]) -> None:
+    receiver = Receiver(tls=True)
+    targets = ("--webhook-private-targets", "all")
+    service = make_service(*targets, fleet=FLEET, SSL_CERT_FILE=str(CERTIFICATE))
+    parsed(service, "webhook", "add", "pager", receiver.url(host="localhost"))
+    assert "status 200" in run(service, "webhook", "test", "pager")
+    assert service.stop() == 0
+    service.start(*targets)  # nobody trusts it now
+    assert "certificate" in service.cli("webhook", "test", "pager").stderr
+    receiver.close()
+
+
+# --- Where it may not go --------------------------------------------------------------------------------------
+
+
+def test_private_targets_are_refused_unless_the_operator_allows_them(
+    make_service: Callable[..., Service], receiver: Receiver
+) -> None:
+    service = make_service("--webhook-retry", "0.01s", fleet=FLEET)
+    for url in (receiver.url(), receiver.url(host="[::1]"), receiver.url(host="[::ffff:127.0.0.1]")):
+        result = service.cli("webhook", "add", "pager", url)
+        assert result.returncode == 5
+        assert "webhook_private_targets" in result.stderr
+    # A name can be given: it is looked up, and judged, each time.
+    for name, host in (("local", "localhost"), ("short", "127.1"), ("number", "2130706433")):
+        parsed(service, "webhook", "add", name, receiver.url(host=host))
+        result = service.cli("webhook", "test", name)
+        assert result.returncode == 6
+        assert "webhook_private_targets" in result.stderr
+    service.restart_vm("web-0")
+    until(lambda: service.answer("/v1/webhooks/local")["last_problem"] is not None)
+    assert "webhook_private_targets" in run(service, "webhook", "show", "local")
+    assert service.stop() == 0
+    assert receiver.got == []
+    assert "Traceback" not in service.greeting
+
+
+def test_a_setting_that_is_no_network_is_refused(make_service: Callable[..., Service]) -> None:
+    for arguments in (
+        ("--webhook-private-targets", "everything"),
+        ("--webhook-private-targets", "10.0.0.1/8"),
+        ("--webhook-retry", "0s"),
+        ("--webhook-attempts", "0"),
+        ("--webhook-timeout", "1h"),
+    ):
+        with pytest.raises(RuntimeError, match=f"{arguments[0][2:].replace('-', '_')} = "):
+            make_service(*arguments)
+
+
+# --- What is wrong in a request -------------------------------------------------------------------------------
+
+GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host failed"]}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "pointer", "words"),
+    [
+        ({"name": None}, 400, "/name", "must be given"),
+        ({"name": ""}, 400, "/name", "1 to 64"),
+        ({"name": "a b"}, 400, "/name", "1 to 64"),
+        ({"url": None}, 400, "/url", "must be given"),
+        ({"url": "example.com"}, 400, "/url", "http:// nor https://"),
+        ({"url": "https://me:pw@example.com/"}, 400, "/url", "user name or password"),
+        ({"url": 5}, 400, "/url", "must be a string"),
+        ({"url": "http://169.254.1.1/"}, 403, "/url", "webhook_private_targets"),
+        ({"secret": "short"}, 400, "/secret", "16 to 256"),
+        ({"groups": "web"}, 400, "/groups", "list of strings"),
+        ({"groups": ["wep"]}, 404, None, "Did you mean 'web'"),
+        ({"kinds": ["schedule"]}, 400, "/kinds/0", "Did you mean 'scheduled'"),
+        ({"color": "red"}, 400, "/color", "not known here"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    service: Service, wrong: dict[str, Any], status: int, pointer: str | None, words: str
+) -> None:
+    body = {name: value for name, value in {**GOOD, **wrong}.items() if value is not None}
+    answer = service.control("POST", "/v1/webhooks", body)
+    details = answer.json()
+    assert (answer.status, details.get("pointer")) == (status, pointer)
+    assert words in details["detail"]
+    assert service.all("/v1/webhooks") == []
+
+
+def test_a_name_twice_an_unknown_one_and_an_unknown_row(service: Service) -> None:
+    assert service.control("POST", "/v1/webhooks", GOOD).status == 201
+    assert service.control("POST", "/v1/webhooks", GOOD).status == 409
+    answer = service.control("GET", "/v1/webhooks/pagre")
+    assert (answer.status, "Did you mean 'pager'" in answer.json()["detail"]) == (404, True)
+    for method, path in (("DELETE", ""), ("POST", "/test"), ("GET", "/failures"), ("POST", "/retry")):
+        assert service.control(method, f"/v1/webhooks/none{path}").status == 404
+    answer = service.control("POST", "/v1/webhooks/pager/retry", {"sequence": 7})
+    assert (answer.status, "'7'" in answer.json()["detail"]) == (404, True)
+    assert service.control("POST", "/v1/webhooks/pager/retry", {"sequence": "7"}).status == 400
+    assert service.control("POST", "/v1/webhooks/pager/retry", {"sequence": 0}).status == 404
+
+
+def test_a_repeated_request_adds_one_and_shows_the_secret_once(service: Service) -> None:
+    headers = {"Idempotency-Key": "one"}
+    first = service.control("POST", "/v1/webhooks", GOOD, headers=headers).json()
+    again = service.control("POST", "/v1/webhooks", GOOD, headers=headers)
+    assert again.status == 201
+    assert again.json() == {**first, "secret": None}
+    assert first["secret"] not in json.dumps(service.all("/v1/webhooks"))
+
+
+def test_a_secret_of_ones_own_from_a_file(service: Service, receiver: Receiver, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("a secret of my own\n")
+    said = run(service, "webhook", "add", "pager", receiver.url(), "--secret-file", str(file))
+    assert "secret of my own" not in said
+    run(service, "webhook", "test", "pager")
+    verify(receiver.got[-1], "a secret of my own")
+    result = service.cli("webhook", "add", "other", receiver.url(), "--secret-file", str(tmp_path / "none"))
+    assert (result.returncode, "Cannot read" in result.stderr) == (2, True)

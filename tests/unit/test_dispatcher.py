@@ -1,0 +1,505 @@
+"""Webhooks over a real engine and a real receiver: what arrives, in which order, and what a stop leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import sqlite3
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engines import FLEET, START, approve, ask, make_engine
+
+from forewarn.core.backlog import Pace
+from forewarn.core.fleet_orders import Policy, set_policy
+from forewarn.core.targets import parse_targets
+from forewarn.core.terms import Terms
+from forewarn.core.webhooks import MOST_WEBHOOKS, Undelivered, Webhook, add_webhook, remove_webhook, settle
+from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
+from forewarn.ports import HistoryFilter
+from forewarn.server.webhooks.dispatcher import Dispatcher
+from forewarn.server.webhooks.outbound import Outbound
+from forewarn.stores.sqlite_file import DATABASE_NAME
+from receiver import Receiver, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    from forewarn.engine import Engine
+    from receiver import Got
+
+SECRET = "not really a secret"  # noqa: S105
+LOCAL = Terms(makes_hosts=True, webhook_targets=parse_targets("127.0.0.1"))
+QUICK = Pace(0.01, 80)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+@asynccontextmanager
+async def running(
+    folder: Path | None = None, *, pace: Pace = QUICK, clean: bool = True, terms: Terms = LOCAL
+) -> AsyncIterator[tuple[Engine, Dispatcher]]:
+    """An engine with webhooks. Not clean: it is left as a kill would leave it, with nothing written at the end."""
+    engine, _ = make_engine(folder, terms=terms)
+    await engine.start()
+    if not engine.fleet.vms:
+        await engine.apply_fleet(FLEET, by="test")
+    dispatcher = Dispatcher(engine, Outbound(LOCAL.webhook_targets, 30), pace)
+    await dispatcher.start()
+    try:
+        yield engine, dispatcher
+    finally:
+        if clean:
+            await dispatcher.stop()
+        else:
+            for channel in dispatcher._channels.values():
+                channel.drop()
+            await dispatcher._outbound.close()
+        await engine.stop()
+
+
+def hook(url: str, name: str = "hook", **options: Any) -> Webhook:
+    return Webhook(name, url, SECRET, "", START, **options)
+
+
+async def history(engine: Engine, after: int = 0) -> dict[str, str]:
+    """The ids of rows, each with its group."""
+    entries = await engine.archive.history(HistoryFilter(after=after))
+    return {str(entry.sequence): entry.group for entry in entries}
+
+
+async def until_taken(receiver: Receiver, ids: set[str]) -> None:
+    await asyncio.to_thread(receiver.until_taken, ids)
+
+
+async def until(engine: Engine, is_so: Callable[[], bool]) -> None:
+    """Until that is so after a commit."""
+    now_so = asyncio.Event()
+
+    def look(_: object = None) -> None:
+        if not now_so.is_set() and is_so():
+            now_so.set()
+
+    engine.follow(look)
+    look()
+    async with asyncio.timeout(60):
+        await now_so.wait()
+
+
+async def until_settled(engine: Engine) -> None:
+    """Until all that has happened is delivered and written."""
+
+    def is_so() -> bool:
+        webhook = engine.draft().webhook("hook")
+        assert webhook is not None
+        return webhook.position == engine.draft().sequence and not undelivered(engine)
+
+    await until(engine, is_so)
+
+
+def undelivered(engine: Engine) -> dict[int, Undelivered]:
+    return engine.draft().undelivered("hook")
+
+
+def check_order(got: list[Got], expected: dict[str, str]) -> None:
+    """Each once, and each group's in its order."""
+    ids = [one.id for one in got]
+    assert sorted(ids, key=int) == sorted(expected, key=int)
+    for group in set(expected.values()):
+        of_group = [int(one) for one in ids if expected[one] == group]
+        assert of_group == sorted(of_group)
+
+
+async def test_everything_after_its_adding_arrives_signed_and_once(receiver: Receiver) -> None:
+    async with running() as (engine, _):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        assert (added.created_by, added.created_at, added.position) == ("ops", START, engine.draft().sequence)
+        for group in ("web", "db-0"):
+            await engine.enable(group, by="test")
+        operation = await ask(engine, "restart", "web-0")
+        await approve(engine, *operation.events, by="web-0", group="web")
+        await engine.advance(timedelta(hours=1))
+        await until_settled(engine)
+        expected = await history(engine, added.position)
+        check_order(receiver.got, expected)
+        assert len(expected) > 5
+        first = receiver.got[0]
+        assert first.event["type"] == "forewarn.enabled"
+        assert first.event["source"] == f"/forewarn/{engine.facts['installation']}"
+        assert first.headers["content-type"] == "application/cloudevents+json; charset=utf-8"
+        assert first.headers["forewarn-attempt"] == "1"
+        for got in receiver.got:
+            signed = got.headers["forewarn-timestamp"].encode() + b"." + got.body
+            wanted = hmac.new(SECRET.encode(), signed, hashlib.sha256).hexdigest()
+            assert got.headers["forewarn-signature"] == f"v1={wanted}"
+
+
+async def test_only_what_is_wanted_arrives(receiver: Receiver) -> None:
+    async with running() as (engine, _):
+        wishes = hook(receiver.url(), groups=("web",), kinds=("enabled", "scheduled"))
+        await engine.order(add_webhook, wishes, "ops")
+        for group in ("db-0", "web"):
+            await engine.enable(group, by="test")
+        await ask(engine, "restart", "db-0")
+        await ask(engine, "restart", "web-1")
+        await asyncio.to_thread(receiver.until, lambda: len(receiver.taken) == 2)
+    assert [(got.event["type"], got.group) for got in receiver.got] == [
+        ("forewarn.enabled", "web"),
+        ("forewarn.scheduled", "web"),
+    ]
+
+
+async def test_a_group_that_fails_keeps_its_order_while_the_others_go_on(receiver: Receiver) -> None:
+    receiver.answer = lambda got: Reply(500 if got.group == "web" else 200)
+    async with running() as (engine, _):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        for group in ("web", "db-0"):
+            await engine.enable(group, by="test")
+        for _ in range(5):
+            await ask(engine, "restart", "web-0")
+            await ask(engine, "restart", "db-0")
+        expected = await history(engine, added.position)
+        await until_taken(receiver, {number for number, group in expected.items() if group != "web"})
+        first = min((number for number, group in expected.items() if group == "web"), key=int)
+        assert {got.id for got in receiver.got if got.group == "web"} == {first}, "what comes behind it waits"
+        await asyncio.to_thread(receiver.until, lambda: len([got for got in receiver.got if got.id == first]) > 3)
+        rows = undelivered(engine)
+        assert rows[int(first)].problem == "answered with status 500"
+        assert rows.keys() == {int(number) for number, group in expected.items() if group == "web"}
+        attempts = [int(got.headers["forewarn-attempt"]) for got in receiver.got if got.id == first]
+        assert attempts == list(range(1, len(attempts) + 1))
+        receiver.answer = lambda _: Reply()
+        await until_settled(engine)
+    check_order(receiver.taken, expected)
+
+
+@pytest.mark.parametrize("trouble", ["fails", "hangs", "resets", "redirects", "is away"])
+@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
+async def test_trouble_a_restart_and_the_receiver_comes_back(
+    receiver: Receiver, tmp_path: Path, trouble: str, clean: bool
+) -> None:
+    replies = {
+        "fails": Reply(503),
+        "hangs": Reply(hang=True),
+        "resets": Reply(reset=True),
+        "redirects": Reply(307, {"Location": "http://127.0.0.2:9/"}),
+    }
+    async with running(tmp_path, clean=clean) as (engine, dispatcher):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+        before = len(receiver.taken)
+        if trouble == "is away":
+            receiver.close()
+        else:
+            receiver.answer = lambda _: replies[trouble]
+        if trouble == "hangs":
+            dispatcher._outbound._timeout_seconds = 0.2
+        for _ in range(3):
+            await ask(engine, "restart", "web-0")
+            await ask(engine, "redeploy", "db-0")
+        await until(engine, lambda: any(row.attempts > 1 for row in undelivered(engine).values()))
+    assert len(receiver.taken) == before
+    if trouble == "hangs":  # else it would hang on for a while
+        receiver.answer = lambda _: Reply()
+    async with running(tmp_path, clean=clean) as (engine, _):
+        await ask(engine, "restart", "web-1")
+        expected = await history(engine, added.position)
+        if trouble == "is away":
+            receiver.open()
+        receiver.answer = lambda _: Reply()
+        await until_settled(engine)
+    check_order(receiver.taken, expected)
+    async with running(tmp_path) as (engine, _):
+        await until_settled(engine)
+    check_order(receiver.taken, expected)
+
+
+async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_the_same_id(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    async with running(tmp_path, clean=False) as (engine, dispatcher):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        channel = dispatcher._channels["hook"]
+        write = channel._write
+
+        async def write_late(*, whole: bool = False) -> None:
+            if channel.backlog._finished:
+                await asyncio.Event().wait()  # the kill comes first
+            await write(whole=whole)
+
+        channel._write = write_late  # type: ignore[method-assign]
+        await engine.enable("web", by="test")
+        expected = await history(engine, added.position)
+        await until_taken(receiver, set(expected))
+    async with running(tmp_path) as (engine, _):
+        await until_settled(engine)
+    assert [got.id for got in receiver.taken] == [*expected, *expected]
+    assert len({got.event["source"] for got in receiver.taken}) == 1
+
+
+async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiver, tmp_path: Path) -> None:
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def answer_while_stopping(_: Got) -> Reply:
+        asyncio.run_coroutine_threadsafe(stopping.wait(), loop).result()
+        return Reply()
+
+    receiver.answer = answer_while_stopping
+    async with running(tmp_path) as (engine, dispatcher):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        expected = await history(engine, added.position)
+        await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
+        stop = asyncio.create_task(dispatcher.stop())
+        await asyncio.sleep(0)
+        stopping.set()
+        await stop
+    async with running(tmp_path) as (engine, _):
+        await until_settled(engine)
+    check_order(receiver.got, expected)
+
+
+async def test_what_is_given_up_is_kept_and_the_group_goes_on_until_it_is_asked_for_again(receiver: Receiver) -> None:
+    refused: set[str] = set()
+    receiver.answer = lambda got: Reply(400 if got.id in refused else 200)
+    async with running(pace=Pace(0.01, 3)) as (engine, dispatcher):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        refused.add(str(added.position + 1))
+        await engine.enable("web", by="test")
+        await ask(engine, "restart", "web-0")
+        expected = await history(engine, added.position)
+        await until_taken(receiver, expected.keys() - refused)
+        first = added.position + 1
+        await until(engine, lambda: undelivered(engine)[first].given_up)
+        row = undelivered(engine)[first]
+        assert (row.attempts, row.problem) == (3, "answered with status 400")
+        assert [row.sequence for row in await dispatcher.retry("hook", first)] == [first]
+        await until(engine, lambda: undelivered(engine)[first][3:] == (4, "answered with status 400", True))
+        refused.clear()
+        await dispatcher.retry("hook")
+        await until_settled(engine)
+        with pytest.raises(Unknown, match="undelivered row of history '999'"):
+            await dispatcher.retry("hook", 999)
+        with pytest.raises(Unknown, match=r"no webhook 'hok'\. Did you mean 'hook'"):
+            await dispatcher.retry("hok")
+    assert sorted(expected) == sorted(got.id for got in receiver.taken)
+
+
+async def test_a_retry_waits_for_no_pause(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(500)
+    async with running(pace=Pace(3600, 80)) as (engine, dispatcher):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: bool(undelivered(engine)))
+        receiver.answer = lambda _: Reply()
+        await dispatcher.retry("hook")
+        await until_settled(engine)
+        assert [got.id for got in receiver.got] == [str(added.position + 1)] * 2
+
+
+async def test_the_receivers_return_is_noticed_by_what_happens_next(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(500)
+    async with running(pace=Pace(3600, 80)) as (engine, _):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: bool(undelivered(engine)))
+        receiver.answer = lambda _: Reply()
+        await engine.enable("db-0", by="test")
+        await until_settled(engine)
+        assert [got.group for got in receiver.got] == ["web", "db-0", "web"]
+
+
+async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.answer = lambda _: Reply(500)
+    async with running(tmp_path) as (engine, _):
+        await engine.order(add_webhook, hook(receiver.url(), "other", kinds=("webhook removed",)), "ops")
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: bool(undelivered(engine)))
+        receiver.answer = lambda _: Reply()
+        await engine.order(remove_webhook, "hook", "ops")
+        assert undelivered(engine) == {}
+        last = (await engine.archive.history(HistoryFilter()))[-1]
+        assert (last.what, last.by, last.why) == ("webhook removed", "ops", "hook")
+        with pytest.raises(Unknown):
+            await engine.order(remove_webhook, "hook", "ops")
+        await engine.enable("db-0", by="test")
+        await until_taken(receiver, {str(last.sequence)})
+    assert [got.event["data"]["what"] for got in receiver.taken] == ["webhook removed"]
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as database:
+        assert database.execute("SELECT name FROM webhook").fetchall() == [("other",)]
+        assert database.execute("SELECT count(*) FROM undelivered").fetchone() == (0,)
+    database.close()
+
+
+async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(500)
+    async with running() as (engine, _):
+        await engine.order(add_webhook, hook(receiver.url("/old")), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: bool(undelivered(engine)))
+        _, added = await asyncio.gather(
+            engine.order(remove_webhook, "hook", "ops"), engine.order(add_webhook, hook(receiver.url("/new")), "ops")
+        )
+        receiver.answer = lambda _: Reply()
+        await engine.enable("db-0", by="test")
+        await until_settled(engine)
+    assert [(got.path, got.group) for got in receiver.taken] == [("/new", "db-0")]
+    assert added.position == int(receiver.taken[0].id) - 1
+
+
+async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
+    """The outcome of an attempt may arrive after the webhook has gone, and after another of its name has come."""
+    async with running() as (engine, dispatcher):
+        await dispatcher.stop()
+        old = await engine.order(add_webhook, hook("http://example.com/old"), "ops")
+        moved = old._replace(position=old.position + 1)
+        assert await engine.order(settle, old, moved, {7: Undelivered("hook", 7, "web", 1, "no")})
+        assert (engine.draft().webhook("hook"), list(undelivered(engine))) == (moved, [7])
+        await engine.order(remove_webhook, "hook", "ops")
+        late = moved._replace(position=moved.position + 1)
+        assert not await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")})
+        assert (engine.draft().webhook("hook"), undelivered(engine)) == (None, {})
+        new = await engine.order(add_webhook, hook("http://example.com/old"), "ops")
+        assert not await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")})
+        assert (engine.draft().webhook("hook"), undelivered(engine)) == (new, {})
+
+
+async def test_delivering_writes_no_history(receiver: Receiver) -> None:
+    async with running() as (engine, _):
+        for name in ("one", "two"):
+            await engine.order(add_webhook, hook(receiver.url(), name), "ops")
+        for group in ("web", "db-0"):
+            await engine.enable(group, by="test")
+        sequence = engine.draft().sequence
+        await until(engine, lambda: {hook.position for hook in engine.draft().webhooks().values()} == {sequence})
+        assert engine.draft().sequence == sequence
+    assert len(receiver.got) == 2 + 2 + 1, "the first is told that the second was added"
+
+
+async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.close()
+    async with running(tmp_path, pace=Pace(60, 80)) as (engine, _):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        for number in range(600):
+            policy = Policy(auto_approve=("reboot",) if number % 2 else ())
+            await engine.order(set_policy, "web" if number % 3 else "auto", policy, "test")
+        expected = await history(engine, added.position)
+    receiver.open()
+    async with running(tmp_path) as (engine, _):
+        await until_settled(engine)
+    check_order(receiver.taken, expected)
+    assert len(expected) > 300
+
+
+@pytest.mark.parametrize("attempts", [1, 80], ids=["given up", "waiting"])
+async def test_what_history_keeps_no_longer_is_not_delivered_either(
+    receiver: Receiver, tmp_path: Path, attempts: int
+) -> None:
+    receiver.answer = lambda _: Reply(500)
+    week = Terms(makes_hosts=True, webhook_targets=LOCAL.webhook_targets, history_retention=timedelta(days=7))
+    async with running(tmp_path, pace=Pace(3600, attempts), terms=week) as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: any(row.attempts for row in undelivered(engine).values()))
+        (old,) = undelivered(engine)
+        await engine.advance(timedelta(days=8))
+        assert old not in undelivered(engine)
+        receiver.answer = lambda _: Reply()
+        await dispatcher.retry("hook")
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+        newest = engine.archive.newest
+        assert str(old) not in {got.id for got in receiver.taken}
+        assert str(newest) in {got.id for got in receiver.taken}
+    async with running(tmp_path, terms=week) as (engine, _):
+        assert undelivered(engine) == {}
+        await until_settled(engine)
+
+
+async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
+    async with running() as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        assert (await dispatcher.try_out("hook")).delivered
+        receiver.answer = lambda _: Reply(418)
+        outcome = await dispatcher.try_out("hook")
+        assert (outcome.delivered, outcome.status) == (False, 418)
+        with pytest.raises(Unknown):
+            await dispatcher.try_out("none")
+        assert undelivered(engine) == {}
+    assert [got.event["type"] for got in receiver.got] == ["forewarn.test"] * 2
+    assert len({got.id for got in receiver.got}) == 2
+
+
+async def test_a_trial_that_hangs_does_not_hold_up_a_stop(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(hang=True)
+    async with running() as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        trial = asyncio.create_task(dispatcher.try_out("hook"))
+        await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
+    with pytest.raises(Stopping):
+        await trial
+
+
+async def test_who_the_events_come_from_stays_the_same(tmp_path: Path) -> None:
+    async with running(tmp_path) as (engine, _):
+        first = engine.facts["installation"]
+    async with running(tmp_path) as (engine, _):
+        assert engine.facts["installation"] == first
+    async with running() as (engine, _):
+        assert engine.facts["installation"] != first
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ({"name": "-"}, BadOption, "beginning with a letter"),
+        ({"name": "a/b"}, BadOption, "beginning with a letter"),
+        ({"name": "taken"}, WebhookExists, "There is a webhook 'taken' already"),
+        ({"url": "http://10.0.0.1/"}, ForbiddenTarget, "webhook_private_targets"),
+        ({"secret": "short"}, BadOption, "16 to 256 characters"),
+        ({"secret": "a" * 257}, BadOption, "16 to 256 characters"),
+        ({"secret": "two lines of words\nof a secret"}, BadOption, "on one line"),
+        ({"kinds": ("schedulde",)}, BadOption, "Did you mean 'scheduled'"),
+        ({"groups": ("wep",)}, Unknown, "no group 'wep'. Did you mean 'web'"),
+        ({"groups": tuple(map(str, range(1001)))}, TooMany, "at most 1,000"),
+    ],
+)
+async def test_what_is_wrong_with_a_webhook_is_said_and_nothing_is_added(
+    wrong: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    async with running() as (engine, _):
+        await engine.order(add_webhook, hook("http://example.com/", "taken"), "ops")
+        sequence = engine.draft().sequence
+        with pytest.raises(error, match=words) as caught:
+            await engine.order(add_webhook, hook("http://example.com/")._replace(**wrong), "ops")
+        if "secret" in wrong:
+            assert wrong["secret"] not in str(caught.value)
+        assert list(engine.draft().webhooks()) == ["taken"]
+        assert engine.draft().sequence == sequence
+
+
+async def test_there_is_a_bound_to_how_many_there_are() -> None:
+    async with running() as (engine, _):
+        for number in range(MOST_WEBHOOKS):
+            wishes = hook("http://example.com/", f"hook-{number}", kinds=("host failed",))
+            await engine.order(add_webhook, wishes, "ops")
+        with pytest.raises(TooMany, match="at most 100"):
+            await engine.order(add_webhook, hook("http://example.com/"), "ops")
+
+
+async def test_history_names_the_host_of_a_webhook_but_not_what_may_be_secret() -> None:
+    async with running() as (engine, _):
+        await engine.order(add_webhook, hook("https://example.com/T0/B1/secret?key=x", kinds=("host failed",)), "ops")
+        last = (await engine.archive.history(HistoryFilter()))[-1]
+        assert (last.what, last.by, last.why) == ("webhook added", "ops", "hook: https://example.com")

@@ -1,0 +1,306 @@
+"""One POST to a real receiver: what counts as delivered, and where nothing is ever sent."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from forewarn.core.targets import Targets, parse_targets
+from forewarn.server.webhooks.outbound import MOST_HOPS, Outbound, Outcome
+from receiver import CERTIFICATE, Receiver, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOCAL = parse_targets("127.0.0.1/32")
+HEADERS = {"Content-Type": "application/cloudevents+json", "X-Own": "yes"}
+DELIVERED = Outcome(delivered=True, status=200)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def secure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    """A receiver with TLS, whose certificate this process trusts."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    made = Receiver(tls=True)
+    yield made
+    made.close()
+
+
+async def send(url: str, targets: Targets = LOCAL, *, seconds: float = 30, body: bytes = b"{}") -> Outcome:
+    outbound = Outbound(targets, seconds)
+    try:
+        return await outbound.post(url, HEADERS, body)
+    finally:
+        await outbound.close()
+
+
+@contextmanager
+def resolving(monkeypatch: pytest.MonkeyPatch, name: str, *answers: list[str]) -> Iterator[list[str]]:
+    """Have a name look up to these addresses, one list after the other: a resolver in the attacker's hand."""
+    asked: list[str] = []
+    real = socket.getaddrinfo
+    left = list(answers)
+
+    def getaddrinfo(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+        if host != name:
+            return real(host, port, *args, **options)
+        asked.append(host)
+        found = left.pop(0) if len(left) > 1 else left[0]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", getaddrinfo)
+        yield asked
+
+
+async def test_what_is_sent(receiver: Receiver) -> None:
+    assert await send(receiver.url("/hook?key=1"), body=b'{"a":"\xc3\xa4"}') == DELIVERED
+    (got,) = receiver.got
+    assert (got.path, got.body) == ("/hook?key=1", b'{"a":"\xc3\xa4"}')
+    assert got.headers["x-own"] == "yes"
+    assert got.headers["host"] == f"127.0.0.1:{receiver.port}"
+    assert got.headers["user-agent"].startswith("Forewarn/")
+    assert got.headers["content-length"] == "10"
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+async def test_every_success_is_a_delivery(receiver: Receiver, status: int) -> None:
+    receiver.answer = lambda _: Reply(status)
+    assert await send(receiver.url()) == Outcome(delivered=True, status=status)
+
+
+@pytest.mark.parametrize("status", [300, 303, 304, 400, 401, 404, 410, 429, 500, 503])
+async def test_everything_else_is_a_failure(receiver: Receiver, status: int) -> None:
+    receiver.answer = lambda _: Reply(status, {"Location": "/other"})
+    assert await send(receiver.url()) == Outcome(
+        delivered=False, status=status, problem=f"answered with status {status}"
+    )
+    assert len(receiver.got) == 1
+
+
+async def test_a_redirect_without_a_place_is_a_failure(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(307)
+    assert (await send(receiver.url())).problem == "answered with status 307"
+
+
+async def test_a_receiver_that_hangs_is_left_after_its_time(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(hang=True)
+    outcome = await send(receiver.url(), seconds=0.2)
+    assert outcome == Outcome(delivered=False, problem="no answer within 0.2 seconds")
+
+
+async def test_a_receiver_that_resets_refuses_or_talks_nonsense(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(reset=True)
+    outcome = await send(receiver.url())
+    assert not outcome.delivered
+    assert outcome.problem
+    receiver.close()
+    outcome = await send(receiver.url())
+    assert not outcome.delivered
+    assert outcome.problem == "Connection refused"
+    with socket.create_server(("127.0.0.1", receiver.port)) as listener:
+        posting = asyncio.create_task(send(receiver.url()))
+        connection, _ = await asyncio.to_thread(listener.accept)
+        connection.sendall(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
+        outcome = await posting
+        connection.close()
+    assert not outcome.delivered
+    assert outcome.problem
+    receiver.open()
+    receiver.answer = lambda _: Reply()
+    assert await send(receiver.url()) == DELIVERED
+
+
+async def test_the_status_is_the_answer_however_long_the_body_is(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(flood=True)
+    assert await send(receiver.url()) == DELIVERED
+    assert await asyncio.to_thread(receiver.flood_over.wait, 60)
+    assert receiver.flooded < 20_000_000, "it reads on and on"  # what the system keeps on the way is a part of it
+    receiver.answer = lambda _: Reply(endless=True)
+    assert await send(receiver.url(), seconds=0.5) == DELIVERED
+
+
+async def test_a_connection_is_used_again(receiver: Receiver) -> None:
+    outbound = Outbound(LOCAL, 30)
+    for _ in range(3):
+        assert await outbound.post(receiver.url(), HEADERS, b"{}") == DELIVERED
+    receiver.close()  # the receiver has gone: the connection of before is of no use
+    receiver.open()
+    outcomes = [await outbound.post(receiver.url(), HEADERS, b"{}") for _ in range(2)]
+    assert outcomes[-1] == DELIVERED
+    await outbound.close()
+
+
+# --- Redirects --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_a_redirect_is_followed_with_the_same_request(receiver: Receiver, other: Receiver, status: int) -> None:
+    receiver.answer = lambda _: Reply(status, {"Location": other.url("/there")})
+    assert await send(receiver.url(), body=b'{"a":1}') == DELIVERED
+    (got,) = other.got
+    assert (got.path, got.body, got.headers["x-own"]) == ("/there", b'{"a":1}', "yes")
+
+
+async def test_a_redirect_may_be_relative(receiver: Receiver) -> None:
+    receiver.answer = lambda got: Reply() if got.path == "/there" else Reply(307, {"Location": "there"})
+    assert await send(receiver.url("/here")) == DELIVERED
+
+
+async def test_redirects_that_never_end_are_a_failure(receiver: Receiver) -> None:
+    receiver.answer = lambda got: Reply(307, {"Location": got.path})
+    outcome = await send(receiver.url())
+    assert outcome == Outcome(delivered=False, status=307, problem="redirects more than 3 times")
+    assert len(receiver.got) == MOST_HOPS + 1
+
+
+@pytest.mark.parametrize("location", ["http://127.0.0.2:{}/", "http://[::1]:{}/", "http://[::ffff:127.0.0.2]:{}/"])
+async def test_a_redirect_to_a_forbidden_address_is_not_followed(
+    receiver: Receiver, other: Receiver, location: str
+) -> None:
+    receiver.answer = lambda _: Reply(307, {"Location": location.format(other.port)})
+    outcome = await send(receiver.url())
+    assert not outcome.delivered
+    assert "webhook_private_targets" in outcome.problem
+    assert other.got == []
+
+
+async def test_a_redirect_to_a_name_that_means_a_forbidden_address_is_not_followed(
+    receiver: Receiver, other: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.answer = lambda _: Reply(307, {"Location": f"http://evil.example:{other.port}/"})
+    with resolving(monkeypatch, "evil.example", ["127.0.0.2"]) as asked:
+        outcome = await send(receiver.url())
+    assert asked
+    assert "evil.example (127.0.0.2)" in outcome.problem
+    assert other.got == []
+
+
+@pytest.mark.parametrize(
+    "location", ["ftp://127.0.0.1/", "http://me:pw@127.0.0.1/", "file:///etc/passwd", "http://\xe4/"]
+)
+async def test_a_redirect_to_what_is_no_target_is_a_failure(receiver: Receiver, location: str) -> None:
+    receiver.answer = lambda _: Reply(302, {"Location": location})
+    outcome = await send(receiver.url())
+    assert "cannot be the target of a webhook" in outcome.problem
+
+
+# --- Names ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f000001", "[::ffff:127.0.0.1]", "[::1]"])
+async def test_loopback_by_any_name_is_forbidden_unless_allowed(receiver: Receiver, host: str) -> None:
+    outcome = await send(receiver.url(host=host), Targets())
+    assert not outcome.delivered
+    assert "webhook_private_targets" in outcome.problem
+    assert receiver.got == []
+
+
+async def test_a_name_is_allowed_only_if_all_of_its_addresses_are(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with resolving(monkeypatch, "two.example", ["127.0.0.1", "127.0.0.2"]):
+        outcome = await send(receiver.url(host="two.example"))
+    assert "two.example (127.0.0.2)" in outcome.problem
+    assert receiver.got == []
+    with resolving(monkeypatch, "one.example", ["127.0.0.1"]):
+        assert await send(receiver.url(host="one.example")) == DELIVERED
+    assert receiver.got[0].headers["host"] == f"one.example:{receiver.port}"
+
+
+async def test_the_address_that_was_judged_is_the_one_that_is_called(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that means another address when it is asked for again is of no help: it is asked for once."""
+    with resolving(monkeypatch, "rebinding.example", ["127.0.0.1"], ["127.0.0.2"]) as asked:
+        assert await send(receiver.url(host="rebinding.example")) == DELIVERED
+    assert len(asked) == 1
+
+
+async def test_the_next_address_is_tried_where_one_does_not_answer(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with resolving(monkeypatch, "two.example", ["127.0.0.2", "127.0.0.1"]):
+        assert await send(receiver.url(host="two.example"), parse_targets("127.0.0.0/30")) == DELIVERED
+
+
+async def test_a_name_that_is_not_known() -> None:
+    outcome = await send("http://nothing.invalid/")
+    assert "nothing.invalid has no address" in outcome.problem
+    outcome = await send(f"http://{'a' * 64}.example/")
+    assert "has no address" in outcome.problem
+
+
+async def test_a_resolver_that_hangs_holds_up_nobody(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, release = socket.getaddrinfo, asyncio.Event()
+    loop = asyncio.get_running_loop()
+    asked: list[str] = []
+
+    def getaddrinfo(host: Any, *args: Any, **options: Any) -> Any:
+        if host != "slow.example":
+            return real(host, *args, **options)
+        asked.append(host)
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+        raise socket.gaierror(socket.EAI_AGAIN, "try again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", getaddrinfo)
+        outbound = Outbound(LOCAL, 2)
+        slow = [outbound.post("http://slow.example/", HEADERS, b"{}") for _ in range(20)]
+        fast = outbound.post(receiver.url(), HEADERS, b"{}")
+        *late, in_time = await asyncio.gather(*slow, fast)
+        assert in_time == DELIVERED
+        assert {outcome.problem for outcome in late} == {"no answer within 2 seconds"}
+        assert len(asked) == 1, "those who ask for the same name at the same time ask once"
+        release.set()
+        await outbound.close()
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_certificate_that_is_trusted_and_for_that_name(secure: Receiver) -> None:
+    assert await send(secure.url()) == DELIVERED
+    assert await send(secure.url(host="localhost"), Targets(everything=True)) == DELIVERED
+
+
+async def test_a_certificate_for_another_name_is_refused(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    with resolving(monkeypatch, "bank.example", ["127.0.0.1"]):
+        outcome = await send(secure.url(host="bank.example"))
+    assert "CERTIFICATE_VERIFY_FAILED" in outcome.problem
+    assert secure.got == []
+
+
+async def test_a_certificate_that_nobody_trusts_is_refused(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    outcome = await send(secure.url())
+    assert "CERTIFICATE_VERIFY_FAILED" in outcome.problem
+    assert secure.got == []
+
+
+async def test_https_is_never_left_for_http(secure: Receiver, receiver: Receiver) -> None:
+    secure.answer = lambda _: Reply(307, {"Location": receiver.url()})
+    outcome = await send(secure.url())
+    assert "https to http" in outcome.problem
+    assert receiver.got == []
+    receiver.answer = lambda _: Reply(307, {"Location": secure.url("/there")})
+    secure.answer = lambda _: Reply()
+    assert await send(receiver.url()) == DELIVERED

@@ -1,0 +1,132 @@
+"""Where webhooks may go."""
+
+from __future__ import annotations
+
+import pytest
+
+from forewarn.core.targets import Targets, check_target, parse_targets
+from forewarn.errors import BadWebhookTarget, ForbiddenTarget
+
+NONE, ALL = Targets(), Targets(everything=True)
+
+PUBLIC = [
+    "8.8.8.8",
+    "2606:4700:4700::1111",
+    "::ffff:8.8.8.8",
+    "64:ff9b::808:808",
+    "2002:808:808::1",
+]
+# Each with what it stands for, if that is not plain.
+PRIVATE = [
+    "10.0.0.1",
+    "172.16.3.4",
+    "192.168.1.1",
+    "100.64.0.1",
+    "127.0.0.1",
+    "127.9.9.9",
+    "::1",
+    "fd00::1",
+    "::ffff:127.0.0.1",
+    "::ffff:10.0.0.1",
+    "64:ff9b::7f00:1",  # 127.0.0.1 behind NAT64
+    "64:ff9b::a00:1",  # 10.0.0.1
+    "2002:7f00:1::1",  # 127.0.0.1 by 6to4
+    "2001:0:4136:e378:8000:63bf:f5ff:fffe",  # 10.0.0.1 by Teredo
+]
+NEVER_BY_ALL = [
+    "169.254.1.1",
+    "::ffff:169.254.1.1",
+    "64:ff9b::a9fe:101",
+    "fe80::1",
+    "fe80::1%eth0",
+    "0.0.0.0",  # noqa: S104 - this machine, by an odd name
+    "0.1.2.3",
+    "::",
+    "::127.0.0.1",
+    "224.0.1.1",
+    "239.1.1.1",
+    "ff02::1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "fec0::1",
+    "64:ff9b:1::7f00:1",
+    "3fff::1",
+    "2001:db8::1",
+]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_public_addresses_are_always_allowed(address: str) -> None:
+    assert NONE.allow(address)
+    assert ALL.allow(address)
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_private_addresses_need_the_setting(address: str) -> None:
+    assert not NONE.allow(address)
+    assert ALL.allow(address)
+
+
+@pytest.mark.parametrize("address", NEVER_BY_ALL)
+def test_what_is_not_a_private_address_is_not_allowed_by_all(address: str) -> None:
+    assert not NONE.allow(address)
+    assert not ALL.allow(address)
+
+
+def test_networks_allow_what_is_in_them_and_nothing_else() -> None:
+    targets = parse_targets(" 10.1.0.0/16, 127.0.0.1/32,fd00:1::/32 ,169.254.7.0/24")
+    for address in ("10.1.2.3", "::ffff:10.1.2.3", "127.0.0.1", "fd00:1::9", "169.254.7.7", "8.8.8.8"):
+        assert targets.allow(address)
+    for address in ("10.2.0.1", "127.0.0.2", "fd00:2::9", "169.254.8.1", "::1"):
+        assert not targets.allow(address)
+    assert str(targets) == "10.1.0.0/16, 127.0.0.1/32, fd00:1::/32, 169.254.7.0/24"
+    assert (str(parse_targets("")), str(parse_targets("all"))) == ("", "all")
+
+
+@pytest.mark.parametrize("text", ["everything", "10.0.0.0/33", "10.0.0.1/8", "localhost", "10.0.0.0/8;127.0.0.1"])
+def test_what_is_no_network_is_said(text: str) -> None:
+    with pytest.raises(ValueError, match=r"10\.0\.0\.0/8, 127\.0\.0\.1/32; or all"):
+        parse_targets(text)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("", "neither http:// nor https://"),
+        ("example.com/hook", "neither http:// nor https://"),
+        ("ftp://example.com/", "neither http:// nor https://"),
+        ("file:///etc/passwd", "neither http:// nor https://"),
+        ("http://", "it has no host"),
+        ("http:///hook", "it has no host"),
+        ("http://[fe80::1%25eth0]/", "it has no host"),
+        ("http://example.com:0/", "from 1 to 65535"),
+        ("http://example.com:65536/", "Port out of range"),
+        ("http://example.com:http/", "Port could not be cast"),
+        ("http://[::1/", "Invalid IPv6"),
+        ("http://me@example.com/", "user name or password"),
+        ("http://me:secret@example.com/", "user name or password"),
+        ("http://example.com/#part", "leave it out"),
+        ("http://example.com/a b", "percent-encoded"),
+        ("http://example.com/\r\nX: y", "percent-encoded"),
+        ("http://exämple.com/", "percent-encoded"),
+        ("http://example.com\\@10.0.0.1/", "percent-encoded"),
+        ("http://example.com/" + "a" * 2000, "longer than 2000"),
+    ],
+)
+def test_a_url_that_cannot_be_is_refused_and_why(url: str, problem: str) -> None:
+    with pytest.raises(BadWebhookTarget, match=problem):
+        check_target(url, ALL)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1/", "http://127.0.0.1:8080/x", "https://[::1]:443/", "http://[::ffff:10.0.0.1]/"]
+)
+def test_an_address_in_a_url_is_judged_at_once(url: str) -> None:
+    with pytest.raises(ForbiddenTarget, match="webhook_private_targets"):
+        check_target(url, NONE)
+    assert check_target(url, ALL).netloc in url
+
+
+@pytest.mark.parametrize("url", ["https://example.com", "http://localhost:8000/hook?a=b", "HTTPS://Example.com/%20"])
+def test_names_are_judged_when_they_are_looked_up(url: str) -> None:
+    check_target(url, NONE)
