@@ -35,6 +35,8 @@ class Endpoint(NamedTuple):
     """None: needs no token at all."""
     tenant: bool = False
     query: tuple[Field, ...] = ()
+    headers: tuple[Field, ...] = ()
+    """Those that mean something here alone."""
     body: tuple[Field, ...] | None = None
     """The members of the object that is sent; None: nothing is."""
     body_type: str = JSON

@@ -46,6 +46,7 @@ class FeedControl:
                 TEXT,
                 tenant=True,
                 query=(OF_GROUPS, OF_KINDS, AFTER),
+                headers=(Field("Last-Event-ID", COUNT, "How far one had come, when one was cut off: as after."),),
                 answer_type=EVENT_STREAM,
             )
         ]

@@ -78,7 +78,8 @@ def _name(endpoint: Endpoint) -> str:
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     found = [{"name": name, "in": "path", "required": True, "schema": NAME} for name in _PARAMETERS(endpoint.path)]
-    found += [_parameter(field) for field in endpoint.query]
+    found += [_parameter(field, "query") for field in endpoint.query]
+    found += [_parameter(field, "header") for field in endpoint.headers]
     if endpoint.makes:
         found.append(
             {
@@ -91,10 +92,10 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     return found
 
 
-def _parameter(field: Field) -> dict[str, Any]:
+def _parameter(field: Field, place: str) -> dict[str, Any]:
     return {
         "name": field.name,
-        "in": "query",
+        "in": place,
         "description": field.help,
         "required": field.required,
         "schema": field.schema,
