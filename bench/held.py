@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from contextlib import closing, contextmanager
 from statistics import median
@@ -15,7 +16,7 @@ from bench.service import Service, fleet_text
 from bench.wrk import Wrk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from bench.stage import Stage
 
@@ -25,6 +26,9 @@ HELD = GROUPS * VMS_OF_GROUP
 GOAL_MS = 500
 ROUND_SECONDS = 2
 DEFAULT_RATE = "5"
+ASIDE = "aside"
+"""A VM that has never asked: what happens to it is in the feed, and changes nobody's document."""
+HAPPENINGS_PER_SECOND = 5
 KILOBYTE = 1000
 
 
@@ -44,6 +48,7 @@ def fleet() -> str:
         addresses = f"127.{group + 1}.0.1-127.{group + 1}.255.254"
         lines.append(f'[[vm]]\nname = "g{group}-{{n}}"\ngroup = "g{group}"\ncount = {VMS_OF_GROUP}')
         lines.append(f'hosts = ["shared"]\naddresses = "{addresses}"')
+    lines.append(f'[[vm]]\nname = "{ASIDE}"')
     return "\n".join([*lines, fleet_text(1)])
 
 
@@ -63,7 +68,7 @@ def measure(stage: Stage) -> Outcome:
             f"first {median(found['first_ms'] for found in told):.0f} ms",
         ),
         at_least(
-            f"polls/s while {HELD:,} are held",
+            f"polls/s while {HELD:,} are held and a feed is read",
             f"{median(polls.per_second for polls in held):,.0f}",
             f"none held {median(polls.per_second for polls in none):,.0f}",
             median(ratios),
@@ -142,8 +147,10 @@ def _poll(stage: Stage) -> tuple[list[Polls], list[Polls]]:
     for number in range(stage.rounds):
         if not number % 2:
             none.append(load())
-        with _holding(stage, service):
+        with _holding(stage, service), _feed_read(service) as told:
             held.append(load())
+            if not told():
+                raise RuntimeError("Nothing has come by the feed.")
         if number % 2:
             none.append(load())
         stage.say(f"held: {held[-1].per_second:,.0f} polls/s beside them, {none[-1].per_second:,.0f}/s without")
@@ -171,6 +178,30 @@ def _holding(stage: Stage, service: Service) -> Iterator[Iterator[dict[str, Any]
         yield said
     finally:
         stage.processes.end(process)
+
+
+@contextmanager
+def _feed_read(service: Service) -> Iterator[Callable[[], int]]:
+    """Meanwhile somebody follows the feed, and something happens. What is had says how much has come by it."""
+    over = threading.Event()
+    came = 0
+    feed = service.control().follow("/v1/feed")
+
+    def happen() -> None:
+        nonlocal came
+        with closing(service.control()) as control:
+            while not over.wait(1 / HAPPENINGS_PER_SECOND):
+                control.call("POST", "/v1/operations", {"cause": "restart", "vms": [ASIDE]})
+                came += feed.recv(65536).count(b"data: ")
+
+    thread = threading.Thread(target=happen)
+    thread.start()
+    try:
+        yield lambda: came
+    finally:
+        over.set()
+        thread.join()
+        feed.close()
 
 
 def _settle(service: Service) -> None:
