@@ -11,11 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-CERTIFICATES = Path(__file__).parent / "certificates"
-CERTIFICATE = CERTIFICATES / "certificate.pem"
+import trustme
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AUTHORITY = trustme.CA()
 PATIENCE_SECONDS = 60
 
 
@@ -60,6 +63,13 @@ class Got:
 
 
 Answer = Callable[[Got], Reply]
+
+
+def authority_file(folder: Path) -> str:
+    """What to trust, to speak TLS with a receiver."""
+    path = folder / "authority.pem"
+    AUTHORITY.cert_pem.write_to_path(str(path))
+    return str(path)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -157,7 +167,7 @@ class Receiver:
         self.port = self._server.server_address[1]
         if self._tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(CERTIFICATE, CERTIFICATES / "key.pem")
+            AUTHORITY.issue_cert("localhost", "127.0.0.1").configure_cert(context)
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from receiver import CERTIFICATE, Receiver, Reply
+from receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -262,10 +262,10 @@ def test_a_test_that_is_not_taken_says_why(service: Service, receiver: Receiver)
     receiver.open()
 
 
-def test_over_tls_by_name(make_service: Callable[..., Service]) -> None:
+def test_over_tls_by_name(make_service: Callable[..., Service], tmp_path: Path) -> None:
     receiver = Receiver(tls=True)
     targets = ("--webhook-private-targets", "all")
-    service = make_service(*targets, fleet=FLEET, SSL_CERT_FILE=str(CERTIFICATE))
+    service = make_service(*targets, fleet=FLEET, SSL_CERT_FILE=authority_file(tmp_path))
     parsed(service, "webhook", "add", "pager", receiver.url(host="localhost"))
     assert "status 200" in run(service, "webhook", "test", "pager")
     assert service.stop() == 0

@@ -11,10 +11,11 @@ import pytest
 
 from forewarn.core.targets import Targets, parse_targets
 from forewarn.server.webhooks.outbound import MOST_HOPS, Outbound, Outcome
-from receiver import CERTIFICATE, Receiver, Reply
+from receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 LOCAL = parse_targets("127.0.0.1/32")
 HEADERS = {"Content-Type": "application/cloudevents+json", "X-Own": "yes"}
@@ -36,9 +37,9 @@ def other() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def secure(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+def secure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Receiver]:
     """A receiver with TLS, whose certificate this process trusts."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    monkeypatch.setenv("SSL_CERT_FILE", authority_file(tmp_path))
     made = Receiver(tls=True)
     yield made
     made.close()
