@@ -63,12 +63,12 @@ class Engine:
         self._fabric = fabric
         self._writer = Writer(clock, store, self._committed)
         self._agenda = Agenda()
-        self._hearing = Hearing(clock, self._writer, self._agenda, terms)
+        self.hearing = Hearing(clock, self._writer, self._agenda, terms)
         self.archive = Archive(self._writer, store)
         self._carrier = Carrier(clock, fabric, Reports(self._writer, terms))
         retention = Retention(clock, self._writer, self.archive, store, terms)
         self._timekeeper = Timekeeper(
-            clock, self._agenda, self._hearing, self._writer, self._carrier, retention, self.tick
+            clock, self._agenda, self.hearing, self._writer, self._carrier, retention, self.tick
         )
         self._subscribers: list[Callable[[Published], None]] = []
         self._followers: list[Callable[[Changes], None]] = []
@@ -83,14 +83,14 @@ class Engine:
         ledger.absorb(saved.as_changes())
         ledger.sequence = saved.sequence
         self._timekeeper.resume()
-        self._hearing.forgive_downtime()
+        self.hearing.forgive_downtime()
         for operation in ledger.operations.values():
             self._schedule(operation)
         for rollout in ledger.rollouts.values():
             self._agenda.add(rollout_walk.when_due(rollout) or self.clock.now(), "rollout", rollout.id)
         for delivery in ledger.deliveries.values():
             if delivery.enabled:
-                self._hearing.watch(delivery.group)
+                self.hearing.watch(delivery.group)
         unfinished = [operation for operation in ledger.operations.values() if operation.needs_fabric]
         await self._fabric.recover([operation.id for operation in unfinished])
         for operation in unfinished:
@@ -101,7 +101,7 @@ class Engine:
     async def stop(self) -> None:
         """Finish what was ordered, write what is known, and let go."""
         try:
-            await self._hearing.write()
+            await self.hearing.write()
         except StoreFailed as error:
             logger.warning("Stopping without writing when groups were last heard: %s", error)
         await self._timekeeper.stop()
@@ -186,13 +186,13 @@ class Engine:
 
     async def tick(self) -> None:
         """Do what is due now."""
-        self._hearing.take()
+        self.hearing.take()
         now = self.clock.now()
         due = self._agenda.take(now)
         operations = [key for kind, key in due if kind == "operation"]
         rollouts = [key for kind, key in due if kind == "rollout"]
         groups = [key for kind, key in due if kind == "silence"]
-        silent = self._hearing.silent_among(groups, now)
+        silent = self.hearing.silent_among(groups, now)
         if not operations and not rollouts and not silent:
             return
 
@@ -209,7 +209,7 @@ class Engine:
             for kind, keys in (("operation", operations), ("rollout", rollouts)):
                 for key in keys:
                     self._agenda.add(now, kind, key)
-            self._hearing.look_again(silent, now)
+            self.hearing.look_again(silent, now)
             raise
 
     async def advance(self, length: timedelta) -> datetime:
@@ -225,7 +225,7 @@ class Engine:
     @property
     def asked(self) -> set[str]:
         """Where the server notes each group that asks."""
-        return self._hearing.asked
+        return self.hearing.asked
 
     @property
     def vitals(self) -> Vitals:
@@ -251,7 +251,7 @@ class Engine:
 
     def last_heard(self, group: str) -> datetime | None:
         """When the group last asked."""
-        self._hearing.take()
+        self.hearing.take()
         return self._writer.ledger.heard_at(group)
 
     # --- After a commit ---------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Engine:
                 self._agenda.add(moment, "rollout", rollout.id)
         for group, delivery in changes.deliveries.items():
             if delivery is not None and delivery.enabled and group in changes.heard:
-                self._hearing.watch(group)
+                self.hearing.watch(group)
         groups = frozenset(changes.deliveries) | {event.group for event in changes.events.values()}
         renewed = not all(change.in_place for change in changes.fleet_changes)
         if groups or renewed:

@@ -9,6 +9,7 @@ from forewarn.core.durations import from_text, to_text
 from forewarn.errors import StoreFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from forewarn.agenda import Agenda
@@ -26,6 +27,8 @@ class Hearing:
     def __init__(self, clock: Clock, writer: Writer, agenda: Agenda, terms: Terms) -> None:
         self.asked: set[str] = set()
         """Groups that asked since `take`: the server adds to it, without a look at the clock."""
+        self.held: Callable[[], Iterable[str]] = tuple
+        """The groups of which somebody waits for an answer: they are listening, however long ago they asked."""
         self._clock = clock
         self._writer = writer
         self._agenda = agenda
@@ -37,6 +40,7 @@ class Hearing:
 
     def take(self) -> None:
         """Note that all who asked were heard now."""
+        self.asked.update(self.held())
         if self.asked:
             known = self.asked & self._writer.ledger.deliveries.keys()  # others have left the fleet since
             self._writer.ledger.heard.update(dict.fromkeys(known, self._clock.now()))

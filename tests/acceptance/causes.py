@@ -162,7 +162,7 @@ def get(service: Service, path: str) -> Any:
     """What is there; a list whole, page by page."""
     found = service.answer(f"/v1/{path}")
     if len(found) == 2 and "next" in found:
-        return {path.partition("?")[0]: service.all(f"/v1/{path}")}
+        return {path.partition("?")[0].rpartition("/")[2]: service.all(f"/v1/{path}")}
     return found
 
 

@@ -24,11 +24,11 @@ from acceptance.causes import (
     statuses,
     time_of,
 )
-from running import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
+
+    from running import Service
 
 SETS = ("alone", "both", "cancel", "due", "later", "others", "named", "policy", "silent")
 """Scale sets with terminate notices, one for each test."""
@@ -223,10 +223,9 @@ def test_an_approved_deletion_goes_when_the_other_vm_is_taken_out_of_the_fleet(
     assert statuses(service, member("alone", 2)) == {"alone_0": "Started"}
 
 
-def test_a_service_whose_vms_were_all_deleted_starts_again(tmp_path: Path) -> None:
-    fleet = tmp_path / "fleet.toml"
-    fleet.write_text('[[vm]]\nname = "only"\naddress = "127.0.0.1"\n')
-    service = Service(tmp_path).start("--clock", "virtual", "--fleet", str(fleet))
+def test_a_service_whose_vms_were_all_deleted_starts_again(make_service: Callable[..., Service]) -> None:
+    service = make_service("--clock", "virtual", fleet='[[vm]]\nname = "only"\naddress = "127.0.0.1"\n')
+    fleet = service.folder / "fleet.toml"
     assert service.control("POST", "/v1/operations", {"cause": "delete", "vms": ["only"]}).status == 201
     service.advance("5m")
     assert service.all("/v1/vms") == []

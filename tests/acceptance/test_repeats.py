@@ -73,6 +73,11 @@ def test_a_key_is_of_one_request_one_caller_and_one_day(make_service: MakeServic
     elsewhere = send(service, "/v1/rollouts", {"hosts": ["*"]}, "k")
     assert elsewhere.status == 409
     assert not replayed(send(service, "/v1/operations", RESTART, "k", other)), "another caller's key is another"
+    assert service.control("DELETE", "/v1/tokens/other").status == 200
+    namesake = service.control("POST", "/v1/tokens", {"name": "other", "role": "operator"}).json()["token"]
+    assert not replayed(send(service, "/v1/operations", RESTART, "k", namesake)), (
+        "nor is it the next one's of that name"
+    )
     service.advance("23h59m59s")
     assert replayed(send(service, "/v1/operations", RESTART, "k"))
     service.advance("1s")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 import ssl
 import stat
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +97,18 @@ def test_a_revoked_first_token_stays_revoked_while_another_admin_is_there(make_s
     assert [opens(service, token) for token in (first, second)] == [False, True]
     last = service.control("DELETE", "/v1/tokens/root", token=second)
     assert (last.status, "last admin token" in last.json()["detail"]) == (409, True)
+
+
+def test_the_name_of_a_revoked_first_token_may_be_given_to_another(make_service: MakeService) -> None:
+    service = make_service(fleet=FLEET)
+    second = create(service, name="root", role="admin").json()["token"]
+    service.control("DELETE", "/v1/tokens/admin")
+    other = create(service, second, name="admin", role="viewer").json()["token"]
+    service.stop()
+    service.start()
+    assert opens(service, other)
+    listed = service.control("GET", "/v1/tokens", token=second).json()["tokens"]
+    assert {token["name"]: token["role"] for token in listed} == {"admin": "viewer", "root": "admin"}
 
 
 def test_an_admin_that_will_expire_is_not_enough_to_revoke_the_last(make_service: MakeService) -> None:
@@ -215,10 +229,93 @@ def test_a_service_elsewhere_is_asked_with_a_token_from_a_file(make_service: Mak
         assert (said.returncode, words in said.stderr) == (code, True), said.stderr
 
 
-def make_certificate(folder: Path, name: str) -> tuple[Path, Path, Path]:
+def test_a_data_folder_that_is_typed_beats_a_server_of_the_environment(make_service: MakeService) -> None:
+    one = make_service(fleet=FLEET, folder="one")
+    two = make_service(fleet=FLEET.replace("web-0", "other-0"), folder="two")
+    word = json.loads((Path(one.data) / "service.json").read_text())
+    variables = {"FOREWARN_SERVER": word["control"], "FOREWARN_TOKEN_FILE": word["token_file"]}
+    assert "web-0" in two.cli("vm", "list", **variables).stdout
+    assert "other-0" in two.cli("vm", "list", "--data", two.data, **variables).stdout
+    both = two.cli("vm", "list", "--data", two.data, "--server", word["control"])
+    assert (both.returncode, "give one of them" in both.stderr) == (2, True)
+
+
+class Impostor(threading.Thread):
+    """Something at a port that is not Forewarn: answers each connection with the same bytes, and keeps what it got."""
+
+    def __init__(self, said: bytes) -> None:
+        super().__init__(daemon=True)
+        self.got: list[bytes] = []
+        self._said = said
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            with connection:
+                self.got.append(connection.recv(65536))
+                connection.sendall(self._said)
+
+
+def answer_of(status: str, *headers: str, body: str = "") -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", body]).encode()
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", "does not answer"),
+        (b"", "does not answer"),
+        (answer_of("200 OK", body="<html>"), "not JSON"),
+        (answer_of("200 OK", body="{}"), "not as Forewarn does"),
+        (answer_of("200 OK", body="[]"), "not as Forewarn does"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", "cut off"),
+        (answer_of("502 Bad Gateway", body="<html>"), "Try again later"),
+    ],
+)
+def test_what_is_not_forewarn_is_said_to_be_that(make_service: MakeService, said: bytes, words: str) -> None:
+    service = make_service(fleet=FLEET)
+    impostor = Impostor(said)
+    run = service.cli("vm", "list", FOREWARN_SERVER=impostor.url, FOREWARN_TOKEN_FILE=f"{service.data}/admin-token")
+    assert (run.returncode, words in run.stderr, "Traceback" in run.stderr) == (6, True, False), run.stderr
+
+
+def test_the_token_is_not_sent_on_to_where_a_server_points(make_service: MakeService) -> None:
+    service = make_service(fleet=FLEET)
+    thief = Impostor(answer_of("200 OK", body='{"vms": [], "next": null}'))
+    impostor = Impostor(answer_of("302 Found", f"Location: {thief.url}/v1/vms"))
+    run = service.cli("vm", "list", FOREWARN_SERVER=impostor.url, FOREWARN_TOKEN_FILE=f"{service.data}/admin-token")
+    assert (run.returncode, thief.url in run.stderr) == (6, True)
+    assert thief.got == []
+
+
+NO_ADDRESSES = ("http://[::1", "http://127.0.0.1:abc", "http://a b", "http://", "forewarn:8170", "http://x/?y")
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES)
+def test_an_address_that_is_none_is_refused(make_service: MakeService, url: str) -> None:
+    service = make_service(fleet=FLEET)
+    elsewhere = {"FOREWARN_SERVER": url, "FOREWARN_TOKEN_FILE": f"{service.data}/admin-token"}
+    run = service.cli("vm", "list", **elsewhere)
+    assert (run.returncode, "write it like https://" in run.stderr) == (2, True), run.stderr
+
+
+def test_an_empty_name_is_no_name(make_service: MakeService) -> None:
+    service = make_service(fleet=FLEET)
+    for words in (("vm", "show"), ("event", "show"), ("host", "show"), ("webhook", "show"), ("token", "revoke")):
+        run = service.cli(*words, "")
+        assert (run.returncode, "it is empty" in run.stderr) == (2, True), run.stderr
+    assert service.control("GET", "/v1/vms/").status == 404
+
+
+def make_certificate(
+    folder: Path, name: str, key_type: trustme.KeyType = trustme.KeyType.ECDSA
+) -> tuple[Path, Path, Path]:
     """A certificate with its chain, its key, and whom to trust for it."""
     authority = trustme.CA()
-    issued = authority.issue_cert(f"{name}.test", "127.0.0.1")
+    issued = authority.issue_cert(f"{name}.test", "127.0.0.1", key_type=key_type)
     certificate, key, root = folder / f"{name}.crt", folder / f"{name}.key", folder / f"{name}-ca.crt"
     for blob in issued.cert_chain_pems:
         blob.write_to_path(str(certificate), append=True)
@@ -259,9 +356,12 @@ def test_a_certificate_that_cannot_be_used_is_said_at_the_start(make_service: Ma
             make_service(*arguments, fleet=FLEET)
 
 
-def test_a_renewed_certificate_is_taken_and_one_that_is_not_whole_is_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("key_type", trustme.KeyType)
+def test_a_renewed_certificate_is_taken_and_one_that_is_not_whole_is_not(
+    tmp_path: Path, key_type: trustme.KeyType
+) -> None:
     certificate, key, _ = make_certificate(tmp_path, "one")
-    renewed, renewed_key, root = make_certificate(tmp_path, "two")
+    renewed, renewed_key, root = make_certificate(tmp_path, "two", key_type)
     in_use = Certificate(str(certificate), str(key))
     trusting = ssl.create_default_context(cafile=str(root))
 

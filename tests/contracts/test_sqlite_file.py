@@ -39,6 +39,7 @@ def test_it_is_in_wal_mode_and_synced_with_each_commit(database: Path) -> None:
 
 
 def test_only_its_owner_can_read_it(database: Path) -> None:
+    database.chmod(0o644)  # as an earlier release made it
     store = SqliteStore(database.parent)
     store.commit(Changes(facts={"alive_at": "x"}))
     assert {path.name: path.stat().st_mode & 0o077 for path in database.parent.glob(f"{DATABASE_NAME}*")} == {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from acceptance.feed_client import Feed
 from running import Service
 
 if TYPE_CHECKING:
@@ -169,3 +170,28 @@ def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: 
     assert [row["what"] for row in rows] == ["scheduled", "approved", "started"]
     assert {row["group"] for row in rows} == {"web"}
     assert service.answer(f"/v1/events/{foreign}")["status"] == "scheduled"
+
+
+def test_a_tenant_learns_nothing_of_hosts_and_of_others(door: Door) -> None:
+    service, tenant = door.service, door.tokens["tenant"]
+    for address in ("127.0.0.1", "127.0.0.2"):
+        service.document(source=address)
+    host = service.answer("/v1/vms/web-0")["host"]
+    asked = {"cause": "host-update", "host": host}
+    operation = service.control("POST", "/v1/operations", asked).json()["operations"][0]
+    event = operation["events"][0]["id"]
+    service.control("POST", f"/v1/operations/{operation['id']}/cancel")
+    for path in (f"/v1/events/{event}/history", "/v1/history"):
+        rows = service.control("GET", path, token=tenant).json()["history"]
+        assert {"scheduled", "cancelled"} <= {row["what"] for row in rows}
+        assert {row["host"] for row in rows} == {None}
+        assert {row["why"] for row in rows if row["what"] == "cancelled"} == {None}
+        assert {row["group"] for row in rows} == {"web"}
+    assert any(row["host"] == host for row in service.all("/v1/history"))
+    for name, value in (("host", host), ("cause", "host-update")):
+        assert service.control("GET", f"/v1/history?{name}={value}", token=tenant).status == 403
+    with Feed(service, "?after=0", token=tenant) as feed:
+        newest = service.control("GET", "/v1/history?order=newest&limit=1", token=tenant).json()["history"][0]
+        told = feed.until(newest["sequence"])
+    assert {row["host"] for row in told} == {None}
+    assert {row["group"] for row in told} == {"web"}

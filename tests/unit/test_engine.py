@@ -341,7 +341,7 @@ async def test_what_is_noted_for_later_does_not_pile_up() -> None:
         for _ in range(20):
             engine.asked.update(("web", "db-0", "auto"))
             event = await only_event(engine, "restart", "web-0")
-            await asyncio.gather(engine._hearing.write(), cancel(engine, event.id))
+            await asyncio.gather(engine.hearing.write(), cancel(engine, event.id))
             await engine.advance(timedelta(hours=23))
         silences = [entry for entry in engine._agenda._heap if entry[1] == "silence"]
         assert len(silences) == 3, "one for each group"

@@ -74,11 +74,11 @@ async def test_a_kill_loses_at_most_the_minute_since_the_last_writing(tmp_path: 
     await engine.enable("web", by="web-0")
     clock.moment += timedelta(minutes=5)
     engine.asked.add("web")
-    await engine._hearing.write()
+    await engine.hearing.write()
     due = []
     for seconds in (59, 1):
         clock.moment += timedelta(seconds=seconds)
-        due.append(engine._hearing.due)
+        due.append(engine.hearing.due)
     assert due == [False, True]
     await engine.stop()
     assert await heard_after(tmp_path, clock) == START + timedelta(minutes=5)

@@ -25,7 +25,7 @@ async def test_a_stop_that_meets_a_new_deadline_is_not_lost(tmp_path: Path, turn
     clock = SystemClock()
     engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), Terms())
     await engine.start()
-    await engine._hearing.write()
+    await engine.hearing.write()
     for _ in range(20):  # by then it waits for the next deadline
         await asyncio.sleep(0)
     engine._agenda.sooner.set()

@@ -7,7 +7,9 @@ import os
 import ssl
 import urllib.error
 import urllib.request
+from copy import copy
 from functools import cached_property
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
@@ -38,13 +40,21 @@ class Client:
     """Asks a service, elsewhere or on this machine. Errors come back as the errors they were."""
 
     def __init__(self, data: str | None, server: str | None, token_file: str | None) -> None:
+        """What was given by flags. A flag beats a variable: with a data folder no variable leads elsewhere."""
+        if data and server:
+            problem = f"--data {data} is another service: give one of them"
+            raise BadOption(name="--server", value=server, problem=problem)
+        variables = {} if data else os.environ
         self._data = data
-        self._server = server
-        self._token_file = token_file
+        self._server = server or variables.get("FOREWARN_SERVER")
+        self._token_file = token_file or variables.get("FOREWARN_TOKEN_FILE")
 
     def anew(self) -> Client:
         """The same service, looked for again: it may be at another address since it was started again."""
-        return Client(self._data, self._server, self._token_file)
+        other = copy(self)
+        other.__dict__.pop("_place", None)
+        other.__dict__.pop("_opener", None)
+        return other
 
     @cached_property
     def _place(self) -> Place:
@@ -66,13 +76,13 @@ class Client:
             # It is the very file that the service was given, whatever name and issuer stand in it.
             context.check_hostname = False
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        # A proxy from the environment must not get in between.
+        # A proxy from the environment must not get in between, and the token goes to no other place.
         return urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirects
         )
 
     def get(self, *path: str, **query: str) -> Any:
-        return json.loads(self.raw("GET", path, query))
+        return self._parsed("GET", path, query)
 
     def all(self, name: str, *path: str, **query: str) -> dict[str, list[Any]]:
         """A whole list, page by page."""
@@ -81,24 +91,36 @@ class Client:
         while True:
             page = self.get(name, *path, limit=LARGEST_PAGE, **query, **cursor)
             key = path[-1] if path else name
+            if not isinstance(page, dict) or not isinstance(page.get(key), list):
+                raise ServiceUnreachable(url=self._place.url, problem="it answers, but not as Forewarn does")
             found += page[key]
-            if page["next"] is None:
+            if page.get("next") is None:
                 return {key: found}
             cursor = {"cursor": page["next"]}
 
     def post(self, *path: str, body: dict[str, Any] | None = None) -> Any:
-        return json.loads(self.raw("POST", path, {}, json.dumps(body or {}).encode()))
+        return self._parsed("POST", path, {}, json.dumps(body or {}).encode())
 
     def put(self, *path: str, body: bytes, **query: str) -> Any:
-        return json.loads(self.raw("PUT", path, query, body))
+        return self._parsed("PUT", path, query, body)
 
     def delete(self, *path: str) -> Any:
-        return json.loads(self.raw("DELETE", path, {}))
+        return self._parsed("DELETE", path, {})
+
+    def _parsed(self, method: str, path: tuple[str, ...], query: dict[str, str], body: bytes | None = None) -> Any:
+        content = self.raw(method, path, query, body)
+        try:
+            return json.loads(content)
+        except ValueError as error:
+            raise ServiceUnreachable(url=self._place.url, problem="what it answers is not JSON") from error
 
     def raw(self, method: str, path: tuple[str, ...], query: dict[str, str], body: bytes | None = None) -> bytes:
         """The bytes of an answer."""
         with self.open(method, path, query, body) as answer:
-            return answer.read()
+            try:
+                return answer.read()
+            except (OSError, HTTPException) as error:
+                raise ServiceUnreachable(url=self._place.url, problem="it was cut off in its answer") from error
 
     def open(
         self,
@@ -110,6 +132,8 @@ class Client:
         seconds: float = TIMEOUT_SECONDS,
     ) -> HTTPResponse:
         """An answer that is still to be read."""
+        if not all(path):
+            raise BadOption(name="name or id", value="", problem="it is empty")
         url = f"{self._place.url}/v1/" + "/".join(quote(part, safe="") for part in path)
         if query:
             url += "?" + urlencode(query)
@@ -118,16 +142,30 @@ class Client:
         try:
             answer: HTTPResponse = self._opener.open(request, timeout=seconds)
         except urllib.error.HTTPError as error:
+            if 300 <= error.code < 400:
+                problem = f"it says to go to {error.headers.get('Location')}: if that is right, give it with --server"
+                raise ServiceUnreachable(url=self._place.url, problem=problem) from error
             raise _relayed(error.read()) from error
-        except OSError as error:
-            problem = str(getattr(error, "reason", error))
+        except (OSError, HTTPException) as error:
+            problem = str(getattr(error, "reason", error)) or type(error).__name__
             raise ServiceUnreachable(url=self._place.url, problem=problem) from error
         return answer
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """The library would send the token along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
+    except ValueError:
+        good = False
+    if not good or parts.query or parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
         raise BadOption(name="--server", value=url, problem="write it like https://forewarn.example.org:8170")
     return url.rstrip("/")
 

@@ -185,7 +185,7 @@ def history(event_id: str, client: Client, as_json: bool) -> None:
     Example:
       forewarn event history 4caea225
     """
-    answer = client.get("events", event_id, "history")
+    answer = client.all("events", event_id, "history")
     if as_json:
         print_json(answer)
         return

@@ -40,13 +40,11 @@ def service_command(function: Callable[..., None]) -> Callable[..., None]:
     server_option = click.option(
         "--server",
         metavar="URL",
-        envvar="FOREWARN_SERVER",
         help="A service elsewhere, by its control address.  [env: FOREWARN_SERVER]",
     )
     token_option = click.option(
         "--token-file",
         metavar="FILE",
-        envvar="FOREWARN_TOKEN_FILE",
         help="The file with the token to use.  [env: FOREWARN_TOKEN_FILE]",
     )
     return data_option(server_option(token_option(json_option(with_client))))

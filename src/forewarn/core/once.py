@@ -21,7 +21,7 @@ class Kept(NamedTuple):
     """The answer to a request with a key. In memory without its body, which the store has."""
 
     key: str
-    """Whose key, and which: two callers may choose the same."""
+    """Whose key (by the hash of the token), and which: two callers may choose the same."""
     fingerprint: str
     """Of the request, so that a key is not taken for another's."""
     at: datetime

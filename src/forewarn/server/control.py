@@ -188,4 +188,6 @@ class Control:
 
 def control_app(engine: Engine, control: Control) -> ASGIApp:
     """The application: token first, then the routes; every error as a problem (RFC 9457)."""
-    return Gate(engine, Starlette(routes=routes(control.endpoints), exception_handlers=HANDLERS))
+    app = Starlette(routes=routes(control.endpoints), exception_handlers=HANDLERS)
+    app.router.redirect_slashes = False  # by the Host header, wherever that points
+    return Gate(engine, app)

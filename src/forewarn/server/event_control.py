@@ -13,7 +13,8 @@ from forewarn.ports import HistoryFilter
 from forewarn.server.bodies import A_MOMENT, read_fields
 from forewarn.server.endpoints import Endpoint, caller
 from forewarn.server.finding import hint, only
-from forewarn.server.operation_control import DRY_RUN, HISTORY, explanation
+from forewarn.server.history_control import HISTORY, history_page
+from forewarn.server.operation_control import DRY_RUN, explanation
 from forewarn.server.paging import ALL, PAGING, page, rows_page
 from forewarn.server.queries import Query
 from forewarn.wire import control as shapes
@@ -54,7 +55,15 @@ class EventControl:
                 query=(of_group, ALL, *PAGING),
             ),
             Endpoint("GET", path, self.event, "See an event.", one, tenant=True),
-            Endpoint("GET", f"{path}/history", self.history, "See what happened to an event.", HISTORY, tenant=True),
+            Endpoint(
+                "GET",
+                f"{path}/history",
+                self.history,
+                "See what happened to an event.",
+                HISTORY,
+                tenant=True,
+                query=PAGING,
+            ),
             Endpoint("GET", f"{path}/explain", self.explain, "See why an event waits.", ref("EventExplanation")),
             Endpoint(
                 "POST",
@@ -84,10 +93,9 @@ class EventControl:
 
     async def history(self, request: HttpRequest) -> Response:
         event = await self._find(request)
-        entries = await self._engine.archive.history(HistoryFilter(event=event.id, operation=event.operation))
-        if own := caller(request).group:  # what is about the operation as a whole names VMs of others
-            entries = [entry for entry in entries if entry.group == own]
-        return JSONResponse({"history": [shapes.entry_shape(entry) for entry in entries]})
+        own = caller(request).group  # what is about the operation as a whole names VMs of others
+        sought = HistoryFilter(event=event.id, operation=event.operation, groups=(own,) if own else ())
+        return await history_page(self._engine, request, sought)
 
     async def explain(self, request: HttpRequest) -> Response:
         event = await self._find(request)

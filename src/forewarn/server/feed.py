@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.errors import HistoryGone, NotYetHistory, Stopping, StoreFailed, TooManyReaders
 from forewarn.ports import HistoryFilter
+from forewarn.wire.control import as_tenants_see
 from forewarn.wire.feed import opening, render, sign_of_life
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Feed:
         kinds: frozenset[str],
         after: int | None,
         let_in: Callable[[], bool] = lambda: True,
+        *,
+        tenant: bool = False,
     ) -> Reader:
         """Somebody who follows: only these groups and kinds, or all; after that row, or None: from now on.
 
@@ -60,7 +63,7 @@ class Feed:
         if len(self.readers) >= MOST_READERS:
             raise TooManyReaders(most=MOST_READERS)
         position = await self._position(after)
-        return Reader(self, groups, kinds, position, let_in)
+        return Reader(self, groups, kinds, position, let_in, tenant=tenant)
 
     async def _position(self, after: int | None) -> int:
         newest = self.archive.newest
@@ -79,11 +82,11 @@ class Feed:
         for reader in self.readers:
             reader.end()
 
-    def parts(self, entries: Iterable[Entry]) -> Iterator[bytes]:
+    def parts(self, entries: Iterable[Entry], *, tenant: bool) -> Iterator[bytes]:
         """Rows as bytes, a bounded number of them at a time."""
         part = bytearray()
         for entry in entries:
-            part += self._bytes_of(entry)
+            part += render(as_tenants_see(entry)) if tenant else self._bytes_of(entry)
             if len(part) >= PART_BYTES:
                 yield bytes(part)
                 part.clear()
@@ -113,9 +116,17 @@ class Reader:
     """How far somebody has been told."""
 
     def __init__(
-        self, feed: Feed, groups: frozenset[str], kinds: frozenset[str], position: int, let_in: Callable[[], bool]
+        self,
+        feed: Feed,
+        groups: frozenset[str],
+        kinds: frozenset[str],
+        position: int,
+        let_in: Callable[[], bool],
+        *,
+        tenant: bool,
     ) -> None:
         self._feed = feed
+        self._tenant = tenant
         self._groups = groups
         self._kinds = kinds
         self._position = position
@@ -134,7 +145,7 @@ class Reader:
             # The stop may have come before this was one of the readers.
             while not (self._ended or self._feed.stopping) and self._let_in():
                 if self._position < self._feed.archive.newest:
-                    for part in self._feed.parts(await self._next_page()):
+                    for part in self._feed.parts(await self._next_page(), tenant=self._tenant):
                         yield part
                 elif not await self._wait():
                     yield sign_of_life(self._position)

@@ -62,7 +62,9 @@ class FeedControl:
             """Whether the token is still good: it may be revoked, or expire, while this goes on."""
             return self._engine.draft().token(token.name) == token and token.valid_at(self._engine.clock.now())
 
-        return Following(await self._feed.reader(frozenset(groups), frozenset(kinds_asked(request)), after, let_in))
+        kinds = frozenset(kinds_asked(request))
+        reader = await self._feed.reader(frozenset(groups), kinds, after, let_in, tenant=bool(token.group))
+        return Following(reader)
 
     def _refuse_unknown(self, group: str) -> None:
         fleet = self._engine.fleet

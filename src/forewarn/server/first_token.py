@@ -28,7 +28,9 @@ async def leave_admin_token(engine: Engine, left: str, leave: Callable[[str], No
     known = {token.name: token for token in engine.draft().all_tokens()}
     if any(token.hash == hash_of(left) for token in known.values()):
         return
-    if FIRST not in known and any(token.role is Role.ADMIN for token in known.values()):
+    first = known.get(FIRST)
+    revoked = first is None or first.role is not Role.ADMIN  # the name may have been given to another
+    if revoked and any(token.role is Role.ADMIN for token in known.values()):
         return
     secret = new_secret()
     # Left first: if all ends here, the next start finds a token there that opens nothing, and makes another.

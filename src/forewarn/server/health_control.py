@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from starlette.responses import JSONResponse, Response
 
 from forewarn import __version__
+from forewarn.errors import StoreFailed
 from forewarn.server.endpoints import Endpoint
 from forewarn.server.metrics import CONTENT_TYPE
 from forewarn.wire.schema import TEXT, ref
@@ -41,6 +43,9 @@ class HealthControl:
 
     async def ready(self, _: Request) -> Response:
         problems = []
+        if self._engine.vitals.problem:  # perhaps nobody has tried since
+            with suppress(StoreFailed):
+                await self._engine.hearing.write()
         if self._engine.vitals.problem:
             problems.append(self._engine.vitals.problem)
         late = self._engine.vitals.late_seconds()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from forewarn.core.causes import CAUSES
 from forewarn.core.kinds import EVENT_TYPES
 from forewarn.core.periods import A_PAST_MOMENT, A_SPAN, Span, parse_past_moment, parse_span
-from forewarn.errors import BadParameter, Unknown, nearest
+from forewarn.errors import BadParameter, NotForRole, Unknown, nearest
 from forewarn.ports import HistoryFilter
 from forewarn.server.endpoints import Endpoint, caller
 from forewarn.server.paging import PAGING, page, wanted
 from forewarn.server.queries import Query
-from forewarn.wire.control import entry_shape
+from forewarn.wire.control import as_tenants_see, entry_shape
 from forewarn.wire.feed import KINDS
 from forewarn.wire.schema import NAME, Field, choice, list_of
 from forewarn.wire.shapes_schema import page_schema
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 OF_GROUPS = Field("group", list_of(NAME), "Only rows about this group. May be given several times.")
 OF_KINDS = Field("kind", list_of(choice(*KINDS)), "Only what is of this kind. May be given several times.")
+HISTORY = page_schema("history", "Entry")
 NEWEST_FIRST = "newest"
 ORDERS = ("oldest", NEWEST_FIRST)
 ASKED = (
@@ -53,14 +54,16 @@ class HistoryControl:
         self._engine = engine
 
     def endpoints(self) -> list[Endpoint]:
-        schema = page_schema("history", "Entry")
-        return [
-            Endpoint("GET", "/v1/history", self.history, "See what has happened.", schema, tenant=True, query=ASKED)
-        ]
+        what = "See what has happened."
+        return [Endpoint("GET", "/v1/history", self.history, what, HISTORY, tenant=True, query=ASKED)]
 
     async def history(self, request: HttpRequest) -> Response:
-        asked = wanted(request)
         newest = _one_of(request, "order", ORDERS) == NEWEST_FIRST
+        tenant = caller(request)
+        for name in ("host", "cause"):
+            if tenant.group and name in request.query_params:
+                what = f"History by {name}"
+                raise NotForRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
         sought = HistoryFilter(
             groups=groups_seen(request),
             vm=_given(request, "vm"),
@@ -69,16 +72,10 @@ class HistoryControl:
             cause=_one_of(request, "cause", CAUSES),
             by=_given(request, "by"),
             what=kinds_asked(request),
-            after=0 if newest else asked.after_number,
-            before=asked.after_number if newest else 0,
             newest=newest,
-            # One more than asked for says whether there is another page.
-            limit=asked.limit + 1,
         )
         since, until = self._span(request)
-        found = await self._engine.archive.history(sought._replace(since=since, until=until))
-        part = found[: asked.limit]
-        return page("history", map(entry_shape, part), part[-1].sequence if len(found) > asked.limit else None)
+        return await history_page(self._engine, request, sought._replace(since=since, until=until))
 
     def _span(self, request: HttpRequest) -> tuple[datetime | None, datetime | None]:
         since, until = self._moment(request, "since"), self._moment(request, "until")
@@ -94,6 +91,19 @@ class HistoryControl:
         except ValueError:
             problem = f"{text!r} is no moment of the past: write {A_PAST_MOMENT}"
             raise BadParameter(parameter=name, problem=problem, valid=A_PAST_MOMENT) from None
+
+
+async def history_page(engine: Engine, request: HttpRequest, sought: HistoryFilter) -> Response:
+    """A page of what is sought, as the caller may see it."""
+    asked, own = wanted(request), caller(request).group
+    sought = sought._replace(limit=asked.limit + 1)  # one more says whether there is another page
+    place = asked.after_number
+    found = await engine.archive.history(
+        sought._replace(before=place) if sought.newest else sought._replace(after=place)
+    )
+    part = found[: asked.limit]
+    shown = map(as_tenants_see, part) if own else part
+    return page("history", map(entry_shape, shown), part[-1].sequence if len(found) > asked.limit else None)
 
 
 def _during(text: str) -> Span | None:

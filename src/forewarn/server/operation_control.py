@@ -19,10 +19,11 @@ from forewarn.ports import HistoryFilter
 from forewarn.server.bodies import read_fields
 from forewarn.server.endpoints import Endpoint, caller
 from forewarn.server.finding import hint, only
+from forewarn.server.history_control import HISTORY, history_page
 from forewarn.server.paging import ALL, PAGING, page, rows_page
 from forewarn.server.repeats import make_once
 from forewarn.wire import control as shapes
-from forewarn.wire.schema import FLAG, LENGTH, MOMENT_OR_LENGTH, TEXT, Field, choice, list_of, record, ref
+from forewarn.wire.schema import FLAG, LENGTH, MOMENT_OR_LENGTH, TEXT, Field, choice, list_of, ref
 from forewarn.wire.shapes_schema import page_schema
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ ASKED = (
     Field("overrides", list_of(choice(*OVERRIDES)), "What is insisted on."),
     DRY_RUN,
 )
-HISTORY = record({"history": list_of(ref("Entry"))})
 
 
 class OperationControl:
@@ -87,7 +87,9 @@ class OperationControl:
             Endpoint(
                 "GET", f"{path}/explain", self.explain, "See why an operation waits, or waited.", ref("Explanation")
             ),
-            Endpoint("GET", f"{path}/history", self.history, "See what happened to an operation.", HISTORY),
+            Endpoint(
+                "GET", f"{path}/history", self.history, "See what happened to an operation.", HISTORY, query=PAGING
+            ),
             Endpoint("POST", f"{path}/done", self.done, "Say that the work is done.", one, operator, body=()),
             Endpoint("POST", f"{path}/failed", self.failed, "Say that the work failed.", one, operator, body=(why,)),
             Endpoint(
@@ -138,8 +140,7 @@ class OperationControl:
 
     async def history(self, request: HttpRequest) -> Response:
         operation = await self._find(request)
-        entries = await self._engine.archive.history(HistoryFilter(operation=operation.id))
-        return JSONResponse({"history": [shapes.entry_shape(entry) for entry in entries]})
+        return await history_page(self._engine, request, HistoryFilter(operation=operation.id))
 
     async def done(self, request: HttpRequest) -> Response:
         await read_fields(request)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from forewarn.core.once import once
-from forewarn.errors import BadParameter
+from forewarn.errors import BadParameter, KeyReused
 from forewarn.server.endpoints import caller
 from forewarn.wire.answer import JSON
 
@@ -48,10 +48,12 @@ async def make_once(
 
     content = json.dumps(fields.values, sort_keys=True)
     fingerprint = sha256(f"{request.method} {request.url.path} {content}".encode()).hexdigest()
-    kept = await engine.order(once, f"{caller(request).name} {key}", fingerprint, decide_and_keep)
+    kept = await engine.order(once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
     if made:
         return _answer(kept.status, json.dumps(made, ensure_ascii=False))
-    whole = kept if kept.body else await engine.archive.kept_answer(kept.key) or kept
+    whole = kept if kept.body else await engine.archive.kept_answer(kept.key)
+    if whole is None:  # its day is over at this very moment
+        raise KeyReused(key=key)
     return _answer(whole.status, whole.body, {"idempotency-replayed": "true"})
 
 
@@ -60,10 +62,11 @@ def _answer(status: int, body: str, headers: dict[str, str] | None = None) -> Re
 
 
 def _key(request: Request) -> str | None:
-    key = request.headers.get(HEADER)
-    if key is None:
+    keys = request.headers.getlist(HEADER)
+    if not keys:
         return None
-    if not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
-        valid = f"1 to {LONGEST_KEY} printable ASCII characters"
+    key = keys[0]
+    if len(keys) > 1 or not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
+        valid = f"one, of 1 to {LONGEST_KEY} printable ASCII characters"
         raise BadParameter(parameter="Idempotency-Key", problem=f"must be {valid}", valid=valid)
     return key

@@ -19,10 +19,10 @@ from forewarn.ports import HistoryFilter
 from forewarn.server.bodies import LARGEST_NUMBER, Fields, read_fields
 from forewarn.server.endpoints import Endpoint, caller
 from forewarn.server.finding import hint, only
-from forewarn.server.operation_control import DRY_RUN, HISTORY
+from forewarn.server.history_control import HISTORY, history_page
+from forewarn.server.operation_control import DRY_RUN
 from forewarn.server.paging import ALL, PAGING, page, rows_page
 from forewarn.server.repeats import make_once
-from forewarn.wire import control as shapes
 from forewarn.wire.rollouts import plan_shape, rollout_shape
 from forewarn.wire.schema import LENGTH, MOMENT_OR_LENGTH, NAME, Field, choice, list_of, ref, whole
 from forewarn.wire.shapes_schema import page_schema
@@ -84,7 +84,7 @@ class RolloutControl:
             ),
             Endpoint("GET", path, self.rollout, "See a rollout, and how far it has come.", one),
             Endpoint("GET", f"{path}/plan", self.plan, "See what is still to come of a rollout.", ref("Plan")),
-            Endpoint("GET", f"{path}/history", self.history, "See what happened to a rollout.", HISTORY),
+            Endpoint("GET", f"{path}/history", self.history, "See what happened to a rollout.", HISTORY, query=PAGING),
             Endpoint("POST", f"{path}/pause", self.pause, "Pause a rollout.", one, operator, body=dry),
             Endpoint("POST", f"{path}/resume", self.resume, "Resume a rollout.", one, operator, body=dry),
             Endpoint("POST", f"{path}/cancel", self.cancel, "End a rollout.", one, operator, body=dry),
@@ -142,8 +142,7 @@ class RolloutControl:
 
     async def history(self, request: Request) -> Response:
         rollout = await self._find(request)
-        entries = await self._engine.archive.history(HistoryFilter(operation=rollout.id))
-        return JSONResponse({"history": [shapes.entry_shape(entry) for entry in entries]})
+        return await history_page(self._engine, request, HistoryFilter(operation=rollout.id))
 
     async def pause(self, request: Request) -> Response:
         return await self._turn(request, rollout_walk.pause, "paused")

@@ -21,10 +21,9 @@ class Certificate:
         self.path = certificate
         self._key = key
         self._files = [Path(certificate), *([Path(key)] if key else [])]
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._seen = self._changes()
-        self._load()
+        self.context = self._in_use = self._loaded()
+        self.context.sni_callback = self._choose
 
     async def keep(self) -> None:
         """Look again and again whether the files are others."""
@@ -38,9 +37,8 @@ class Certificate:
             seen = self._changes()
             if seen == self._seen:
                 return
-            # Tried apart first: a certificate whose key is still to be written must not spoil what works.
-            Certificate(self.path, self._key)
-            self._load()
+            # A context of its own: one that had another key would keep it beside the new one.
+            self._in_use = self._loaded()
         except BadCertificate as error:
             logger.warning("The certificate stays as it is: %s", error)
         else:
@@ -53,10 +51,17 @@ class Certificate:
         except OSError as error:
             raise BadCertificate(path=error.filename, problem=error.strerror) from error
 
-    def _load(self) -> None:
+    def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
+        """Called with each handshake, whether or not it names a server."""
+        connection.context = self._in_use
+
+    def _loaded(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             # Without a password to ask for: a service has nobody to answer.
-            self.context.load_cert_chain(self.path, self._key or None, password="")
+            context.load_cert_chain(self.path, self._key or None, password="")
         except (OSError, ValueError) as error:
             problem = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
             raise BadCertificate(path=" and ".join(map(str, self._files)), problem=problem) from error
+        return context

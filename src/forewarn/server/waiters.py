@@ -44,6 +44,10 @@ class Waiters:
         self._waking = False
         engine.subscribe(self._on_published)
 
+    def groups(self) -> list[str]:
+        """Whose polls are held."""
+        return list(self._of_group)
+
     def join(self, group: str, waiter: Waiter) -> None:
         """Wait until something of the group has changed, or the fleet has: then `wake` is called, once."""
         self._of_group.setdefault(group, {})[waiter] = None

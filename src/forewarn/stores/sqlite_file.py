@@ -114,6 +114,8 @@ def _open(path: Path) -> sqlite3.Connection:
         if verdict != "ok":
             raise StoreDamaged(path=path, problem=verdict)
         _migrate(database, path)
+        for file in path.parent.glob(f"{path.name}*"):
+            file.chmod(0o600)  # what an earlier release made may be for others to read
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         # Moving the log into the file takes two syncs: do it after 16 MB instead of 4.

@@ -164,6 +164,15 @@ def entry_shape(entry: Entry) -> dict[str, Any]:
     }
 
 
+_REASONS_FOR_TENANTS = frozenset(("scheduled", "approved", "started", "enabled", "disabled", "policy changed"))
+"""Rows whose reason names nobody else. Others may say which host is well again, or whose VM did not come back."""
+
+
+def as_tenants_see(entry: Entry) -> Entry:
+    """The row without what is not a tenant's to know: hosts, and what happened to others."""
+    return entry._replace(host="", why=entry.why if entry.what in _REASONS_FOR_TENANTS else "")
+
+
 def group_shape(group: Group, members: int) -> dict[str, Any]:
     """A declared group."""
     return {
