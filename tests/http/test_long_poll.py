@@ -185,15 +185,19 @@ def test_its_time_is_real_whatever_the_clock_says(make: Callable[..., Service], 
 
 
 @LANES
-def test_a_group_that_falls_silent_while_it_waits_is_enabled_again(make: Callable[..., Service], lane: str) -> None:
+def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., Service], lane: str) -> None:
     service = make(lane)
     tag = tag_of(service)
     with Line(service) as line:
         hold(service, line, patient(tag))
         service.advance("25h")
-        reply = line.answer()
-        assert (statuses(reply), reply.header("etag")) == ([], tag_of(service))
-        assert reply.header("etag") != tag
+        see_it_held(service, line)
+        assert service.answer("/v1/vms/first")["listening"]
+        service.restart_vm("first")
+        assert statuses(line.answer()) == ["Scheduled"]
+    assert service.answer("/v1/history?kind=disabled")["history"] == []
+    service.advance("25h")
+    assert not service.answer("/v1/vms/first")["listening"], "nobody waits any more"
 
 
 @LANES

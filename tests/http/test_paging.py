@@ -68,6 +68,21 @@ def test_pages_of_any_size_are_the_whole_list_in_its_order(service: Service, nam
         assert keys == sorted(keys)
 
 
+@pytest.mark.parametrize("noun", ["events", "operations", "rollouts"])
+def test_the_history_of_one_thing_comes_in_pages_too(service: Service, noun: str) -> None:
+    thing = service.answer(f"/v1/{noun}?all=true&limit=1")[noun][0]["id"]
+    whole = service.answer(f"/v1/{noun}/{thing}/history")
+    assert (len(whole["history"]) > 0, whole["next"]) == (True, None)
+    found, cursor = [], ""
+    while True:
+        page = service.answer(f"/v1/{noun}/{thing}/history?limit=1{cursor}")
+        found += page["history"]
+        if page["next"] is None:
+            break
+        cursor = f"&cursor={page['next']}"
+    assert found == whole["history"]
+
+
 def test_without_a_limit_a_page_has_at_most_a_hundred(service: Service) -> None:
     assert len(service.answer("/v1/vms")["vms"]) == len(VMS)
     assert service.answer("/v1/vms?limit=1000")["next"] is None
