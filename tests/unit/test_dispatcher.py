@@ -342,6 +342,31 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
     database.close()
 
 
+async def test_one_that_has_written_nothing_yet_is_not_told_after_its_removal_either(receiver: Receiver) -> None:
+    async with running() as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url("/old")), "ops")
+        channel = dispatcher._channels["hook"]
+        await engine.order(remove_webhook, "hook", "ops")
+        assert dispatcher._channels == {}
+        await asyncio.wait([channel._task])
+        await engine.order(add_webhook, hook(receiver.url("/new")), "ops")
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+    assert [(got.path, got.group) for got in receiver.got] == [("/new", "web")]
+
+
+async def test_a_channel_ends_by_itself_when_its_webhook_is_gone(receiver: Receiver) -> None:
+    """Also when nobody drops it."""
+    async with running() as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        channel = dispatcher._channels.pop("hook")  # it is not found when the removal is followed
+        await engine.order(remove_webhook, "hook", "ops")
+        channel.stir()
+        async with asyncio.timeout(60):
+            await asyncio.wait([channel._task])
+        assert channel._attempts == set()
+
+
 async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(500)
     async with running() as (engine, _):

@@ -40,6 +40,10 @@ async def row_of(engine: Engine, sequence: int) -> Entry | None:
     return found[0] if found else None
 
 
+class _Gone(Exception):  # noqa: N818 - no error: the webhook was removed
+    """There is nobody to tell any more."""
+
+
 class Channel:
     """Has one webhook told, until it is stopped."""
 
@@ -94,6 +98,10 @@ class Channel:
                 seconds = self._seconds_to_next()
             except Stopping:
                 return
+            except _Gone:  # whoever follows the commits drops this too; it does not go on until then
+                for task in self._attempts:
+                    task.cancel()
+                return
             except Exception as error:  # whatever it is, the webhook must go on
                 expected = isinstance(error, StoreFailed)
                 said = (self._webhook.name, error)
@@ -101,7 +109,7 @@ class Channel:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._stirred.wait()
-        with suppress(StoreFailed, Stopping):
+        with suppress(StoreFailed, Stopping, _Gone):
             await self._write(whole=True)
 
     async def _read_page(self) -> bool:
@@ -175,7 +183,7 @@ class Channel:
         self.writing = settlement.after
         while True:
             try:
-                await self._engine.order(settle, *settlement[:3])
+                known = await self._engine.order(settle, *settlement[:3])
             except StoreFailed as error:
                 if self._closing:
                     raise
@@ -185,5 +193,6 @@ class Channel:
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
             else:
                 break
-        # If it was removed meanwhile nothing was written, and this is dropped before it goes on.
+        if not known:
+            raise _Gone
         self.backlog.written(settlement)

@@ -102,7 +102,8 @@ class Dispatcher:
             return
         for name, webhook in changes.webhooks.items():
             channel = self._channels.get(name)
-            if channel is not None and channel.writing is webhook:
+            # A removal is never its own: a channel that has written nothing yet is `writing` None as well.
+            if webhook is not None and channel is not None and channel.writing is webhook:
                 continue
             if channel is not None:
                 channel.drop()
