@@ -220,6 +220,25 @@ def test_what_was_given_up_is_tried_once_more_when_asked_for() -> None:
     assert backlog.next_due() is None
 
 
+def test_what_is_delivered_is_not_tried_again_because_the_disk_does_not_know_yet() -> None:
+    disk = Disk()
+    backlog = disk.load()
+    backlog.take(rows("a"), 0)
+    (attempt,) = begin_all(backlog)
+    backlog.failed(attempt, "no", 0, luck=0)
+    disk.write(backlog)
+    asked_for = list(disk.undelivered.values())
+    (attempt,) = begin_all(backlog, 1)
+    backlog.revive(asked_for, 1)  # while it is under way
+    backlog.delivered(attempt, 1)
+    backlog.revive(asked_for, 1)
+    settlement = backlog.settlement()
+    assert settlement is not None
+    backlog.revive(asked_for, 1)
+    backlog.written(settlement)
+    assert backlog.next_due() is None
+
+
 def test_a_receiver_that_is_away_costs_a_bounded_amount_of_memory_and_disk() -> None:
     disk = Disk(pace=Pace(1.0, 80))
     backlog = disk.load()

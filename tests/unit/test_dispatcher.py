@@ -17,7 +17,7 @@ from forewarn.core.backlog import Pace
 from forewarn.core.fleet_orders import Policy, set_policy
 from forewarn.core.targets import parse_targets
 from forewarn.core.terms import Terms
-from forewarn.core.webhooks import MOST_WEBHOOKS, Undelivered, Webhook, add_webhook, remove_webhook, settle
+from forewarn.core.webhooks import MOST_WEBHOOKS, Undelivered, Webhook, add_webhook, remove_webhook, retry, settle
 from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
 from forewarn.ports import HistoryFilter
 from forewarn.server.webhooks.dispatcher import Dispatcher
@@ -305,6 +305,89 @@ async def test_a_retry_waits_for_no_pause(receiver: Receiver) -> None:
         await dispatcher.retry("hook")
         await until_settled(engine)
         assert [got.id for got in receiver.got] == [str(added.position + 1)] * 2
+
+
+async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.answer = lambda _: Reply(500)
+    async with running(pace=Pace(3600, 80)) as (engine, dispatcher):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: bool(undelivered(engine)))
+        receiver.answer = lambda _: Reply()
+        decided, order = asyncio.Event(), engine.order
+
+        async def order_and_dawdle(what: Any, *arguments: Any) -> Any:
+            outcome = await order(what, *arguments)
+            decided.set()
+            await until_settled(engine)
+            return outcome
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "order", order_and_dawdle)
+            slow = asyncio.create_task(dispatcher.retry("hook"))
+            await decided.wait()
+        await dispatcher.retry("hook")
+        await slow
+        await ask(engine, "restart", "web-0")
+        await until_settled(engine)
+        expected = await history(engine, added.position)
+    check_order(receiver.taken, expected)
+
+
+async def test_a_retry_holds_even_if_whoever_asked_has_gone_away(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(400)
+    async with running(pace=Pace(3600, 1)) as (engine, _):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: any(row.given_up for row in undelivered(engine).values()))
+        receiver.answer = lambda _: Reply()
+        await engine.order(retry, "hook")
+        await until_settled(engine)
+    assert [got.group for got in receiver.taken] == ["web"]
+
+
+async def test_what_is_given_up_and_asked_for_again_in_one_commit_is_tried_once_more(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.answer = lambda _: Reply(400)
+    async with running(pace=Pace(3600, 1)) as (engine, _):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        order, retries = engine.order, list[asyncio.Task[Any]]()
+
+        async def order_and_retry(what: Any, *arguments: Any) -> Any:
+            if what is settle and not retries:
+                receiver.answer = lambda _: Reply()
+                outcome = asyncio.create_task(order(what, *arguments))
+                retries.append(asyncio.create_task(order(retry, "hook")))
+                return await outcome
+            return await order(what, *arguments)
+
+        monkeypatch.setattr(engine, "order", order_and_retry)
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+        assert len((await retries[0]).rows) == 1
+    assert [got.headers["forewarn-attempt"] for got in receiver.got] == ["1", "2"]
+
+
+async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_nothing_old(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(400)
+    async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url("/old")), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: any(row.given_up for row in undelivered(engine).values()))
+        receiver.answer = lambda _: Reply()
+        _, _, added = await asyncio.gather(
+            dispatcher.retry("hook"),
+            engine.order(remove_webhook, "hook", "ops"),
+            engine.order(add_webhook, hook(receiver.url("/new")), "ops"),
+        )
+        await ask(engine, "restart", "web-0")
+        expected = await history(engine, added.position)
+        await until_settled(engine)
+    check_order(receiver.taken, expected)
+    assert {got.path for got in receiver.taken} == {"/new"}
 
 
 async def test_the_receivers_return_is_noticed_by_what_happens_next(receiver: Receiver) -> None:

@@ -82,6 +82,8 @@ class Backlog:
         self._finished: dict[str, float] = {}
         """Of those, the ones with an outcome; and when the next attempt may be."""
         self._unwritten: dict[int, Undelivered | None] = {}
+        self._being_written: dict[int, Undelivered | None] = {}
+        """Of the settlement that is under way."""
         self._stuck: set[str] = set()
         """Groups whose first row has failed."""
         self._hopeful: set[str] = set()
@@ -112,10 +114,13 @@ class Backlog:
                 self._plan(entry.group, now)
 
     def revive(self, rows: Iterable[Undelivered], now: float) -> None:
-        """Undelivered rows that are to be tried: all at a start, those given up when asked for."""
+        """Undelivered rows, as they are on disk: what is not given up is to be tried, unless it is known here.
+
+        All at a start; later what was given up and is asked for again.
+        """
         found: dict[str, list[int]] = {}
         for row in rows:
-            if not row.given_up and row.sequence not in self._waiting:
+            if not row.given_up and not self._knows(row.sequence):
                 self._waiting[row.sequence] = row
                 found.setdefault(row.group, []).append(row.sequence)
         for group, sequences in found.items():
@@ -217,12 +222,14 @@ class Backlog:
         self._ahead = {sequence for sequence in self._ahead if sequence > position}
         after = self.webhook._replace(position=position, ahead=tuple(sorted(self._ahead)))
         found = Settlement(self.webhook, after, self._unwritten, self._finished)
+        self._being_written = self._unwritten
         self._unwritten, self._finished = {}, {}
         return found
 
     def written(self, settlement: Settlement) -> None:
         """It is on disk."""
         self.webhook = settlement.after
+        self._being_written = {}
         for group, next_at in settlement.groups.items():
             del self._busy[group]
             if self._queues[group]:
@@ -231,6 +238,14 @@ class Backlog:
                 del self._queues[group]
 
     # --- Inside ---------------------------------------------------------------------------------------
+
+    def _knows(self, sequence: int) -> bool:
+        """Whether the disk says nothing new of an undelivered row: it waits, or its outcome is about to be written."""
+        if sequence in self._waiting or sequence in self._unwritten:
+            return True
+        # What is given up in this very write is asked for again if the disk has it as not given up after that.
+        outcome = self._being_written.get(sequence)
+        return sequence in self._being_written and (outcome is None or not outcome.given_up)
 
     def _put_off(self, sequence: int, group: str) -> None:
         """It waits behind a row that has failed."""

@@ -124,12 +124,19 @@ def settle(
     return True
 
 
-def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | None = None) -> list[Undelivered]:
+class Retried(NamedTuple):
+    """What is to be tried now, and of which webhook: there may soon be another of its name."""
+
+    webhook: Webhook
+    rows: list[Undelivered]
+
+
+def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | None = None) -> Retried:
     """What was given up gets one more attempt each, or one of them. Returns all that is to be tried now.
 
     One, not a new series: a row that is never taken would hold up its group for days again.
     """
-    find_webhook(draft, name)
+    webhook = find_webhook(draft, name)
     rows = draft.undelivered(name)
     if sequence is not None:
         if sequence not in rows:
@@ -138,4 +145,4 @@ def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | 
         rows = {sequence: rows[sequence]}
     wanted = {number: row._replace(given_up=False) for number, row in rows.items()}
     draft.changes.undelivered.update(((name, number), row) for number, row in wanted.items() if row != rows[number])
-    return [wanted[number] for number in sorted(wanted)]
+    return Retried(webhook, [wanted[number] for number in sorted(wanted)])

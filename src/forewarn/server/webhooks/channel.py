@@ -40,7 +40,7 @@ async def row_of(engine: Engine, sequence: int) -> Entry | None:
     return found[0] if found else None
 
 
-class _Gone(Exception):  # noqa: N818 - no error: the webhook was removed
+class _Gone(Exception):
     """There is nobody to tell any more."""
 
 
@@ -67,6 +67,10 @@ class Channel:
     def stir(self) -> None:
         """There may be something to do."""
         self._stirred.set()
+
+    def is_of(self, webhook: Webhook) -> bool:
+        """Whether this tells that very webhook, not a later one of its name: those begin beyond all it has come to."""
+        return webhook.position >= self._webhook.position
 
     def drop(self) -> None:
         """The webhook is no more: what is under way does not matter."""
