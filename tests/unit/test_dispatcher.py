@@ -20,6 +20,7 @@ from forewarn.core.terms import Terms
 from forewarn.core.webhooks import MOST_WEBHOOKS, Undelivered, Webhook, add_webhook, remove_webhook, retry, settle
 from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
 from forewarn.ports import HistoryFilter
+from forewarn.server.webhooks.channel import row_of
 from forewarn.server.webhooks.dispatcher import Dispatcher
 from forewarn.server.webhooks.outbound import Outbound
 from forewarn.stores.sqlite_file import DATABASE_NAME
@@ -535,6 +536,57 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
     async with running(tmp_path, terms=week) as (engine, _):
         assert undelivered(engine) == {}
         await until_settled(engine)
+
+
+async def test_a_row_that_cannot_be_read_is_given_up_like_any_other_and_its_group_goes_on(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(pace=Pace(0.01, 2)) as (engine, _):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        bad = added.position + 1
+
+        async def read_badly(engine: Engine, sequence: int) -> Any:
+            if sequence == bad:
+                raise ValueError("no row of history")
+            return await row_of(engine, sequence)
+
+        monkeypatch.setattr("forewarn.server.webhooks.channel.row_of", read_badly)
+        await engine.enable("web", by="test")
+        await ask(engine, "restart", "web-0")
+        expected = await history(engine, added.position)
+        await until_taken(receiver, expected.keys() - {str(bad)})
+        await until(engine, lambda: list(undelivered(engine)) == [bad])
+        assert undelivered(engine)[bad][3:] == (2, "ValueError: no row of history", True)
+
+
+async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forewarn.server.webhooks.channel.LOOK_AGAIN_SECONDS", 0.0)
+    async with running() as (engine, _):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        order, failures = engine.order, [ValueError("who knows")]
+
+        async def order_badly(what: Any, *arguments: Any) -> Any:
+            if what is settle and failures:
+                raise failures.pop()
+            return await order(what, *arguments)
+
+        monkeypatch.setattr(engine, "order", order_badly)
+        await engine.enable("web", by="test")
+        await ask(engine, "restart", "web-0")
+        await until_settled(engine)
+        assert failures == []
+
+
+async def test_a_webhook_that_is_added_again_is_counted_anew(receiver: Receiver) -> None:
+    async with running() as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+        assert dispatcher.attempts == {("hook", "delivered"): 1}
+        await engine.order(remove_webhook, "hook", "ops")
+        assert dispatcher.attempts == {}
 
 
 async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:

@@ -12,6 +12,7 @@ from forewarn.clock import real_seconds, unix_seconds
 from forewarn.core.webhooks import settle
 from forewarn.errors import Stopping, StoreFailed
 from forewarn.ports import HistoryFilter
+from forewarn.server.webhooks.outbound import LONGEST_PROBLEM, Outcome
 from forewarn.wire.cloud_event import cloud_event, signed_headers
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from forewarn.core.ledger import Entry
     from forewarn.core.webhooks import Webhook
     from forewarn.engine import Engine
-    from forewarn.server.webhooks.outbound import Outbound, Outcome
+    from forewarn.server.webhooks.outbound import Outbound
 
 logger = logging.getLogger(__name__)
 
@@ -150,17 +151,18 @@ class Channel:
     # --- One attempt ----------------------------------------------------------------------------------
 
     async def _try(self, attempt: Attempt) -> None:
+        """Whatever happens, the attempt ends: its group would wait for it for ever."""
         try:
-            entry = await row_of(self._engine, attempt.sequence)
+            outcome = await self._send(attempt)
         except (StoreFailed, Stopping):
             self.backlog.abandon(attempt, real_seconds() + LOOK_AGAIN_SECONDS)
             return
-        if entry is None:  # it was too old to be kept
+        except Exception as error:  # of this row, perhaps: it has its attempts like any other, and then others go on
+            logger.exception("Webhook %s: row %s of history could not be sent.", self._webhook.name, attempt.sequence)
+            outcome = Outcome(delivered=False, problem=f"{type(error).__name__}: {error}"[:LONGEST_PROBLEM])
+        if outcome is None:
             self.backlog.pass_over(attempt, real_seconds())
             return
-        body = cloud_event(entry, self._source)
-        headers = signed_headers(self._webhook.secret, str(unix_seconds()), body, attempt.number)
-        outcome = await self._outbound.post(self._webhook.url, headers, body)
         self._tally[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1
         if outcome.delivered:
             self.backlog.delivered(attempt, real_seconds())
@@ -168,6 +170,15 @@ class Channel:
             luck = random.random()  # noqa: S311 - only so that many webhooks do not come at the same moment
             self.backlog.failed(attempt, outcome.problem, real_seconds(), luck)
         self._say(outcome)
+
+    async def _send(self, attempt: Attempt) -> Outcome | None:
+        """None: the row was too old to be kept."""
+        entry = await row_of(self._engine, attempt.sequence)
+        if entry is None:
+            return None
+        body = cloud_event(entry, self._source)
+        headers = signed_headers(self._webhook.secret, str(unix_seconds()), body, attempt.number)
+        return await self._outbound.post(self._webhook.url, headers, body)
 
     def _say(self, outcome: Outcome) -> None:
         """Once when something begins to wait, and once when nothing does any more: not for each attempt."""
@@ -188,11 +199,14 @@ class Channel:
         while True:
             try:
                 known = await self._engine.order(settle, *settlement[:3])
-            except StoreFailed as error:
+            except Stopping:
+                raise
+            except Exception as error:  # whatever it is: who is not written goes on no more
                 if self._closing:
                     raise
+                expected, said = isinstance(error, StoreFailed), (self._webhook.name, error)
                 logger.warning(
-                    "Webhook %s: what was delivered is written a little later: %s", self._webhook.name, error
+                    "Webhook %s: what was delivered is written a little later: %s", *said, exc_info=not expected
                 )
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
             else:

@@ -108,6 +108,8 @@ class Dispatcher:
             if channel is not None:
                 channel.drop()
                 del self._channels[name]
+                for outcome in ("delivered", "failed"):  # another of the name begins anew
+                    self.attempts.pop((name, outcome), None)
             if webhook is not None:
                 self._open(webhook)
         if changes.undelivered:
