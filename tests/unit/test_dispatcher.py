@@ -17,6 +17,7 @@ from forewarn.core.backlog import Pace
 from forewarn.core.fleet_orders import Policy, set_policy
 from forewarn.core.targets import parse_targets
 from forewarn.core.terms import Terms
+from forewarn.core.told import Tally
 from forewarn.core.webhooks import MOST_WEBHOOKS, Undelivered, Webhook, add_webhook, remove_webhook, retry, settle
 from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
 from forewarn.ports import HistoryFilter
@@ -473,15 +474,50 @@ async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
         await dispatcher.stop()
         old = await engine.order(add_webhook, hook("http://example.com/old"), "ops")
         moved = old._replace(position=old.position + 1)
-        assert await engine.order(settle, old, moved, {7: Undelivered("hook", 7, "web", 1, "no")})
+        assert await engine.order(settle, old, moved, {7: Undelivered("hook", 7, "web", 1, "no")}) == 0
         assert (engine.draft().webhook("hook"), list(undelivered(engine))) == (moved, [7])
         await engine.order(remove_webhook, "hook", "ops")
         late = moved._replace(position=moved.position + 1)
-        assert not await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")})
+        assert await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")}) is None
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (None, {})
         new = await engine.order(add_webhook, hook("http://example.com/old"), "ops")
-        assert not await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")})
+        assert await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")}) is None
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (new, {})
+
+
+async def test_what_is_given_up_is_kept_up_to_a_bound(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("forewarn.core.webhooks.MOST_GIVEN_UP", 10)
+    monkeypatch.setattr("forewarn.core.webhooks._DROPPED_BEYOND", 3)
+    receiver.answer = lambda _: Reply(400)
+    async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        told = engine.draft().told
+        most = 0
+
+        def all_given_up() -> bool:
+            nonlocal most
+            most = max(most, told.tally("hook").given_up)
+            return engine.archive.newest in undelivered(engine)
+
+        for number in range(40):
+            policy = Policy(auto_approve=() if number % 2 else ("reboot",))
+            await engine.order(set_policy, "web", policy, "test")
+            await until(engine, all_given_up)
+        assert most == 10
+        kept = sorted(undelivered(engine))
+        assert kept == list(range(kept[0], engine.archive.newest + 1)), "the oldest are dropped"
+        lost = kept[0] - added.position - 1
+        assert told.tally("hook")[1:] == (len(kept), "answered with status 400", lost)
+        assert lost + len(kept) == 40
+        assert caplog.text.count("the oldest are kept no more") == 1
+        receiver.answer = lambda _: Reply()
+        await dispatcher.retry("hook")
+        await until_settled(engine)
+        assert [int(got.id) for got in receiver.taken] == kept
+        await engine.order(remove_webhook, "hook", "ops")
+        assert told.tally("hook") == Tally()
 
 
 async def test_delivering_writes_no_history(receiver: Receiver) -> None:

@@ -21,6 +21,8 @@ class Tally(NamedTuple):
     given_up: int = 0
     last_problem: str = ""
     """Of the latest failure, as long as anything is undelivered."""
+    lost: int = 0
+    """Rows that are not delivered and never will be, since the service was started."""
 
 
 class Told:
@@ -31,6 +33,8 @@ class Told:
         self._undelivered: dict[str, dict[int, Undelivered]] = {}
         self._given_up: Counter[str] = Counter()
         self._problems: dict[str, str] = {}
+        self.lost: Counter[str] = Counter()
+        """How many rows each webhook will never be told of."""
 
     def undelivered(self, webhook: str) -> dict[int, Undelivered]:
         """By sequence; a copy."""
@@ -38,7 +42,7 @@ class Told:
 
     def tally(self, webhook: str) -> Tally:
         count, given_up = len(self._undelivered.get(webhook, ())), self._given_up[webhook]
-        return Tally(count - given_up, given_up, self._problems.get(webhook, ""))
+        return Tally(count - given_up, given_up, self._problems.get(webhook, ""), self.lost[webhook])
 
     def absorb(self, changes: Changes) -> None:
         """Take over what has been committed."""

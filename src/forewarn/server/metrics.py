@@ -108,6 +108,8 @@ def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
     rows = {(name, "waiting"): tally.waiting for name, tally in tallies.items()}
     rows |= {(name, "given up"): tally.given_up for name, tally in tallies.items()}
     yield gauge("forewarn_webhook_undelivered", "Rows of history not delivered.", ["webhook", "state"], rows)
+    lost = {(name,): tally.lost for name, tally in tallies.items()}
+    yield count("forewarn_webhook_lost", "Rows of history that will never be delivered.", ["webhook"], lost)
 
 
 def count(name: str, help_text: str, labels: list[str], values: dict[Any, int]) -> Metric:

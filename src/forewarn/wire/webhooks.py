@@ -27,6 +27,7 @@ def webhook_shape(webhook: Webhook, position: int, tally: Tally) -> dict[str, An
         "position": position,
         "waiting": tally.waiting,
         "failed": tally.given_up,
+        "lost": tally.lost,
         "last_problem": tally.last_problem or None,
     }
 
@@ -55,6 +56,11 @@ _WEBHOOK: dict[str, Schema] = {
     },
     "waiting": {**COUNT, "description": "How many rows are tried again, or wait behind such a one of their group."},
     "failed": {**COUNT, "description": "How many rows were given up."},
+    "lost": {
+        **COUNT,
+        "description": "How many rows will never be delivered, since the service was started: history keeps them no "
+        "more, or too many were given up.",
+    },
     "last_problem": nullable(TEXT),
 }
 WEBHOOK_SHAPES: dict[str, Schema] = {

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds, unix_seconds
-from forewarn.core.webhooks import settle
+from forewarn.core.webhooks import MOST_GIVEN_UP, settle
 from forewarn.errors import Stopping, StoreFailed
 from forewarn.ports import HistoryFilter
 from forewarn.server.webhooks.outbound import LONGEST_PROBLEM, Outcome
@@ -63,6 +63,7 @@ class Channel:
         self._stirred = asyncio.Event()
         self._closing = False
         self._behind = False
+        self._dropping = False
         self._task = asyncio.create_task(self._run())
 
     def stir(self) -> None:
@@ -198,7 +199,7 @@ class Channel:
         self.writing = settlement.after
         while True:
             try:
-                known = await self._engine.order(settle, *settlement[:3])
+                dropped = await self._engine.order(settle, *settlement[:3])
             except Stopping:
                 raise
             except Exception as error:  # whatever it is: who is not written goes on no more
@@ -211,6 +212,12 @@ class Channel:
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
             else:
                 break
-        if not known:
+        if dropped is None:
             raise _Gone
         self.backlog.written(settlement)
+        if dropped:
+            self._engine.draft().told.lost[self._webhook.name] += dropped
+            if not self._dropping:  # it is likely to go on like this: the count says how long
+                what = "Webhook %s: more than %s rows were given up; the oldest are kept no more."
+                logger.warning(what, self._webhook.name, MOST_GIVEN_UP)
+            self._dropping = True

@@ -110,6 +110,7 @@ class Dispatcher:
                 del self._channels[name]
                 for outcome in ("delivered", "failed"):  # another of the name begins anew
                     self.attempts.pop((name, outcome), None)
+                self._engine.draft().told.lost.pop(name, None)
             if webhook is not None:
                 self._open(webhook)
         if changes.undelivered:
