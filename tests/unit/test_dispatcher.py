@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import re
 import sqlite3
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -549,7 +550,7 @@ async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_
 
 @pytest.mark.parametrize("attempts", [1, 80], ids=["given up", "waiting"])
 async def test_what_history_keeps_no_longer_is_not_delivered_either(
-    receiver: Receiver, tmp_path: Path, attempts: int
+    receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, attempts: int
 ) -> None:
     receiver.answer = lambda _: Reply(500)
     week = Terms(makes_hosts=True, webhook_targets=LOCAL.webhook_targets, history_retention=timedelta(days=7))
@@ -560,6 +561,8 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         (old,) = undelivered(engine)
         await engine.advance(timedelta(days=8))
         assert old not in undelivered(engine)
+        assert engine.draft().told.tally("hook").lost == 1
+        assert "Webhook hook: 1 rows were not delivered while history kept them, and are lost." in caplog.text
         # That the group has been silent is refused as well, before the receiver comes back.
         await until(engine, lambda: engine.archive.newest in undelivered(engine))
         receiver.answer = lambda _: Reply()
@@ -569,9 +572,42 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         newest = engine.archive.newest
         assert str(old) not in {got.id for got in receiver.taken}
         assert str(newest) in {got.id for got in receiver.taken}
+        assert engine.draft().told.tally("hook").lost == 1, "each is counted once"
     async with running(tmp_path, terms=week) as (engine, _):
         assert undelivered(engine) == {}
         await until_settled(engine)
+
+
+async def test_what_was_gone_before_it_was_sent_or_even_read_is_counted_as_lost(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forewarn.server.webhooks.channel.PAGE", 3)
+    monkeypatch.setattr("forewarn.core.backlog.WINDOW", 3)  # so that it does not read on while the first is under way
+    let_go, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def answer_late(_: Got) -> Reply:
+        asyncio.run_coroutine_threadsafe(let_go.wait(), loop).result()
+        return Reply()
+
+    receiver.answer = answer_late
+    week = Terms(makes_hosts=True, webhook_targets=LOCAL.webhook_targets, history_retention=timedelta(days=7))
+    async with running(terms=week) as (engine, _):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        for number in range(10):
+            policy = Policy(auto_approve=() if number % 2 else ("reboot",))
+            await engine.order(set_policy, "web", policy, "test")
+        await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
+        await engine.advance(timedelta(days=8))
+        lost = await engine.archive.oldest() - (added.position + 1) - 1  # without the first, which is under way
+        assert lost >= 8
+        let_go.set()
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+        expected = await history(engine)
+        assert engine.draft().told.tally("hook").lost == lost
+        said = re.findall(r"Webhook hook: (\d+) rows were not sent while history kept them", caplog.text)
+        assert sum(map(int, said)) == lost
+    assert [got.id for got in receiver.taken] == [str(added.position + 1), *expected]
 
 
 async def test_a_row_that_cannot_be_read_is_given_up_like_any_other_and_its_group_goes_on(

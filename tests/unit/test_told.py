@@ -25,7 +25,9 @@ def test_the_counts_are_right_whatever_comes_and_goes(seed: int) -> None:
         told.absorb(changes)
         if luck.random() < 0.05:
             oldest = luck.randrange(20)
-            told.forget_before(oldest)
+            before = {name: len(told.undelivered(name)) for name in "ab"}
+            lost = told.forget_before(oldest)
+            assert all(lost[name] == before[name] - len(told.undelivered(name)) for name in "ab")
             assert not any(sequence < oldest for name in "ab" for sequence in told.undelivered(name))
         for name in "ab":
             rows, tally = told.undelivered(name).values(), told.tally(name)

@@ -99,6 +99,15 @@ class Backlog:
             return False
         return len(self._ahead) < WINDOW or self.newest < self._furthest
 
+    def skip(self, oldest: int) -> int:
+        """History is not kept before this row. How many it had not come to are gone with that, wanted or not."""
+        if oldest <= self.newest + 1:
+            return 0
+        known = sum(self.newest < sequence < oldest for sequence in self._ahead)
+        gone = oldest - 1 - self.newest - known
+        self.newest = oldest - 1
+        return gone
+
     def take(self, entries: Iterable[Entry], now: float) -> None:
         """The next rows of history."""
         for entry in entries:
@@ -159,15 +168,17 @@ class Backlog:
         del self._busy[attempt.group]
         self._plan(attempt.group, now)
 
-    def pass_over(self, attempt: Attempt, now: float) -> None:
-        """There is nothing to send any more."""
+    def pass_over(self, attempt: Attempt, now: float) -> bool:
+        """There is nothing to send any more. Whether it was noted as undelivered."""
         self._queues[attempt.group].popleft()
-        if self._waiting.pop(attempt.sequence, None) is not None:
+        noted = self._waiting.pop(attempt.sequence, None) is not None
+        if noted:
             self._unwritten[attempt.sequence] = None
         self._settle(attempt.sequence)
         self._stuck.discard(attempt.group)
         self._hopeful.discard(attempt.group)
         self._finished[attempt.group] = now
+        return noted
 
     def delivered(self, attempt: Attempt, now: float) -> None:
         """The receiver has it."""

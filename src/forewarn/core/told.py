@@ -54,11 +54,15 @@ class Told:
         for (name, sequence), row in changes.undelivered.items():
             self._put(name, sequence, row)
 
-    def forget_before(self, oldest: int) -> None:
-        """Rows of history before this one are not kept any more: there is nothing left to deliver."""
+    def forget_before(self, oldest: int) -> Counter[str]:
+        """Rows of history before this one are not kept any more. Returns how many each webhook has lost by it."""
+        lost: Counter[str] = Counter()
         for name, rows in list(self._undelivered.items()):
             for sequence in [sequence for sequence in rows if sequence < oldest]:
                 self._put(name, sequence, None)
+                lost[name] += 1
+        self.lost.update(lost)
+        return lost
 
     def _put(self, name: str, sequence: int, row: Undelivered | None) -> None:
         rows = self._undelivered.setdefault(name, {})

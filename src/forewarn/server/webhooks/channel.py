@@ -64,6 +64,7 @@ class Channel:
         self._closing = False
         self._behind = False
         self._dropping = False
+        self._unsaid = 0
         self._task = asyncio.create_task(self._run())
 
     def stir(self) -> None:
@@ -101,6 +102,7 @@ class Channel:
                     self._stirred.set()  # there may be more
                 self._launch()
                 await self._write()
+                self._say_lost()
                 seconds = self._seconds_to_next()
             except Stopping:
                 return
@@ -120,13 +122,26 @@ class Channel:
 
     async def _read_page(self) -> bool:
         """Take more of history if there is room for it. Whether there was any."""
-        backlog = self.backlog
-        if self._closing or not backlog.has_room or backlog.newest >= self._engine.archive.newest:
+        backlog, newest = self.backlog, self._engine.archive.newest
+        if self._closing or not backlog.has_room or backlog.newest >= newest:
             return False
         wanted = HistoryFilter(after=backlog.newest, limit=PAGE)
         entries = await self._engine.archive.history(wanted)
+        self._lose(backlog.skip(entries[0].sequence if entries else newest + 1))
         backlog.take(entries, real_seconds())
         return bool(entries)
+
+    def _lose(self, count: int) -> None:
+        """History keeps so many rows no more that were not sent."""
+        self._engine.draft().told.lost[self._webhook.name] += count
+        self._unsaid += count
+
+    def _say_lost(self) -> None:
+        """Together: rows are found to be gone one after the other."""
+        if self._unsaid:
+            what = "Webhook %s: %s rows were not sent while history kept them, and are lost."
+            logger.warning(what, self._webhook.name, self._unsaid)
+        self._unsaid = 0
 
     def _launch(self) -> None:
         now = real_seconds()
@@ -162,7 +177,9 @@ class Channel:
             logger.exception("Webhook %s: row %s of history could not be sent.", self._webhook.name, attempt.sequence)
             outcome = Outcome(delivered=False, problem=f"{type(error).__name__}: {error}"[:LONGEST_PROBLEM])
         if outcome is None:
-            self.backlog.pass_over(attempt, real_seconds())
+            # What was noted as undelivered is counted where history lets it go.
+            if not self.backlog.pass_over(attempt, real_seconds()):
+                self._lose(1)
             return
         self._tally[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1
         if outcome.delivered:
