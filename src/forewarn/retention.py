@@ -71,6 +71,9 @@ class Retention:
             expired = await self._archive.expired(before, now - KEPT_FOR)
             while not self._stopping and await self._writer.in_store(self._store.remove, expired, MOST_AT_ONCE):
                 pass
-            ledger.forget_undelivered(await self._archive.oldest())
+            for name, count in ledger.told.forget_before(await self._archive.oldest()).items():
+                logger.warning(
+                    "Webhook %s: %s rows were not delivered while history kept them, and are lost.", name, count
+                )
         except StoreFailed as error:
             logger.warning("What is too old to be kept is removed later: %s", error)

@@ -220,6 +220,38 @@ def test_what_was_given_up_is_tried_once_more_when_asked_for() -> None:
     assert backlog.next_due() is None
 
 
+def test_what_is_delivered_is_not_tried_again_because_the_disk_does_not_know_yet() -> None:
+    disk = Disk()
+    backlog = disk.load()
+    backlog.take(rows("a"), 0)
+    (attempt,) = begin_all(backlog)
+    backlog.failed(attempt, "no", 0, luck=0)
+    disk.write(backlog)
+    asked_for = list(disk.undelivered.values())
+    (attempt,) = begin_all(backlog, 1)
+    backlog.revive(asked_for, 1)  # while it is under way
+    backlog.delivered(attempt, 1)
+    backlog.revive(asked_for, 1)
+    settlement = backlog.settlement()
+    assert settlement is not None
+    backlog.revive(asked_for, 1)
+    backlog.written(settlement)
+    assert backlog.next_due() is None
+
+
+def test_what_history_has_let_go_of_is_skipped_and_counted_once() -> None:
+    disk = Disk(HOOK._replace(position=2, ahead=(4,)))
+    backlog = disk.load()
+    assert backlog.skip(3) == 0
+    assert backlog.skip(7) == 3, "3, 5 and 6: the fourth was delivered"
+    assert backlog.skip(7) == 0
+    backlog.take(rows("a", first=7), 0)
+    (attempt,) = begin_all(backlog)
+    backlog.delivered(attempt, 0)
+    disk.write(backlog)
+    assert (disk.webhook.position, disk.webhook.ahead) == (7, ())
+
+
 def test_a_receiver_that_is_away_costs_a_bounded_amount_of_memory_and_disk() -> None:
     disk = Disk(pace=Pace(1.0, 80))
     backlog = disk.load()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import re
 import sqlite3
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -17,9 +18,11 @@ from forewarn.core.backlog import Pace
 from forewarn.core.fleet_orders import Policy, set_policy
 from forewarn.core.targets import parse_targets
 from forewarn.core.terms import Terms
-from forewarn.core.webhooks import MOST_WEBHOOKS, Undelivered, Webhook, add_webhook, remove_webhook, settle
+from forewarn.core.told import Tally
+from forewarn.core.webhooks import MOST_WEBHOOKS, Undelivered, Webhook, add_webhook, remove_webhook, retry, settle
 from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
 from forewarn.ports import HistoryFilter
+from forewarn.server.webhooks.channel import row_of
 from forewarn.server.webhooks.dispatcher import Dispatcher
 from forewarn.server.webhooks.outbound import Outbound
 from forewarn.stores.sqlite_file import DATABASE_NAME
@@ -307,6 +310,89 @@ async def test_a_retry_waits_for_no_pause(receiver: Receiver) -> None:
         assert [got.id for got in receiver.got] == [str(added.position + 1)] * 2
 
 
+async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.answer = lambda _: Reply(500)
+    async with running(pace=Pace(3600, 80)) as (engine, dispatcher):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: bool(undelivered(engine)))
+        receiver.answer = lambda _: Reply()
+        decided, order = asyncio.Event(), engine.order
+
+        async def order_and_dawdle(what: Any, *arguments: Any) -> Any:
+            outcome = await order(what, *arguments)
+            decided.set()
+            await until_settled(engine)
+            return outcome
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "order", order_and_dawdle)
+            slow = asyncio.create_task(dispatcher.retry("hook"))
+            await decided.wait()
+        await dispatcher.retry("hook")
+        await slow
+        await ask(engine, "restart", "web-0")
+        await until_settled(engine)
+        expected = await history(engine, added.position)
+    check_order(receiver.taken, expected)
+
+
+async def test_a_retry_holds_even_if_whoever_asked_has_gone_away(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(400)
+    async with running(pace=Pace(3600, 1)) as (engine, _):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: any(row.given_up for row in undelivered(engine).values()))
+        receiver.answer = lambda _: Reply()
+        await engine.order(retry, "hook")
+        await until_settled(engine)
+    assert [got.group for got in receiver.taken] == ["web"]
+
+
+async def test_what_is_given_up_and_asked_for_again_in_one_commit_is_tried_once_more(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.answer = lambda _: Reply(400)
+    async with running(pace=Pace(3600, 1)) as (engine, _):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        order, retries = engine.order, list[asyncio.Task[Any]]()
+
+        async def order_and_retry(what: Any, *arguments: Any) -> Any:
+            if what is settle and not retries:
+                receiver.answer = lambda _: Reply()
+                outcome = asyncio.create_task(order(what, *arguments))
+                retries.append(asyncio.create_task(order(retry, "hook")))
+                return await outcome
+            return await order(what, *arguments)
+
+        monkeypatch.setattr(engine, "order", order_and_retry)
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+        assert len((await retries[0]).rows) == 1
+    assert [got.headers["forewarn-attempt"] for got in receiver.got] == ["1", "2"]
+
+
+async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_nothing_old(receiver: Receiver) -> None:
+    receiver.answer = lambda _: Reply(400)
+    async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url("/old")), "ops")
+        await engine.enable("web", by="test")
+        await until(engine, lambda: any(row.given_up for row in undelivered(engine).values()))
+        receiver.answer = lambda _: Reply()
+        _, _, added = await asyncio.gather(
+            dispatcher.retry("hook"),
+            engine.order(remove_webhook, "hook", "ops"),
+            engine.order(add_webhook, hook(receiver.url("/new")), "ops"),
+        )
+        await ask(engine, "restart", "web-0")
+        expected = await history(engine, added.position)
+        await until_settled(engine)
+    check_order(receiver.taken, expected)
+    assert {got.path for got in receiver.taken} == {"/new"}
+
+
 async def test_the_receivers_return_is_noticed_by_what_happens_next(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(500)
     async with running(pace=Pace(3600, 80)) as (engine, _):
@@ -342,6 +428,31 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
     database.close()
 
 
+async def test_one_that_has_written_nothing_yet_is_not_told_after_its_removal_either(receiver: Receiver) -> None:
+    async with running() as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url("/old")), "ops")
+        channel = dispatcher._channels["hook"]
+        await engine.order(remove_webhook, "hook", "ops")
+        assert dispatcher._channels == {}
+        await asyncio.wait([channel._task])
+        await engine.order(add_webhook, hook(receiver.url("/new")), "ops")
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+    assert [(got.path, got.group) for got in receiver.got] == [("/new", "web")]
+
+
+async def test_a_channel_ends_by_itself_when_its_webhook_is_gone(receiver: Receiver) -> None:
+    """Also when nobody drops it."""
+    async with running() as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        channel = dispatcher._channels.pop("hook")  # it is not found when the removal is followed
+        await engine.order(remove_webhook, "hook", "ops")
+        channel.stir()
+        async with asyncio.timeout(60):
+            await asyncio.wait([channel._task])
+        assert channel._attempts == set()
+
+
 async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(500)
     async with running() as (engine, _):
@@ -364,15 +475,50 @@ async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
         await dispatcher.stop()
         old = await engine.order(add_webhook, hook("http://example.com/old"), "ops")
         moved = old._replace(position=old.position + 1)
-        assert await engine.order(settle, old, moved, {7: Undelivered("hook", 7, "web", 1, "no")})
+        assert await engine.order(settle, old, moved, {7: Undelivered("hook", 7, "web", 1, "no")}) == 0
         assert (engine.draft().webhook("hook"), list(undelivered(engine))) == (moved, [7])
         await engine.order(remove_webhook, "hook", "ops")
         late = moved._replace(position=moved.position + 1)
-        assert not await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")})
+        assert await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")}) is None
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (None, {})
         new = await engine.order(add_webhook, hook("http://example.com/old"), "ops")
-        assert not await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")})
+        assert await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")}) is None
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (new, {})
+
+
+async def test_what_is_given_up_is_kept_up_to_a_bound(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("forewarn.core.webhooks.MOST_GIVEN_UP", 10)
+    monkeypatch.setattr("forewarn.core.webhooks._DROPPED_BEYOND", 3)
+    receiver.answer = lambda _: Reply(400)
+    async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        told = engine.draft().told
+        most = 0
+
+        def all_given_up() -> bool:
+            nonlocal most
+            most = max(most, told.tally("hook").given_up)
+            return engine.archive.newest in undelivered(engine)
+
+        for number in range(40):
+            policy = Policy(auto_approve=() if number % 2 else ("reboot",))
+            await engine.order(set_policy, "web", policy, "test")
+            await until(engine, all_given_up)
+        assert most == 10
+        kept = sorted(undelivered(engine))
+        assert kept == list(range(kept[0], engine.archive.newest + 1)), "the oldest are dropped"
+        lost = kept[0] - added.position - 1
+        assert told.tally("hook")[1:] == (len(kept), "answered with status 400", lost)
+        assert lost + len(kept) == 40
+        assert caplog.text.count("the oldest are kept no more") == 1
+        receiver.answer = lambda _: Reply()
+        await dispatcher.retry("hook")
+        await until_settled(engine)
+        assert [int(got.id) for got in receiver.taken] == kept
+        await engine.order(remove_webhook, "hook", "ops")
+        assert told.tally("hook") == Tally()
 
 
 async def test_delivering_writes_no_history(receiver: Receiver) -> None:
@@ -404,7 +550,7 @@ async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_
 
 @pytest.mark.parametrize("attempts", [1, 80], ids=["given up", "waiting"])
 async def test_what_history_keeps_no_longer_is_not_delivered_either(
-    receiver: Receiver, tmp_path: Path, attempts: int
+    receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, attempts: int
 ) -> None:
     receiver.answer = lambda _: Reply(500)
     week = Terms(makes_hosts=True, webhook_targets=LOCAL.webhook_targets, history_retention=timedelta(days=7))
@@ -415,6 +561,8 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         (old,) = undelivered(engine)
         await engine.advance(timedelta(days=8))
         assert old not in undelivered(engine)
+        assert engine.draft().told.tally("hook").lost == 1
+        assert "Webhook hook: 1 rows were not delivered while history kept them, and are lost." in caplog.text
         # That the group has been silent is refused as well, before the receiver comes back.
         await until(engine, lambda: engine.archive.newest in undelivered(engine))
         receiver.answer = lambda _: Reply()
@@ -424,9 +572,93 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         newest = engine.archive.newest
         assert str(old) not in {got.id for got in receiver.taken}
         assert str(newest) in {got.id for got in receiver.taken}
+        assert engine.draft().told.tally("hook").lost == 1, "each is counted once"
     async with running(tmp_path, terms=week) as (engine, _):
         assert undelivered(engine) == {}
         await until_settled(engine)
+
+
+async def test_what_was_gone_before_it_was_sent_or_even_read_is_counted_as_lost(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forewarn.server.webhooks.channel.PAGE", 3)
+    monkeypatch.setattr("forewarn.core.backlog.WINDOW", 3)  # so that it does not read on while the first is under way
+    let_go, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def answer_late(_: Got) -> Reply:
+        asyncio.run_coroutine_threadsafe(let_go.wait(), loop).result()
+        return Reply()
+
+    receiver.answer = answer_late
+    week = Terms(makes_hosts=True, webhook_targets=LOCAL.webhook_targets, history_retention=timedelta(days=7))
+    async with running(terms=week) as (engine, _):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        for number in range(10):
+            policy = Policy(auto_approve=() if number % 2 else ("reboot",))
+            await engine.order(set_policy, "web", policy, "test")
+        await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
+        await engine.advance(timedelta(days=8))
+        lost = await engine.archive.oldest() - (added.position + 1) - 1  # without the first, which is under way
+        assert lost >= 8
+        let_go.set()
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+        expected = await history(engine)
+        assert engine.draft().told.tally("hook").lost == lost
+        said = re.findall(r"Webhook hook: (\d+) rows were not sent while history kept them", caplog.text)
+        assert sum(map(int, said)) == lost
+    assert [got.id for got in receiver.taken] == [str(added.position + 1), *expected]
+
+
+async def test_a_row_that_cannot_be_read_is_given_up_like_any_other_and_its_group_goes_on(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(pace=Pace(0.01, 2)) as (engine, _):
+        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        bad = added.position + 1
+
+        async def read_badly(engine: Engine, sequence: int) -> Any:
+            if sequence == bad:
+                raise ValueError("no row of history")
+            return await row_of(engine, sequence)
+
+        monkeypatch.setattr("forewarn.server.webhooks.channel.row_of", read_badly)
+        await engine.enable("web", by="test")
+        await ask(engine, "restart", "web-0")
+        expected = await history(engine, added.position)
+        await until_taken(receiver, expected.keys() - {str(bad)})
+        await until(engine, lambda: list(undelivered(engine)) == [bad])
+        assert undelivered(engine)[bad][3:] == (2, "ValueError: no row of history", True)
+
+
+async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forewarn.server.webhooks.channel.LOOK_AGAIN_SECONDS", 0.0)
+    async with running() as (engine, _):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        order, failures = engine.order, [ValueError("who knows")]
+
+        async def order_badly(what: Any, *arguments: Any) -> Any:
+            if what is settle and failures:
+                raise failures.pop()
+            return await order(what, *arguments)
+
+        monkeypatch.setattr(engine, "order", order_badly)
+        await engine.enable("web", by="test")
+        await ask(engine, "restart", "web-0")
+        await until_settled(engine)
+        assert failures == []
+
+
+async def test_a_webhook_that_is_added_again_is_counted_anew(receiver: Receiver) -> None:
+    async with running() as (engine, dispatcher):
+        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.enable("web", by="test")
+        await until_settled(engine)
+        assert dispatcher.attempts == {("hook", "delivered"): 1}
+        await engine.order(remove_webhook, "hook", "ops")
+        assert dispatcher.attempts == {}
 
 
 async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:

@@ -52,6 +52,16 @@ NEVER_BY_ALL = [
     "64:ff9b:1::7f00:1",
     "3fff::1",
     "2001:db8::1",
+    "192.0.0.1",
+    "192.0.0.9",
+    "192.0.0.192",
+    "::ffff:192.0.0.192",
+    "64:ff9b::c000:c0",
+    "168.63.129.16",
+    "::ffff:168.63.129.16",
+    "100.100.100.200",
+    "fd00:ec2::254",
+    "fd20:ce::254",
 ]
 
 
@@ -81,6 +91,21 @@ def test_networks_allow_what_is_in_them_and_nothing_else() -> None:
         assert not targets.allow(address)
     assert str(targets) == "10.1.0.0/16, 127.0.0.1/32, fd00:1::/32, 169.254.7.0/24"
     assert (str(parse_targets("")), str(parse_targets("all"))) == ("", "all")
+
+
+@pytest.mark.parametrize(
+    "network", ["192.0.0.0/24", "168.63.129.16/32", "100.100.100.200/32", "fd00:ec2::254/128", "fd20:ce::/64"]
+)
+def test_the_metadata_of_clouds_is_allowed_by_name_alone(network: str) -> None:
+    targets = parse_targets(network)
+    assert targets.allow(str(targets.networks[0].network_address) if "/64" not in network else "fd20:ce::254")
+
+
+def test_the_neighbours_of_metadata_are_as_all_others() -> None:
+    for address in ("168.63.129.15", "168.63.129.17", "192.0.1.1", "8.8.4.4"):
+        assert NONE.allow(address)
+    for address in ("100.100.100.201", "fd00:ec2::253", "fd20:ce::1"):
+        assert ALL.allow(address)
 
 
 @pytest.mark.parametrize("text", ["everything", "10.0.0.0/33", "10.0.0.1/8", "localhost", "10.0.0.0/8;127.0.0.1"])

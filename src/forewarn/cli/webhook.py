@@ -132,6 +132,7 @@ def show(name: str, client: Client, as_json: bool) -> None:
             "told up to": f"row {webhook['position']} of history",
             "waiting": str(webhook["waiting"]),
             "given up": str(webhook["failed"]),
+            "lost": str(webhook["lost"]) if webhook["lost"] else None,
             "last problem": webhook["last_problem"],
         }
     )

@@ -82,6 +82,8 @@ class Backlog:
         self._finished: dict[str, float] = {}
         """Of those, the ones with an outcome; and when the next attempt may be."""
         self._unwritten: dict[int, Undelivered | None] = {}
+        self._being_written: dict[int, Undelivered | None] = {}
+        """Of the settlement that is under way."""
         self._stuck: set[str] = set()
         """Groups whose first row has failed."""
         self._hopeful: set[str] = set()
@@ -96,6 +98,15 @@ class Backlog:
         if len(self._waiting) >= MOST_WAITING or len(self._open) >= WINDOW:
             return False
         return len(self._ahead) < WINDOW or self.newest < self._furthest
+
+    def skip(self, oldest: int) -> int:
+        """History is not kept before this row. How many it had not come to are gone with that, wanted or not."""
+        if oldest <= self.newest + 1:
+            return 0
+        known = sum(self.newest < sequence < oldest for sequence in self._ahead)
+        gone = oldest - 1 - self.newest - known
+        self.newest = oldest - 1
+        return gone
 
     def take(self, entries: Iterable[Entry], now: float) -> None:
         """The next rows of history."""
@@ -112,10 +123,13 @@ class Backlog:
                 self._plan(entry.group, now)
 
     def revive(self, rows: Iterable[Undelivered], now: float) -> None:
-        """Undelivered rows that are to be tried: all at a start, those given up when asked for."""
+        """Undelivered rows, as they are on disk: what is not given up is to be tried, unless it is known here.
+
+        All at a start; later what was given up and is asked for again.
+        """
         found: dict[str, list[int]] = {}
         for row in rows:
-            if not row.given_up and row.sequence not in self._waiting:
+            if not row.given_up and not self._knows(row.sequence):
                 self._waiting[row.sequence] = row
                 found.setdefault(row.group, []).append(row.sequence)
         for group, sequences in found.items():
@@ -154,15 +168,17 @@ class Backlog:
         del self._busy[attempt.group]
         self._plan(attempt.group, now)
 
-    def pass_over(self, attempt: Attempt, now: float) -> None:
-        """There is nothing to send any more."""
+    def pass_over(self, attempt: Attempt, now: float) -> bool:
+        """There is nothing to send any more. Whether it was noted as undelivered."""
         self._queues[attempt.group].popleft()
-        if self._waiting.pop(attempt.sequence, None) is not None:
+        noted = self._waiting.pop(attempt.sequence, None) is not None
+        if noted:
             self._unwritten[attempt.sequence] = None
         self._settle(attempt.sequence)
         self._stuck.discard(attempt.group)
         self._hopeful.discard(attempt.group)
         self._finished[attempt.group] = now
+        return noted
 
     def delivered(self, attempt: Attempt, now: float) -> None:
         """The receiver has it."""
@@ -217,12 +233,14 @@ class Backlog:
         self._ahead = {sequence for sequence in self._ahead if sequence > position}
         after = self.webhook._replace(position=position, ahead=tuple(sorted(self._ahead)))
         found = Settlement(self.webhook, after, self._unwritten, self._finished)
+        self._being_written = self._unwritten
         self._unwritten, self._finished = {}, {}
         return found
 
     def written(self, settlement: Settlement) -> None:
         """It is on disk."""
         self.webhook = settlement.after
+        self._being_written = {}
         for group, next_at in settlement.groups.items():
             del self._busy[group]
             if self._queues[group]:
@@ -231,6 +249,14 @@ class Backlog:
                 del self._queues[group]
 
     # --- Inside ---------------------------------------------------------------------------------------
+
+    def _knows(self, sequence: int) -> bool:
+        """Whether the disk says nothing new of an undelivered row: it waits, or its outcome is about to be written."""
+        if sequence in self._waiting or sequence in self._unwritten:
+            return True
+        # What is given up in this very write is asked for again if the disk has it as not given up after that.
+        outcome = self._being_written.get(sequence)
+        return sequence in self._being_written and (outcome is None or not outcome.given_up)
 
     def _put_off(self, sequence: int, group: str) -> None:
         """It waits behind a row that has failed."""

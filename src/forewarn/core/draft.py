@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from forewarn.core.operations import Operation
     from forewarn.core.placement import Places
     from forewarn.core.rollout import Rollout
+    from forewarn.core.told import Told
     from forewarn.core.webhooks import Undelivered, Webhook
 
 
@@ -131,6 +132,11 @@ class Draft:
     def sequence(self) -> int:
         """The number of the latest row of history, those of this draft included."""
         return self._base.sequence + len(self.changes.history)
+
+    @property
+    def told(self) -> Told:
+        """How webhooks fare, without what this draft changes."""
+        return self._base.told
 
     def webhook(self, name: str) -> Webhook | None:
         if name in self.changes.webhooks:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.event import Document
 from forewarn.core.fleet import Fleet
+from forewarn.core.told import Told
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -120,8 +121,7 @@ class Ledger:
         self.facts: dict[str, str] = {}
         self.tokens: dict[str, Token] = {}
         self.answers: dict[str, Kept] = {}
-        self._webhooks: dict[str, Webhook] = {}
-        self._undelivered: dict[str, dict[int, Undelivered]] = {}
+        self.told = Told()
         self.sequence = 0
         self._of_group: dict[str, dict[str, None]] = {}
         self._on_vm: dict[str, dict[str, None]] = {}
@@ -187,14 +187,14 @@ class Ledger:
         return list(self.events.values())
 
     def webhook(self, name: str) -> Webhook | None:
-        return self._webhooks.get(name)
+        return self.told.webhooks.get(name)
 
     def webhooks(self) -> dict[str, Webhook]:
-        return dict(self._webhooks)
+        return dict(self.told.webhooks)
 
     def undelivered(self, webhook: str) -> dict[int, Undelivered]:
         """What a webhook could not be told yet, by sequence."""
-        return dict(self._undelivered.get(webhook, ()))
+        return self.told.undelivered(webhook)
 
     def document(self, group: str) -> Document:
         """What the group would be told now."""
@@ -251,29 +251,8 @@ class Ledger:
         for kept in changes.kept.values():
             self.answers[kept.key] = kept._replace(body="")
         if changes.webhooks or changes.undelivered:
-            self._absorb_webhooks(changes)
+            self.told.absorb(changes)
         self.sequence += len(changes.history)
-
-    def forget_undelivered(self, oldest: int) -> None:
-        """Rows of history before this one are not kept any more: there is nothing left to deliver."""
-        for rows in self._undelivered.values():
-            for sequence in [sequence for sequence in rows if sequence < oldest]:
-                del rows[sequence]
-
-    def _absorb_webhooks(self, changes: Changes) -> None:
-        for name, webhook in changes.webhooks.items():
-            if webhook is None:
-                self._webhooks.pop(name, None)
-            else:
-                self._webhooks[name] = webhook
-        for (name, sequence), row in changes.undelivered.items():
-            of_webhook = self._undelivered.setdefault(name, {})
-            if row is not None:
-                of_webhook[sequence] = row
-            else:
-                of_webhook.pop(sequence, None)
-            if not of_webhook:
-                del self._undelivered[name]
 
 
 def destinations(operation: Operation) -> set[str]:

@@ -21,13 +21,27 @@ _DOCUMENTATION = ip_network("3fff::/20")
 _NAT64 = ip_network("64:ff9b::/96")
 _UNIQUE_LOCAL = ip_network("fc00::/7")
 _THIS_NETWORK = ip_network("0.0.0.0/8")
+_PROTOCOLS = ip_network("192.0.0.0/24")
+"""Kept for protocols; metadata of Oracle's cloud has been there. Old Pythons take most of it for global."""
+_METADATA = tuple(
+    map(
+        ip_network,
+        (
+            "168.63.129.16/32",  # Azure's own services to its VMs, from a public range
+            "100.100.100.200/32",  # Alibaba's metadata
+            "fd00:ec2::254/128",  # Amazon's metadata
+            "fd20:ce::254/128",  # Google's metadata
+        ),
+    )
+)
+"""What clouds tell their machines, secrets among it, from addresses that look like any other."""
 
 
 class Targets(NamedTuple):
     """What the operator allows beyond the public Internet."""
 
     everything: bool = False
-    """All private and loopback addresses. Not link-local ones: the metadata of clouds is there."""
+    """All private and loopback addresses. Not where the metadata of clouds is: link-local, and a few others."""
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     def __str__(self) -> str:
@@ -38,6 +52,8 @@ class Targets(NamedTuple):
         address = unwrapped(ip_address(text))
         if any(address in network for network in self.networks):
             return True
+        if address in _PROTOCOLS or any(address in network for network in _METADATA):
+            return False
         return _is_global(address) or (self.everything and _is_private(address))
 
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 MOST_WEBHOOKS = 100
 MOST_GROUPS = 1000
+MOST_GIVEN_UP = 10_000
+"""How many rows of a webhook are kept that were given up, for whoever asks for them again."""
+_DROPPED_BEYOND = 1000
+"""How many fewer are left when there are too many: to look for the oldest at each row would take too long."""
 SHORTEST_SECRET, LONGEST_SECRET = 16, 256
 
 
@@ -112,24 +116,46 @@ def settle(
     before: Webhook,
     after: Webhook,
     undelivered: Mapping[int, Undelivered | None],
-) -> bool:
-    """Note how far a webhook has come. False: it was removed meanwhile, perhaps there is another of its name.
+) -> int | None:
+    """Note how far a webhook has come. None: it was removed meanwhile, perhaps there is another of its name.
+
+    Else how many rows are kept no more, because too many were given up.
 
     No row of history: it would have to be delivered too, and so on.
     """
     if draft.webhook(before.name) != before:
-        return False
+        return None
     draft.changes.webhooks[after.name] = after
     draft.changes.undelivered.update(((after.name, sequence), row) for sequence, row in undelivered.items())
-    return True
+    given_up = sum(row is not None and row.given_up for row in undelivered.values())
+    # Some may have been given up before: then looking more closely shows that there is room.
+    if not given_up or draft.told.tally(after.name).given_up + given_up <= MOST_GIVEN_UP:
+        return 0
+    return _drop_oldest(draft, after.name)
 
 
-def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | None = None) -> list[Undelivered]:
+def _drop_oldest(draft: Draft, name: str) -> int:
+    given_up = sorted(sequence for sequence, row in draft.undelivered(name).items() if row.given_up)
+    if len(given_up) <= MOST_GIVEN_UP:
+        return 0
+    dropped = given_up[: len(given_up) - MOST_GIVEN_UP + _DROPPED_BEYOND]
+    draft.changes.undelivered.update(dict.fromkeys((name, sequence) for sequence in dropped))
+    return len(dropped)
+
+
+class Retried(NamedTuple):
+    """What is to be tried now, and of which webhook: there may soon be another of its name."""
+
+    webhook: Webhook
+    rows: list[Undelivered]
+
+
+def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | None = None) -> Retried:
     """What was given up gets one more attempt each, or one of them. Returns all that is to be tried now.
 
     One, not a new series: a row that is never taken would hold up its group for days again.
     """
-    find_webhook(draft, name)
+    webhook = find_webhook(draft, name)
     rows = draft.undelivered(name)
     if sequence is not None:
         if sequence not in rows:
@@ -138,4 +164,4 @@ def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | 
         rows = {sequence: rows[sequence]}
     wanted = {number: row._replace(given_up=False) for number, row in rows.items()}
     draft.changes.undelivered.update(((name, number), row) for number, row in wanted.items() if row != rows[number])
-    return [wanted[number] for number in sorted(wanted)]
+    return Retried(webhook, [wanted[number] for number in sorted(wanted)])

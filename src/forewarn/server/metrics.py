@@ -101,13 +101,15 @@ def lane_metrics(lane: Lane) -> Iterable[Metric]:
 
 def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
     """How webhooks fare."""
-    attempts = {key: number for key, number in webhooks.attempts.items() if key[0] in engine.draft().webhooks()}
+    told = engine.draft().told
+    attempts = {key: number for key, number in webhooks.attempts.items() if key[0] in told.webhooks}
     yield count("forewarn_webhook_attempts", "Attempts to deliver.", ["webhook", "outcome"], attempts)
-    rows = {(name, state): 0 for name in engine.draft().webhooks() for state in ("waiting", "given up")}
-    for name in engine.draft().webhooks():
-        for row in engine.draft().undelivered(name).values():
-            rows[name, "given up" if row.given_up else "waiting"] += 1
+    tallies = {name: told.tally(name) for name in told.webhooks}
+    rows = {(name, "waiting"): tally.waiting for name, tally in tallies.items()}
+    rows |= {(name, "given up"): tally.given_up for name, tally in tallies.items()}
     yield gauge("forewarn_webhook_undelivered", "Rows of history not delivered.", ["webhook", "state"], rows)
+    lost = {(name,): tally.lost for name, tally in tallies.items()}
+    yield count("forewarn_webhook_lost", "Rows of history that will never be delivered.", ["webhook"], lost)
 
 
 def count(name: str, help_text: str, labels: list[str], values: dict[Any, int]) -> Metric:

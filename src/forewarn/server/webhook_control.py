@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role
 from forewarn.core.happenings import HAPPENINGS
 from forewarn.core.targets import SETTING
+from forewarn.core.told import Tally
 from forewarn.core.webhooks import (
     LONGEST_SECRET,
     MOST_GROUPS,
@@ -100,7 +101,7 @@ class WebhookControl:
 
         def decide(draft: Draft, now: datetime, terms: Terms) -> dict[str, Any]:
             added = add_webhook(draft, now, terms, Webhook(name, url, secret, by, now, groups, kinds), by)
-            return {**webhook_shape(added, added.position, {}), "secret": secret}
+            return {**webhook_shape(added, added.position, Tally()), "secret": secret}
 
         return await make_once(self._engine, request, fields, decide, hidden=("secret",))
 
@@ -133,5 +134,5 @@ class WebhookControl:
         return find_webhook(self._engine.draft(), request.path_params["name"])
 
     def _shape(self, webhook: Webhook) -> dict[str, Any]:
-        undelivered = self._engine.draft().undelivered(webhook.name)
-        return webhook_shape(webhook, self._webhooks.position(webhook), undelivered)
+        tally = self._engine.draft().told.tally(webhook.name)
+        return webhook_shape(webhook, self._webhooks.position(webhook), tally)

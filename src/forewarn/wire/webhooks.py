@@ -10,16 +10,13 @@ from forewarn.wire.control import entry_shape
 from forewarn.wire.schema import COUNT, FLAG, MOMENT, TEXT, Schema, choice, list_of, nullable, record, ref
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from forewarn.core.ledger import Entry
+    from forewarn.core.told import Tally
     from forewarn.core.webhooks import Undelivered, Webhook
 
 
-def webhook_shape(webhook: Webhook, position: int, undelivered: Mapping[int, Undelivered]) -> dict[str, Any]:
+def webhook_shape(webhook: Webhook, position: int, tally: Tally) -> dict[str, Any]:
     """A webhook, and how it fares."""
-    given_up = sum(row.given_up for row in undelivered.values())
-    problems = {sequence: row.problem for sequence, row in undelivered.items() if row.problem}
     return {
         "name": webhook.name,
         "url": webhook.url,
@@ -28,9 +25,10 @@ def webhook_shape(webhook: Webhook, position: int, undelivered: Mapping[int, Und
         "created_by": webhook.created_by,
         "created_at": to_text(webhook.created_at),
         "position": position,
-        "waiting": len(undelivered) - given_up,
-        "failed": given_up,
-        "last_problem": problems[max(problems)] if problems else None,
+        "waiting": tally.waiting,
+        "failed": tally.given_up,
+        "lost": tally.lost,
+        "last_problem": tally.last_problem or None,
     }
 
 
@@ -58,6 +56,11 @@ _WEBHOOK: dict[str, Schema] = {
     },
     "waiting": {**COUNT, "description": "How many rows are tried again, or wait behind such a one of their group."},
     "failed": {**COUNT, "description": "How many rows were given up."},
+    "lost": {
+        **COUNT,
+        "description": "How many rows will never be delivered, since the service was started: history keeps them no "
+        "more, or too many were given up.",
+    },
     "last_problem": nullable(TEXT),
 }
 WEBHOOK_SHAPES: dict[str, Schema] = {

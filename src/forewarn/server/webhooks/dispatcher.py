@@ -75,10 +75,10 @@ class Dispatcher:
 
     async def retry(self, name: str, sequence: int | None = None) -> list[Undelivered]:
         """Have what is undelivered tried now, also what was given up; or one row of it."""
-        rows = await self._engine.order(retry, name, sequence)
+        webhook, rows = await self._engine.order(retry, name, sequence)
         channel = self._channels.get(name)
-        if channel is not None:
-            channel.backlog.revive(rows, real_seconds())
+        if channel is not None and channel.is_of(webhook):
+            # What was given up has been revived with the commit: see _follow.
             channel.backlog.wake({row.group for row in rows}, real_seconds())
             channel.stir()
         return rows
@@ -102,15 +102,36 @@ class Dispatcher:
             return
         for name, webhook in changes.webhooks.items():
             channel = self._channels.get(name)
-            if channel is not None and channel.writing is webhook:
+            # A removal is never its own: a channel that has written nothing yet is `writing` None as well.
+            if webhook is not None and channel is not None and channel.writing is webhook:
                 continue
             if channel is not None:
                 channel.drop()
                 del self._channels[name]
+                for outcome in ("delivered", "failed"):  # another of the name begins anew
+                    self.attempts.pop((name, outcome), None)
+                self._engine.draft().told.lost.pop(name, None)
             if webhook is not None:
                 self._open(webhook)
+        if changes.undelivered:
+            self._revive(changes)
         if changes.history:
             for channel in self._channels.values():
+                channel.stir()
+
+    def _revive(self, changes: Changes) -> None:
+        """Try what is asked for again.
+
+        With the commit, not when whoever asked goes on: in between a row may be delivered, or its webhook be
+        another, or nobody be there to go on.
+        """
+        found: dict[str, list[Undelivered]] = {}
+        for (name, _), row in changes.undelivered.items():
+            if row is not None:
+                found.setdefault(name, []).append(row)
+        for name, rows in found.items():
+            if (channel := self._channels.get(name)) is not None:
+                channel.backlog.revive(rows, real_seconds())
                 channel.stir()
 
 

@@ -37,7 +37,7 @@ _NEXT_ADDRESS_SECONDS = 3.0
 """How long one of several addresses has to take a connection before the next is tried."""
 _IDLE_SECONDS, _MOST_IDLE = 15.0, 100
 """How long, and how many, connections are kept for what comes next."""
-_LONGEST_PROBLEM = 300
+LONGEST_PROBLEM = 300
 
 _BROKEN = (
     httpcore.NetworkError,
@@ -96,7 +96,7 @@ class Outbound:
         except Exception as error:  # whatever it is, it must not be the end of the webhook
             logger.exception("A webhook could not be sent.")
             problem = f"{type(error).__name__}: {error}"
-        return Outcome(delivered=False, problem=problem[:_LONGEST_PROBLEM])
+        return Outcome(delivered=False, problem=problem[:LONGEST_PROBLEM])
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
         pool = await self._connections()

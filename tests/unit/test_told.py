@@ -1,0 +1,63 @@
+"""How webhooks fare: counts that are kept as rows come and go are those that counting gives."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forewarn.core.ledger import Changes
+from forewarn.core.told import Tally, Told
+from forewarn.core.webhooks import Undelivered
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_counts_are_right_whatever_comes_and_goes(seed: int) -> None:
+    luck, told = random.Random(seed), Told()  # noqa: S311
+    for _ in range(100):
+        changes = Changes()
+        for _ in range(luck.randrange(4)):
+            name, sequence = luck.choice(["a", "b"]), luck.randrange(20)
+            row = Undelivered(name, sequence, "web", luck.randrange(3), "no", luck.random() < 0.5)
+            changes.undelivered[name, sequence] = luck.choice([row, None])
+        told.absorb(changes)
+        if luck.random() < 0.05:
+            oldest = luck.randrange(20)
+            before = {name: len(told.undelivered(name)) for name in "ab"}
+            lost = told.forget_before(oldest)
+            assert all(lost[name] == before[name] - len(told.undelivered(name)) for name in "ab")
+            assert not any(sequence < oldest for name in "ab" for sequence in told.undelivered(name))
+        for name in "ab":
+            rows, tally = told.undelivered(name).values(), told.tally(name)
+            assert tally.given_up == sum(row.given_up for row in rows)
+            assert tally.waiting == len(rows) - tally.given_up
+
+
+def test_the_last_problem_is_that_of_the_latest_failure_while_anything_is_undelivered() -> None:
+    told = Told()
+    told.absorb(
+        Changes(undelivered={("a", 7): Undelivered("a", 7, "web", 1, "late"), ("a", 8): Undelivered("a", 8, "web")})
+    )
+    assert told.tally("a") == Tally(2, 0, "late")
+    given_up = Undelivered("a", 3, "db", 80, "later still", given_up=True)
+    told.absorb(Changes(undelivered={("a", 3): given_up}))
+    assert told.tally("a") == Tally(2, 1, "later still")
+    told.absorb(Changes(undelivered={("a", 7): Undelivered("a", 7, "web", 2, "again")}))
+    told.absorb(Changes(undelivered={("a", 3): given_up._replace(given_up=False)}))
+    assert told.tally("a") == Tally(3, 0, "again"), "that it is asked for again is no failure"
+    told.absorb(Changes(undelivered={("a", 3): None, ("a", 7): None, ("a", 8): None}))
+    assert told.tally("a") == Tally()
+
+
+def test_nobody_goes_through_the_rows_to_count_them() -> None:
+    class Rows(dict[int, Undelivered]):
+        def __iter__(self) -> None:  # type: ignore[override]
+            raise AssertionError("a million rows")
+
+        values = items = keys = __iter__  # type: ignore[assignment]
+
+    told = Told()
+    told._undelivered["a"] = Rows({1: Undelivered("a", 1, "web")})
+    assert told.tally("a") == Tally(1)
