@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from forewarn.errors import CannotListen
-from forewarn.server.fastlane import FastLane, protocol_for
-from forewarn.server.intake import IDLE_SECONDS
-from forewarn.server.outflow import Outflow
+from forewarn.server.bounded import IDLE_SECONDS, Bounded
+from forewarn.server.control_intake import ControlIntake
+from forewarn.server.fastlane import protocol_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from forewarn.core.fleet import Fleet
     from forewarn.server.lane import Lane
     from forewarn.server.metadata import Metadata
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 10
 """How long requests under way may take to finish when the service stops."""
+
+SWEEP_SECONDS = 1.0
+SWEEP_AT_STOP_SECONDS = 0.5
+"""Who stands still from one look to the next, while the service stops, is not waited for."""
+HANDSHAKE_SECONDS = 10.0
+"""How long a client may take to begin TLS."""
 
 SWEPT_AT_ONCE = 500
 """So many connections are looked at in a turn of the loop: polls are answered in between."""
@@ -67,7 +75,7 @@ class Server(uvicorn.Server):
     """uvicorn, started and stopped by the composition root, which owns the signals of both services."""
 
     def __init__(
-        self, app: Any, listener: socket.socket, protocol: Any = Outflow, certificate: Certificate | None = None
+        self, app: Any, listener: socket.socket, protocol: Any = ControlIntake, certificate: Certificate | None = None
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -78,7 +86,7 @@ class Server(uvicorn.Server):
             access_log=False,
             proxy_headers=False,  # else a forged X-Forwarded-For would be the caller's address
             server_header=False,
-            date_header=protocol is Outflow,  # the metadata service stamps its own, by its own clock
+            date_header=protocol is ControlIntake,  # the metadata service stamps its own, by its own clock
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
@@ -87,6 +95,7 @@ class Server(uvicorn.Server):
         self._certificate = certificate
         self._renewal: asyncio.Task[None] | None = None
         self._loop_task: asyncio.Task[None] | None = None
+        self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self.config.load()
@@ -96,6 +105,21 @@ class Server(uvicorn.Server):
         self.lifespan = self.config.lifespan_class(self.config)
         await self.startup(sockets=[self.listener])
         self._loop_task = asyncio.create_task(self.main_loop())
+        self._sweeper = asyncio.create_task(self._sweep_forever())
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's, which has no word for how long the beginning of TLS may take."""
+        protocol: Any = self.config.http_protocol_class
+        make = partial(protocol, config=self.config, server_state=self.server_state, app_state={})
+        limit = HANDSHAKE_SECONDS if self.config.ssl else None
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                make, sock=one, ssl=self.config.ssl, backlog=self.config.backlog, ssl_handshake_timeout=limit
+            )
+            for one in sockets or []
+        ]
+        self.started = True
 
     async def stop(self) -> None:
         """Take no new requests, answer those under way."""
@@ -104,7 +128,30 @@ class Server(uvicorn.Server):
         self.should_exit = True
         if self._loop_task is not None:
             await self._loop_task
-        await self.shutdown(sockets=[self.listener])
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        sweeper = asyncio.create_task(self._sweep_until_stopped())
+        try:
+            await self.shutdown(sockets=[self.listener])
+        finally:
+            sweeper.cancel()
+
+    async def _sweep_forever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            await self._look_at_all(Bounded.sweep)
+
+    async def _sweep_until_stopped(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_AT_STOP_SECONDS)
+            await self._look_at_all(Bounded.sweep_at_stop)
+
+    async def _look_at_all(self, look: Callable[[Bounded], None]) -> None:
+        for number, connection in enumerate(list(self.server_state.connections), start=1):
+            if isinstance(connection, Bounded):
+                look(connection)
+            if not number % SWEPT_AT_ONCE:
+                await asyncio.sleep(0)
 
 
 class MetadataServer(Server):
@@ -115,17 +162,17 @@ class MetadataServer(Server):
         self._app = app
         self._lane = lane
         self._of_vms: dict[str, asyncio.AbstractServer] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._stamping: asyncio.Task[None] | None = None
         self.applying = asyncio.Lock()
         """One fleet at a time: two could reserve the same address."""
 
     async def start(self) -> None:
         await super().start()
-        self._tasks = [asyncio.create_task(self._sweep_forever()), asyncio.create_task(self._lane.stamp.keep())]
+        self._stamping = asyncio.create_task(self._lane.stamp.keep())
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        if self._stamping is not None:
+            self._stamping.cancel()
         for server in [*self.servers, *self._of_vms.values()]:
             server.close()
         # First every connection is told that its answer is the last, so that the answer can say so.
@@ -164,15 +211,6 @@ class MetadataServer(Server):
         wanted = set(fleet.listeners())
         for address in [address for address in self._of_vms if address not in wanted]:
             self._of_vms.pop(address).close()
-
-    async def _sweep_forever(self) -> None:
-        while True:
-            await asyncio.sleep(1)
-            for number, connection in enumerate(list(self.server_state.connections), start=1):
-                if isinstance(connection, FastLane):
-                    connection.sweep()
-                if not number % SWEPT_AT_ONCE:
-                    await asyncio.sleep(0)
 
 
 def release(reserved: dict[str, socket.socket]) -> None:

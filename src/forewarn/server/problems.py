@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from forewarn.errors import (
@@ -129,8 +130,13 @@ async def _on_unknown_verb(request: Request, error: Exception) -> Response:
     return problem(wrong, status=405, headers={"allow": ", ".join(allowed)})
 
 
+async def _on_gone(_: Request, __: Exception) -> Response:
+    return Response()  # the client went away, or was cut off, before its request was whole: nobody reads this
+
+
 HANDLERS: Mapping[Any, ExceptionHandler] = {
     ForewarnError: _on_error,
+    ClientDisconnect: _on_gone,
     Exception: _on_surprise,
     404: _on_unknown_path,
     405: _on_unknown_verb,

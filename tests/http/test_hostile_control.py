@@ -1,0 +1,335 @@
+"""The control API before any token is looked at: clients that flood, stall or never read, and a stop beside them."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import ssl
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+
+from golden.exchange import Line, Reply, request, stop_cleanly
+from running import Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+VMS = b"GET /v1/vms HTTP/1.1\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\n\r\n"
+CHUNKED = ("Transfer-Encoding", "chunked")
+GROWTH_KB = 30 * 1024
+PUSHED_AT_MOST = 64 * 1024 * 1024
+SHORTER_THAN_THE_GRACE = 8
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    running = Service(tmp_path_factory.mktemp("hostile-control")).start("--clock", "virtual")
+    running.document()
+    yield running
+    stop_cleanly(running)
+
+
+def control_line(service: Service) -> Line:
+    return Line(service, address=service.control_address)
+
+
+def bearer(service: Service) -> tuple[str, str]:
+    return ("Authorization", f"Bearer {service.token}")
+
+
+def resident_kb(service: Service) -> int:
+    assert service.process is not None
+    lines = Path(f"/proc/{service.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def push(line: Line, block: bytes, most: int = PUSHED_AT_MOST) -> int:
+    """Send the block again and again, until it is not taken for a second, or the server has closed."""
+    line.socket.setblocking(False)
+    pushed = 0
+    try:
+        while pushed < most and select.select([], [line.socket], [], 1)[1]:
+            pushed += line.socket.send(block[pushed % len(block) :])
+    except ConnectionError:
+        pass
+    line.socket.settimeout(20)
+    return pushed
+
+
+def is_problem(reply: Reply, status: int) -> bool:
+    assert reply.header("content-type") == "application/problem+json"
+    assert reply.header("connection") == "close"
+    assert reply.header("date") is not None
+    details = json.loads(reply.body)
+    return (reply.status, details["status"], details["title"]) == (status, status, "Invalid")
+
+
+# --- Floods ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", [VMS, HEALTH], ids=["refused", "answered"])
+def test_clients_that_never_read_do_not_grow_the_service(service: Service, unit: bytes) -> None:
+    before = resident_kb(service)
+    lines = [control_line(service) for _ in range(6)]
+    try:
+        for line in lines:
+            line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            assert push(line, unit * 40_000) < PUSHED_AT_MOST
+        assert service.request().status == 200
+        assert service.control("GET", "/v1/vms").status == 200
+        assert resident_kb(service) - before < GROWTH_KB
+    finally:
+        for line in lines:
+            line.socket.close()
+
+
+ENDLESS = {
+    "target": (b"GET /", b"a" * 100_000),
+    "header": (b"GET /v1/vms HTTP/1.1\r\nX-Large: ", b"a" * 100_000),
+    "headers": (b"GET /v1/vms HTTP/1.1\r\n", b"X-Large: aaaaaaaaaaaaaaaaaaaaa\r\n" * 3000),
+    "trailer": (request("PUT", "/v1/fleet", (CHUNKED,), b"1\r\n#\r\n0\r\nX-Large: "), b"a" * 100_000),
+    "chunk extension": (request("PUT", "/v1/fleet", (CHUNKED,), b"1;a="), b"a" * 100_000),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_head_that_never_ends_is_not_kept(service: Service, name: str) -> None:
+    before = resident_kb(service)
+    begin, rest = ENDLESS[name]
+    with control_line(service) as line:
+        line.send(begin)
+        assert push(line, rest) < PUSHED_AT_MOST
+        line.rest()  # it has closed the connection
+    assert resident_kb(service) - before < GROWTH_KB
+
+
+def test_a_body_larger_than_any_may_be_is_cut_off_and_not_kept(service: Service) -> None:
+    before = resident_kb(service)
+    most = 512 * 1024 * 1024
+    with control_line(service) as line:
+        line.send(request("PUT", "/v1/fleet", (CHUNKED,)))
+        assert push(line, b"10000\r\n" + b"#" * 0x10000 + b"\r\n", most) < most
+    assert resident_kb(service) - before < GROWTH_KB
+
+
+# --- Refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        request("GET", "/v1/vms", (("X-Large", "a" * 16_384),)),
+        request("GET", "/v1/vms", tuple((f"X-{number}", "a" * 20) for number in range(700))),
+        request("GET", "/v1/vms?" + "a" * 16_384),
+    ],
+    ids=["header", "headers", "target"],
+)
+def test_a_head_that_is_too_large_is_refused(service: Service, large: bytes) -> None:
+    with control_line(service) as line:
+        assert is_problem(line.ask(large), 431)
+        assert line.rest() == b""
+
+
+def test_a_head_that_is_large_enough_is_served(service: Service) -> None:
+    with control_line(service) as line:
+        assert line.ask(request("GET", "/v1/vms", (bearer(service), ("X-Large", "a" * 16_000)))).status == 200
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [b"\x00\x01 rubbish\r\n\r\n", b"CONNECT 127.0.0.1:80 HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"],
+    ids=["rubbish", "CONNECT", "HTTP/9.9"],
+)
+def test_what_is_no_request_is_refused(service: Service, strange: bytes) -> None:
+    with control_line(service) as line:
+        assert is_problem(line.ask(strange), 400)
+        assert line.rest() == b""
+    with control_line(service) as line:
+        line.send(HEALTH + strange)
+        assert line.answer().status == 200
+
+
+def test_of_a_body_in_broken_chunks_nothing_is_taken(service: Service) -> None:
+    before = service.answer("/v1/fleet")
+    whole = b'[[vm]]\nname = "only"\n'
+    with control_line(service) as line:
+        broken = b"%x\r\n%b\r\nzz\r\n" % (len(whole), whole)
+        reply = line.ask(request("PUT", "/v1/fleet?force=true", (bearer(service), CHUNKED), broken))
+        assert is_problem(reply, 400)
+        assert "chunks" in json.loads(reply.body)["detail"]
+    assert service.answer("/v1/fleet") == before
+
+
+# --- What is in order goes on ---------------------------------------------------------------------
+
+
+def test_answers_keep_the_order_of_the_requests(service: Service) -> None:
+    known = (bearer(service),)
+    kinds = (
+        (HEALTH, 200),
+        (VMS, 401),
+        (request("GET", "/v1/clock", known), 200),
+        (request("GET", "/v1/vms/nobody", known), 404),
+        (request("POST", "/v1/operations", known, b"{}"), 400),
+        (request("DELETE", "/v1/clock", known), 405),
+    )
+    rounds = 200
+    with control_line(service) as line:
+        sender = threading.Thread(target=line.send, args=(b"".join(one for one, _ in kinds) * rounds,))
+        sender.start()
+        for _ in range(rounds):
+            assert [line.answer().status for _ in kinds] == [status for _, status in kinds]
+        sender.join()
+
+
+@pytest.mark.parametrize("framed", ["length", "chunks"])
+def test_a_large_fleet_may_come_in_small_pieces(make_service: Callable[..., Service], framed: str) -> None:
+    service = make_service()
+    fleet = ("#" * 70 + "\n") * 30_000 + '[[vm]]\nname = "vm-{n}"\ncount = 500\n'
+    text = fleet.encode()
+    parts = [text[place : place + 1000] for place in range(0, len(text), 1000)]
+    headers: tuple[tuple[str, str], ...] = (bearer(service), ("Content-Length", str(len(text))))
+    if framed == "chunks":
+        headers = (bearer(service), CHUNKED)
+        parts = [b"%x\r\n%b\r\n" % (len(part), part) for part in parts] + [b"0\r\n\r\n"]
+    with control_line(service) as line:
+        line.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line.send(request("PUT", "/v1/fleet?force=true", headers))
+        for part in parts:
+            line.send(part)
+        assert line.answer().status == 200
+        assert line.ask(HEALTH).status == 200
+    assert service.answer("/v1/fleet")["vms"] == 500
+
+
+# --- Slow -----------------------------------------------------------------------------------------
+
+
+def test_requests_that_never_finish_are_closed(service: Service) -> None:
+    """Waits for the server's own deadline; all of them at once, since it takes its seconds."""
+    known = bearer(service)
+    unfinished = {
+        VMS[:1]: b"",
+        VMS[:9]: b"",
+        VMS[:-2] + b"X-Half": b"",
+        HEALTH + HEALTH[:-1]: b"HTTP/1.1 200",
+        request("PUT", "/v1/fleet", (known, ("Content-Length", "100")), b"half"): b"",
+        request("PUT", "/v1/fleet", (("Content-Length", "100"),), b"half"): b"HTTP/1.1 401",
+        request("POST", "/v1/operations", (known, CHUNKED), b"5\r\n{"): b"",
+    }
+    lines = [control_line(service) for _ in unfinished]
+    for line, data in zip(lines, unfinished, strict=True):
+        line.send(data)
+    ends = [line.rest() for line in lines]
+    assert [end[:12] for end in ends] == list(unfinished.values())
+    for line in lines:
+        line.socket.close()
+    assert service.control("GET", "/v1/vms").status == 200
+
+
+# --- TLS and stops --------------------------------------------------------------------------------
+
+
+class TlsService:
+    """A service with a certificate, and connections to it whose clients do nothing of themselves."""
+
+    def __init__(self, make_service: Callable[..., Service], folder: Path) -> None:
+        authority = trustme.CA()
+        pem = folder / "both.pem"
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
+        self.service = make_service("--tls-certificate", str(pem))
+        self._context = ssl.create_default_context()
+        authority.configure_trust(self._context)
+        word = json.loads((Path(self.service.data) / "service.json").read_text())
+        host, _, port = word["control"].removeprefix("https://").rpartition(":")
+        self.address = (host, int(port))
+
+    def bare_line(self) -> Line:
+        return Line(self.service, address=self.address)
+
+    def line(self) -> Line:
+        line = self.bare_line()
+        line.socket = self._context.wrap_socket(line.socket, server_hostname="127.0.0.1")
+        return line
+
+
+@pytest.fixture
+def over_tls(make_service: Callable[..., Service], tmp_path: Path) -> TlsService:
+    return TlsService(make_service, tmp_path)
+
+
+def stop_at_once(service: Service) -> None:
+    """A stop that does not use up the grace of requests under way."""
+    assert service.process is not None
+    service.process.terminate()
+    assert service.process.wait(SHORTER_THAN_THE_GRACE) == 0
+    service.stop()
+    assert "graceful" not in service.greeting
+    assert "Traceback" not in service.greeting
+
+
+def test_tls_that_is_never_begun_or_finished_is_closed(over_tls: TlsService) -> None:
+    """Waits for the server's own deadline."""
+    hello = bytes.fromhex("16030100c8010000c40303")
+    with over_tls.bare_line() as silent, over_tls.bare_line() as half, over_tls.line() as stalled:
+        half.send(hello)
+        stalled.send(VMS[:9])
+        assert [line.rest() for line in (silent, half)] == [b"", b""]
+        with pytest.raises((ssl.SSLEOFError, ConnectionError)):  # cut off, without TLS's farewell
+            stalled.answer()
+    with over_tls.line() as line:
+        assert line.ask(HEALTH).status == 200
+
+
+def test_over_tls_clients_that_never_read_do_not_grow_the_service(over_tls: TlsService) -> None:
+    before = resident_kb(over_tls.service)
+    with over_tls.line() as line:
+        line.socket.setblocking(False)
+        block, pushed = VMS * 400, 0
+        try:
+            while pushed < PUSHED_AT_MOST and select.select([], [line.socket], [], 1)[1]:
+                pushed += line.socket.send(block)
+        except ssl.SSLWantWriteError:
+            pass  # no room even for a part of it: nothing is taken any more
+        assert pushed < PUSHED_AT_MOST
+        assert resident_kb(over_tls.service) - before < GROWTH_KB
+        stop_at_once(over_tls.service)
+
+
+def test_a_stop_waits_for_no_idle_client_over_tls(over_tls: TlsService) -> None:
+    with over_tls.line() as idle, over_tls.line() as silent, over_tls.bare_line():
+        assert idle.ask(HEALTH).status == 200
+        assert silent.socket.fileno() > 0
+        stop_at_once(over_tls.service)
+
+
+def test_a_stop_waits_for_no_feed_over_tls(over_tls: TlsService) -> None:
+    with over_tls.line() as feed:
+        assert feed.ask(request("GET", "/v1/feed", (bearer(over_tls.service),))).status == 200
+        stop_at_once(over_tls.service)
+
+
+def test_a_stop_waits_for_no_body_over_tls(over_tls: TlsService) -> None:
+    headers = (bearer(over_tls.service), ("Content-Length", "100"), ("Expect", "100-continue"))
+    with over_tls.line() as line:
+        assert line.ask(request("PUT", "/v1/fleet", headers)).status == 100
+        line.send(b"half")
+        stop_at_once(over_tls.service)
+
+
+def test_a_stop_waits_for_no_body(make_service: Callable[..., Service]) -> None:
+    service = make_service()
+    service.document()
+    expecting = (("Content-Length", "100"), ("Expect", "100-continue"))
+    target = "/metadata/scheduledevents?api-version=2020-07-01"
+    with control_line(service) as control, Line(service) as metadata, Line(service) as approval:
+        assert control.ask(request("PUT", "/v1/fleet", (bearer(service), *expecting))).status == 100
+        assert metadata.ask(request("POST", target, (("Metadata", "true"), *expecting))).status == 100
+        approval.send(request("POST", target, (("Metadata", "true"), ("Content-Length", "100")), b'{"Start'))
+        stop_at_once(service)
