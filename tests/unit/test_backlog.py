@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forewarn.core.backlog import MOST_WAITING, WINDOW, Attempt, Backlog, Pace
+from forewarn.core.backlog import MOST_WAITING, WINDOW, Attempt, Backlog, Pace, Settlement
 from forewarn.core.ledger import Entry
 from forewarn.core.webhooks import Undelivered, Webhook
 
@@ -354,3 +354,75 @@ def test_whatever_happens_each_row_is_taken_once_and_in_order(seed: int, groups:
         in_order = [number for number in dict.fromkeys(taken) if history[number - 1].group == group]
         assert in_order == sorted(in_order)
     assert (disk.webhook.position, disk.webhook.ahead) == (length, ())
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=st.integers(0, 2**32), groups=st.integers(1, 3), length=st.integers(1, 20), limit=st.integers(1, 3))
+def test_whenever_rows_are_asked_for_again_each_is_taken_once(seed: int, groups: int, length: int, limit: int) -> None:
+    """Retries before, with and after a commit, and before whoever ordered it goes on. At the end all are taken."""
+    luck = random.Random(seed)  # noqa: S311
+    history = rows(*(f"group-{luck.randrange(groups)}" for _ in range(length)))
+    disk = Disk(pace=Pace(1.0, limit))
+    backlog, under_way, now = disk.load(), list[Attempt](), 0.0
+    taken: list[int] = []
+    writing: Settlement | None = None
+    on_disk = False
+
+    def commit(settlement: Settlement | None, *, asked: bool) -> None:
+        """What a dispatcher does when it follows a commit."""
+        changes: dict[int, Undelivered | None] = dict(settlement.undelivered) if settlement is not None else {}
+        if asked:
+            after = {**disk.undelivered, **changes}
+            given_up = (row for row in after.values() if row is not None and row.given_up)
+            changes |= {row.sequence: row._replace(given_up=False) for row in given_up}
+        for sequence, row in changes.items():
+            if row is None:
+                del disk.undelivered[sequence]
+            else:
+                disk.undelivered[sequence] = row
+        backlog.revive([row for row in changes.values() if row is not None], now)
+
+    for step in range(600):
+        now += luck.random()
+        ending = step >= 300  # from here on the receiver takes everything
+        match luck.randrange(7):
+            case 0:
+                backlog.take(history[backlog.newest : backlog.newest + luck.randint(1, 5)], now)
+            case 1:
+                if (attempt := backlog.begin(now)) is not None:
+                    assert attempt.group not in {other.group for other in under_way}
+                    under_way.append(attempt)
+            case 2 if under_way:
+                attempt = under_way.pop(luck.randrange(len(under_way)))
+                if ending or luck.random() < 0.4:
+                    backlog.delivered(attempt, now)
+                    taken.append(attempt.sequence)
+                else:
+                    backlog.failed(attempt, "no", now, luck.random())
+            case 3 if writing is None:
+                writing, on_disk = backlog.settlement(whole=True), False
+            case 4 if writing is not None and not on_disk:
+                commit(writing, asked=luck.random() < 0.5)
+                on_disk = True
+            case 5 if writing is not None and on_disk:
+                backlog.written(writing)
+                disk.webhook, writing = writing.after, None
+            case 6:
+                commit(None, asked=True)
+                backlog.wake({f"group-{luck.randrange(groups)}"}, now)
+    for _ in range(4 * length + 10):
+        now += 10_000
+        if writing is not None:
+            if not on_disk:
+                commit(writing, asked=False)
+            backlog.written(writing)
+            disk.webhook, writing = writing.after, None
+        commit(None, asked=True)
+        backlog.take(history[backlog.newest :], now)
+        for attempt in [*under_way, *begin_all(backlog, now)]:
+            backlog.delivered(attempt, now)
+            taken.append(attempt.sequence)
+        under_way = []
+        writing, on_disk = backlog.settlement(whole=True), False
+    assert sorted(taken) == list(range(1, length + 1))
+    assert (disk.undelivered, disk.webhook.position, disk.webhook.ahead) == ({}, length, ())
