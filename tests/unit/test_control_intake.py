@@ -127,3 +127,34 @@ async def test_a_head_may_not_take_its_time(connection: Connection) -> None:
     connection.server.data_received(b"h")
     connection.rounds(1)
     assert connection.is_cut()
+
+
+# --- While the service stops ----------------------------------------------------------------------
+
+
+async def test_a_stop_waits_for_what_is_worked_on(application: Application, connection: Connection) -> None:
+    # Half a request behind it changes nothing.
+    connection.writer.write(b"GET /feed HTTP/1.1\r\n\r\n")
+    await connection.reader.readuntil(b"row\r\n")
+    connection.server.data_received(b"GET /half")
+    connection.server.shutdown()
+    for _ in range(100):
+        connection.server.sweep_at_stop()
+    assert not connection.is_cut()
+    application.ended.set()
+    assert await connection.reader.read() == b"0\r\n\r\n"
+
+
+async def test_a_stop_waits_for_a_body_as_long_as_it_comes(application: Application, connection: Connection) -> None:
+    connection.writer.write(POST % b"whole" + b"#")
+    assert await application.read.get() == b"#"
+    connection.server.shutdown()
+    connection.server.sweep_at_stop()
+    for _ in range(7):
+        connection.writer.write(b"#")
+        assert await application.read.get() == b"#"
+        connection.server.sweep_at_stop()
+    assert not connection.is_cut()
+    connection.server.sweep_at_stop()
+    assert connection.is_cut()
+    assert await connection.reader.read() == b""
