@@ -406,13 +406,12 @@ async def test_the_receivers_return_is_noticed_by_what_happens_next(receiver: Re
 
 
 async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Receiver, tmp_path: Path) -> None:
-    receiver.answer = lambda _: Reply(500)
+    receiver.answer = lambda got: Reply(500 if got.path == "/hook" else 200)
     async with running(tmp_path) as (engine, _):
-        await engine.order(add_webhook, hook(receiver.url(), "other", kinds=("webhook removed",)), "ops")
-        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.order(add_webhook, hook(receiver.url("/other"), "other", kinds=("webhook removed",)), "ops")
+        await engine.order(add_webhook, hook(receiver.url("/hook")), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
-        receiver.answer = lambda _: Reply()
         await engine.order(remove_webhook, "hook", "ops")
         assert undelivered(engine) == {}
         last = (await engine.archive.history(HistoryFilter()))[-1]
@@ -422,6 +421,7 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
         await engine.enable("db-0", by="test")
         await until_taken(receiver, {str(last.sequence)})
     assert [got.event["data"]["what"] for got in receiver.taken] == ["webhook removed"]
+    assert {got.event["data"]["what"] for got in receiver.got if got.path == "/hook"} == {"enabled"}
     with sqlite3.connect(tmp_path / DATABASE_NAME) as database:
         assert database.execute("SELECT name FROM webhook").fetchall() == [("other",)]
         assert database.execute("SELECT count(*) FROM undelivered").fetchone() == (0,)
