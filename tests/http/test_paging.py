@@ -93,10 +93,13 @@ def test_what_comes_and_goes_between_pages_moves_nothing_else(service: Service, 
     query = "" if live else "&all=true"
     (before,) = pages(service, "events", 1000, query)
     reading = pages(service, "events", 5, query)
-    found = [event["id"] for event in next(reading)]
     seen = next(reading)
-    found += [event["id"] for event in seen]
-    service.control("POST", f"/v1/events/{seen[-1]['id']}/cancel")  # what the cursor points at
+    found = [event["id"] for event in seen]
+    while seen[-1]["source"] != "user":  # to cancel an event of a rollout would end that too, which others count
+        seen = next(reading)
+        found += [event["id"] for event in seen]
+    # What the cursor points at.
+    assert service.control("POST", f"/v1/events/{seen[-1]['id']}/cancel").status == 200
     service.restart_vm("vm-0")
     found += [event["id"] for page in reading for event in page]
     stayed = [event["id"] for event in before]
