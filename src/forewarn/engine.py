@@ -251,8 +251,7 @@ class Engine:
 
     def last_heard(self, group: str) -> datetime | None:
         """When the group last asked."""
-        self.hearing.take()
-        return self._writer.ledger.heard_at(group)
+        return self.hearing.heard_at(group)
 
     # --- After a commit ---------------------------------------------------------------------------
 

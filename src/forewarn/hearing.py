@@ -9,7 +9,7 @@ from forewarn.core.durations import from_text, to_text
 from forewarn.errors import StoreFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Collection
     from datetime import datetime
 
     from forewarn.agenda import Agenda
@@ -27,7 +27,7 @@ class Hearing:
     def __init__(self, clock: Clock, writer: Writer, agenda: Agenda, terms: Terms) -> None:
         self.asked: set[str] = set()
         """Groups that asked since `take`: the server adds to it, without a look at the clock."""
-        self.held: Callable[[], Iterable[str]] = tuple
+        self.held: Collection[str] = ()
         """The groups of which somebody waits for an answer: they are listening, however long ago they asked."""
         self._clock = clock
         self._writer = writer
@@ -40,12 +40,18 @@ class Hearing:
 
     def take(self) -> None:
         """Note that all who asked were heard now."""
-        self.asked.update(self.held())
+        self.asked.update(self.held)
         if self.asked:
             known = self.asked & self._writer.ledger.deliveries.keys()  # others have left the fleet since
             self._writer.ledger.heard.update(dict.fromkeys(known, self._clock.now()))
             self._unwritten |= known
             self.asked.clear()
+
+    def heard_at(self, group: str) -> datetime | None:
+        """When the group last asked, of one group alone: many are looked at one after the other."""
+        if (group in self.asked or group in self.held) and self._writer.ledger.delivery(group) is not None:
+            return self._clock.now()
+        return self._writer.ledger.heard_at(group)
 
     def forgive_downtime(self) -> None:
         """The service's own downtime is not silence: move what was heard along by it."""

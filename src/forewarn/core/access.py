@@ -71,9 +71,8 @@ def create_token(draft: Draft, now: datetime, terms: Terms, token: Token, by: st
     if (token.role is Role.TENANT) != bool(token.group):
         problem = "a tenant is of one group: name it" if not token.group else "only a tenant is of a group"
         raise BadOption(name="group", value=token.group, problem=problem)
-    fleet = draft.fleet
-    if token.group and not fleet.members(token.group) and token.group not in fleet.groups:
-        raise Unknown(what="group", name=token.group, hint=nearest(token.group, [*fleet.groups, *fleet.vms]))
+    if token.group:
+        draft.fleet.known_group(token.group)
     draft.changes.tokens[token.name] = token
     of_group = f" of {token.group}" if token.group else ""
     draft.note(Entry(at=now, what="token created", by=by, why=f"{token.name}: {token.role}{of_group}"))

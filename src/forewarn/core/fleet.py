@@ -11,7 +11,7 @@ from copy import copy
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from forewarn.errors import UnknownHost, UnknownVM, nearest
+from forewarn.errors import Unknown, UnknownHost, UnknownVM, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -128,6 +128,12 @@ class Fleet:
         if found is not None:
             return found
         return Group(name, GroupKind.STANDALONE, auto_approve=self.vm(name).auto_approve)
+
+    def known_group(self, name: str) -> Group:
+        """The same for a name that somebody has typed: an error that names the nearest, if there is no such group."""
+        if name not in self.groups and not self.members(name):
+            raise Unknown(what="group", name=name, hint=nearest(name, [*self.groups, *self.vms]))
+        return self.group(name)
 
     def members(self, group: str) -> tuple[str, ...]:
         """The VMs that hear what this group is told."""

@@ -11,7 +11,7 @@ from forewarn.core.ledger import Entry
 from forewarn.core.operations import Progress
 from forewarn.core.placement import get_on
 from forewarn.core.progress import move, told_with
-from forewarn.errors import NoTerminateNotice, OnItsWay, Unknown, VMHasLiveEvent, nearest
+from forewarn.errors import NoTerminateNotice, OnItsWay, VMHasLiveEvent
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -98,10 +98,7 @@ class Policy(NamedTuple):
 
 def set_policy(draft: Draft, now: datetime, terms: Terms, name: str, policy: Policy, by: str) -> Group:
     """Change a group's policy. It holds for what is asked for from now on; windows also for what still waits."""
-    fleet = draft.fleet
-    if not fleet.members(name) and name not in fleet.groups:
-        raise Unknown(what="group", name=name, hint=nearest(name, [*fleet.groups, *fleet.vms]))
-    group = fleet.group(name)
+    group = draft.fleet.known_group(name)
     if policy.terminate_notice is not None and group.kind != GroupKind.SCALE_SET:
         raise NoTerminateNotice(group=name, kind=group.kind)
     after = group._replace(

@@ -94,10 +94,8 @@ def _check_wishes(draft: Draft, webhook: Webhook) -> None:
     if (count := len(webhook.groups)) > MOST_GROUPS:
         remedy = "Name none to be told of all."
         raise TooMany(count=count, things="groups", what="webhook", most=MOST_GROUPS, remedy=remedy)
-    fleet = draft.fleet
     for group in webhook.groups:
-        if not fleet.members(group) and group not in fleet.groups:
-            raise Unknown(what="group", name=group, hint=nearest(group, [*fleet.groups, *fleet.vms]))
+        draft.fleet.known_group(group)
 
 
 def remove_webhook(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -> Webhook:

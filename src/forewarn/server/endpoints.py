@@ -74,7 +74,9 @@ class Endpoint(NamedTuple):
             if name not in known:
                 problem = f"is not known here.{nearest(name, known)}"
                 raise BadParameter(parameter=name, problem=problem, valid=list(known))
-            if not value and known[name].schema.get("minLength"):
+            # Of one that may be given several times, what holds of each.
+            schema = known[name].schema.get("items", known[name].schema)
+            if not value and schema.get("minLength"):
                 raise BadParameter(parameter=name, problem="is empty: leave it out", valid=known[name].help)
 
 

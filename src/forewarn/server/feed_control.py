@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from forewarn.errors import BadParameter, Unknown, nearest
+from forewarn.errors import BadParameter
 from forewarn.server.endpoints import Endpoint, caller
 from forewarn.server.history_control import OF_GROUPS, OF_KINDS, groups_seen, kinds_asked
 from forewarn.server.queries import Query
@@ -56,7 +56,7 @@ class FeedControl:
         groups = groups_seen(request)
         # One that is gone by now may be followed to its end.
         for group in groups if after is None and not token.group else ():
-            self._refuse_unknown(group)
+            self._engine.fleet.known_group(group)
 
         def let_in() -> bool:
             """Whether the token is still good: it may be revoked, or expire, while this goes on."""
@@ -65,11 +65,6 @@ class FeedControl:
         kinds = frozenset(kinds_asked(request))
         reader = await self._feed.reader(frozenset(groups), kinds, after, let_in, tenant=bool(token.group))
         return Following(reader)
-
-    def _refuse_unknown(self, group: str) -> None:
-        fleet = self._engine.fleet
-        if group not in fleet.groups and not fleet.members(group):
-            raise Unknown(what="group", name=group, hint=nearest(group, [*fleet.groups, *fleet.vms]))
 
 
 def _position(request: HttpRequest) -> int | None:

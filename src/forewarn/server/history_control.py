@@ -35,14 +35,14 @@ ASKED = (
     Field("vm", NAME, "Only rows about this VM."),
     OF_GROUPS,
     Field("host", NAME, "Only rows about this host, or about VMs that were brought to it."),
-    Field("type", choice(*EVENT_TYPES), "Only of operations with events of this type."),
-    Field("cause", choice(*CAUSES), "Only of operations with this cause."),
+    Field("type", {**NAME, **choice(*EVENT_TYPES)}, "Only of operations with events of this type."),
+    Field("cause", {**NAME, **choice(*CAUSES)}, "Only of operations with this cause."),
     Field("by", NAME, "Only what was done by this person, token or VM."),
     OF_KINDS,
     Field("since", {**NAME, "examples": ["30d"]}, f"From then on: {A_PAST_MOMENT}."),
     Field("until", {**NAME, "examples": ["2026-03-05"]}, f"Before then: {A_PAST_MOMENT}."),
     Field("during", {**NAME, "examples": ["2026-03"]}, f"Only then: {A_SPAN}."),
-    Field("order", choice(*ORDERS), "Which come first; the oldest if it is not said."),
+    Field("order", {**NAME, **choice(*ORDERS)}, "Which come first; the oldest if it is not said."),
     *PAGING,
 )
 
@@ -66,11 +66,11 @@ class HistoryControl:
                 raise NotForRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
         sought = HistoryFilter(
             groups=groups_seen(request),
-            vm=_given(request, "vm"),
-            host=_given(request, "host"),
+            vm=Query(request).text("vm"),
+            host=Query(request).text("host"),
             type=_one_of(request, "type", EVENT_TYPES),
             cause=_one_of(request, "cause", CAUSES),
-            by=_given(request, "by"),
+            by=Query(request).text("by"),
             what=kinds_asked(request),
             newest=newest,
         )
@@ -79,13 +79,13 @@ class HistoryControl:
 
     def _span(self, request: HttpRequest) -> tuple[datetime | None, datetime | None]:
         since, until = self._moment(request, "since"), self._moment(request, "until")
-        during = _during(_given(request, "during"))
+        during = _during(Query(request).text("during"))
         if during is None:
             return since, until
         return max(since or during.since, during.since), min(until or during.until, during.until)
 
     def _moment(self, request: HttpRequest, name: str) -> datetime | None:
-        text = _given(request, name)
+        text = Query(request).text(name)
         try:
             return parse_past_moment(text, self._engine.clock.now()) if text else None
         except ValueError:
@@ -116,7 +116,6 @@ def _during(text: str) -> Span | None:
 def groups_seen(request: HttpRequest) -> tuple[str, ...]:
     """The groups that are asked for; none: all. A tenant's is its own: of others it is told that there are none."""
     own, asked = caller(request).group, Query(request).texts("group")
-    _refuse_empty("group", asked)
     for group in asked if own else ():
         if group != own:
             raise Unknown(what="group", name=group, hint=nearest(group, [own]))
@@ -135,22 +134,9 @@ def kinds_asked(request: HttpRequest) -> tuple[str, ...]:
 
 def _one_of(request: HttpRequest, name: str, known: Iterable[str]) -> str:
     """A word of a list, in any letter case; empty: none was given."""
-    text = _given(request, name)
+    text = Query(request).text(name)
     words = {word.lower(): word for word in known}
     if text and text.lower() not in words:
         problem = f"{text!r} is not one of {', '.join(words.values())}.{nearest(text, words.values())}"
         raise BadParameter(parameter=name, problem=problem, valid=list(words.values()))
     return words[text.lower()] if text else ""
-
-
-def _given(request: HttpRequest, name: str) -> str:
-    """A parameter; empty: it was not given."""
-    text = Query(request).text(name)
-    _refuse_empty(name, (text,) if name in request.query_params else ())
-    return text
-
-
-def _refuse_empty(name: str, values: Iterable[str]) -> None:
-    """Nothing must not be taken for everything."""
-    if "" in values:
-        raise BadParameter(parameter=name, problem="is empty: leave it out, or say which", valid="not empty")

@@ -63,7 +63,7 @@ class Lane:
             else {}
         )
         engine.subscribe(self._on_published)
-        engine.hearing.held = waiters.groups
+        engine.hearing.held = waiters.by_group
 
     def _on_published(self, _: Published) -> None:
         self.epoch += 1

@@ -36,7 +36,7 @@ class Waiters:
         """How many are held."""
         self.stopping = False
         """Nobody is to wait any more."""
-        self._of_group: dict[str, dict[Waiter, None]] = {}
+        self.by_group: dict[str, dict[Waiter, None]] = {}
         self._woken: dict[Waiter, None] = {}
         """Those whose turn to be woken comes."""
         self._told: list[Told] = []
@@ -44,24 +44,20 @@ class Waiters:
         self._waking = False
         engine.subscribe(self._on_published)
 
-    def groups(self) -> list[str]:
-        """Whose polls are held."""
-        return list(self._of_group)
-
     def join(self, group: str, waiter: Waiter) -> None:
         """Wait until something of the group has changed, or the fleet has: then `wake` is called, once."""
-        self._of_group.setdefault(group, {})[waiter] = None
+        self.by_group.setdefault(group, {})[waiter] = None
         self.count += 1
 
     def leave(self, group: str, waiter: Waiter) -> None:
         """Wait no longer. Who does not wait may leave, too."""
-        of_group = self._of_group.get(group, {})
+        of_group = self.by_group.get(group, {})
         waiting = of_group if waiter in of_group else self._woken
         if waiter in waiting:
             del waiting[waiter]
             self.count -= 1
             if not of_group:
-                self._of_group.pop(group, None)
+                self.by_group.pop(group, None)
 
     def set_aside(self, told: Told) -> bool:
         """Whether others have still to be woken: then this one, which has been, is asked to `read_on` behind them.
@@ -75,15 +71,15 @@ class Waiters:
     def stop(self) -> None:
         """Wake all, and let nobody wait from now on."""
         self.stopping = True
-        self._rouse(list(self._of_group))
+        self._rouse(list(self.by_group))
 
     def _on_published(self, published: Published) -> None:
         # Who calls may be another VM in another fleet: then all have to look.
-        self._rouse(list(self._of_group) if published.fleet else published.groups)
+        self._rouse(list(self.by_group) if published.fleet else published.groups)
 
     def _rouse(self, groups: Iterable[str]) -> None:
         for group in groups:
-            self._woken.update(self._of_group.pop(group, {}))
+            self._woken.update(self.by_group.pop(group, {}))
         self._go_on()
 
     def _go_on(self) -> None:
