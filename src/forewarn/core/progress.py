@@ -143,7 +143,7 @@ def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation, even
     operation = operation._replace(
         progress=Progress.STARTED,
         started_at=now,
-        settles_at=now + terms.settle_time(operation.cause),
+        settles_at=now + terms.at(operation.request.speed).settle_time(operation.cause),
         carried_out_at=None if operation.verb else now,
     )
     for event in events:

@@ -129,7 +129,7 @@ def tells_of_deletion(group: Group) -> bool:
 def _notice(terms: Terms, asked: Request) -> timedelta:
     cause = CAUSES[asked.cause]
     notice = asked.notice if asked.notice is not None else cause.notice
-    return terms.quicken(notice if notice is not None else least_notice(asked.type))
+    return terms.at(asked.speed).quicken(notice if notice is not None else least_notice(asked.type))
 
 
 def _earliest(fleet: Fleet, now: datetime, terms: Terms, operation: Operation, groups: list[str]) -> datetime:
@@ -159,7 +159,7 @@ def _event(
     cause, asked = CAUSES[operation.cause], operation.request
     terminate_notice = draft.fleet.group(group).terminate_notice
     if operation.type == TERMINATE and terminate_notice is not None:
-        earliest = whole_second_up(now + terms.quicken(terminate_notice))
+        earliest = whole_second_up(now + terms.at(asked.speed).quicken(terminate_notice))
     return Event(
         id=draft.new_id(),
         operation=operation.id,
@@ -187,7 +187,7 @@ def _deadline(terms: Terms, asked: Request, earliest: datetime) -> datetime | No
     if not CAUSES[asked.cause].routine:
         return None
     if asked.deadline is None:
-        return earliest + terms.quicken(terms.postponement)
+        return earliest + terms.at(asked.speed).quicken(terms.postponement)
     if asked.rollout:
         return max(asked.deadline, earliest)
     if asked.deadline < earliest:

@@ -50,6 +50,8 @@ class Course(NamedTuple):
     """Between one wave and the next."""
     health_time: timedelta = timedelta(minutes=15)
     """How long after the start the VMs of a host may take to be well: then they count as bad."""
+    speed: float = 1.0
+    """All its lengths are this many times shorter, beyond what the house says: for runs of scenarios."""
 
 
 class Rollout(NamedTuple):

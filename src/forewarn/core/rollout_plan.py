@@ -50,6 +50,7 @@ class Plan(NamedTuple):
 def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: Callable[[str], bool]) -> Plan:
     """The waves to come, as the fleet is now."""
     course = rollout.course
+    terms = terms.at(course.speed)
     notice = terms.quicken(course.notice if course.notice is not None else least_notice(course.type))
     settle, pause = terms.settle_time(UPDATE), terms.quicken(course.pause)
     gate = max(settle, terms.quicken(course.health_time))

@@ -117,6 +117,7 @@ def _request(course: Course, host: str, rollout: str = "") -> Request:
         overrides=course.overrides,
         rollout=rollout,
         health_time=course.health_time,
+        speed=course.speed,
     )
 
 
@@ -165,7 +166,7 @@ def _take_stock(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> 
         return rollout, bad
     rollout = rollout._replace(under_way=tuple(still), done=tuple(done), skipped=tuple(skipped))
     if not still:
-        rollout = rollout._replace(next_at=now + terms.quicken(rollout.course.pause))
+        rollout = rollout._replace(next_at=now + terms.at(rollout.course.speed).quicken(rollout.course.pause))
     return rollout, bad
 
 
@@ -187,7 +188,8 @@ def gate_closes_at(terms: Terms, operation: Operation) -> datetime | None:
     health_time = operation.request.health_time
     if operation.progress is not Progress.STARTED or operation.health is not Health.UNKNOWN or health_time is None:
         return None
-    return operation.started_at + terms.quicken(health_time) if operation.started_at else None
+    quickened = terms.at(operation.request.speed).quicken(health_time)
+    return operation.started_at + quickened if operation.started_at else None
 
 
 def overdue_at(terms: Terms, operation: Operation) -> datetime | None:
@@ -195,7 +197,7 @@ def overdue_at(terms: Terms, operation: Operation) -> datetime | None:
     closes_at = gate_closes_at(terms, operation)
     if closes_at is None or operation.carried_out_at is None:
         return closes_at
-    return closes_at + terms.quicken(LAST_LOOK)
+    return closes_at + terms.at(operation.request.speed).quicken(LAST_LOOK)
 
 
 def when_due(rollout: Rollout) -> datetime | None:
@@ -217,7 +219,8 @@ def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Ro
     wave = walk.next_wave(rollout.course.budget, busy=lambda host: _is_busy(draft, host))
     rollout = rollout._replace(waiting=tuple(walk.waiting), skipped=tuple(skipped), next_at=None)
     if not wave:
-        return rollout._replace(next_at=now + terms.quicken(LOOK_AGAIN) if rollout.waiting else None)
+        later = now + terms.at(rollout.course.speed).quicken(LOOK_AGAIN)
+        return rollout._replace(next_at=later if rollout.waiting else None)
     under_way = []
     for host in wave:
         try:

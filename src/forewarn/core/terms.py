@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,10 @@ class Terms:
     """Whether a spare host can be had where none fits."""
     webhook_targets: Targets = field(default_factory=Targets)
     """Where webhooks may go beyond the public Internet."""
+
+    def at(self, speed: float) -> Terms:
+        """The terms for something that goes so many times faster still."""
+        return self if speed == 1 else replace(self, speed=self.speed * speed)
 
     def quicken(self, length: timedelta) -> timedelta:
         return length / self.speed

@@ -25,6 +25,17 @@ class BadFleet(Invalid):
     """{source}:{line}: {key}: {problem}"""
 
 
+class BadScenario(Invalid):
+    """{source}:{line}: {key}: {problem}"""
+
+    member = "text"
+
+
+class DoesNotFit(Invalid):
+    """{problem} Or play it from nothing: forewarn scenario show {name} --fleet > fleet.toml, then
+    forewarn up --fleet fleet.toml --data :memory: --clock virtual"""
+
+
 class UnreadableFile(Invalid):
     """Cannot read {path}: {problem}"""
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from forewarn.core.causes import AUTO_APPROVE_WORDS
 from forewarn.core.fleet import Fleet, Group, GroupKind, Host
 from forewarn.core.placement import find_clash, spread_domains
 from forewarn.core.windows import parse_window
-from forewarn.errors import BadFleet, nearest
+from forewarn.errors import nearest
 from forewarn.wire.policy import parse_terminate_notice
-from forewarn.wire.toml_lines import Entry, TomlFile
+from forewarn.wire.toml_entries import Entry, TomlFile
 from forewarn.wire.vm_entry import check_name, read_vms
 
 if TYPE_CHECKING:
@@ -59,7 +57,7 @@ def parse_fleet(text: str, source: str) -> Fleet:
 
 
 def _read_tables(file: TomlFile) -> dict[str, list[Entry]]:
-    document = _load(file)
+    document = file.load()
     for table, rows in document.items():
         if table not in _TABLES:
             problem = f"A fleet file has no such table, only {', '.join(_TABLES)}.{nearest(table, _TABLES)}"
@@ -71,21 +69,6 @@ def _read_tables(file: TomlFile) -> dict[str, list[Entry]]:
         table: [Entry(file, table, index, row) for index, row in enumerate(document.get(table, ()))]
         for table in _TABLES
     }
-
-
-def _load(file: TomlFile) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.text)
-    except tomllib.TOMLDecodeError as error:
-        what, _, where = str(error).rpartition(" (at ")
-        found = re.match(r"line (\d+), (column \d+)", where)
-        last_line = file.text.count("\n", 0, len(file.text.rstrip())) + 1
-        line, place = (int(found[1]), found[2]) if found else (last_line, "the end of the file")
-        raise BadFleet(source=file.source, line=line, key="TOML", problem=f"{what} at {place}.") from error
-    except (RecursionError, ValueError) as error:
-        # The reader's own limits: it does not say where they were passed.
-        problem = "Some value is nested too deeply or has too many digits."
-        raise BadFleet(source=file.source, line=1, key="TOML", problem=problem) from error
 
 
 def _read_declared(entries: Iterable[Entry], read: Callable[[Entry, str], _Declared]) -> dict[str, _Declared]:

@@ -1,4 +1,4 @@
-"""Tables of a TOML file, read with their types, and the line on which each thing in them stands.
+"""The line on which each thing of a TOML file stands.
 
 `tomllib` keeps no lines. So when something is found to be wrong, and only then, the text is walked a
 second time for the one line that is wanted. The walk knows just enough TOML to step over values: the
@@ -9,13 +9,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING, NamedTuple
-
-from forewarn.errors import BadFleet, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
 Path = tuple[str | int, ...]
 """Keys and array indices from the top of the file: `("vm", 3, "host")`."""
 
@@ -142,128 +135,3 @@ class _Walk:
             shared += 1
         if shared > self._matched:
             self._matched, self._found_at = shared, at
-
-
-class TomlFile(NamedTuple):
-    """A text, and the name by which messages call it."""
-
-    text: str
-    source: str
-
-    def wrong(self, problem: str, key: str, path: Path) -> BadFleet:
-        """The error that says what is wrong at `path`."""
-        return BadFleet(source=self.source, line=line_of(self.text, path), key=key, problem=problem)
-
-
-class Entry:
-    """One `[[table]]` of a file: reads its values with their types, and says which one is wrong."""
-
-    __slots__ = ("_file", "_index", "_table", "_values")
-
-    def __init__(self, file: TomlFile, table: str, index: int, values: Mapping[str, object]) -> None:
-        self._file = file
-        self._table = table
-        self._index = index
-        self._values = values
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def line(self, *keys: str | int) -> int:
-        """Where a key stands, or the table's header when the key is not there."""
-        return line_of(self._file.text, (self._table, self._index, *keys))
-
-    def wrong(self, problem: str, *keys: str | int) -> BadFleet:
-        """The error that says what is wrong with a key."""
-        name = self._values.get("name")
-        named = isinstance(name, str) and name and name.isprintable()
-        label = f'{self._table} "{name}"' if named else f"{self._table}[{self._index}]"
-        for key in keys:
-            if isinstance(key, int):
-                label += f"[{key}]"
-            else:
-                label += f".{key}" if _BARE_KEY.fullmatch(key) else f".{key!r}"
-        return self._file.wrong(problem, label, (self._table, self._index, *keys))
-
-    def refuse_unknown(self, known: Collection[str]) -> None:
-        """Refuse a key that is not one of `known`."""
-        for key in self._values:
-            if key not in known:
-                raise self.wrong(f"[[{self._table}]] has no such key.{nearest(key, known)}", key)
-
-    def text(self, key: str, default: str = "") -> str:
-        """A string."""
-        value = self._values.get(key, default)
-        if not isinstance(value, str):
-            raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key)
-        return value
-
-    def required_text(self, key: str, remedy: str) -> str:
-        """A string that must be there; `remedy` says what to write."""
-        if key not in self._values:
-            raise self.wrong(f"Is missing. {remedy}", key)
-        return self.text(key)
-
-    def word(self, key: str, words: Collection[str], default: str) -> str:
-        """One of some words."""
-        word = self.text(key, default)
-        self._refuse_other(word, words, key)
-        return word
-
-    def words(self, key: str, words: Collection[str]) -> tuple[str, ...]:
-        """An array of some words, each taken once."""
-        found = self.texts(key)
-        for index, word in enumerate(found):
-            self._refuse_other(word, words, key, index)
-        return tuple(dict.fromkeys(found))
-
-    def _refuse_other(self, word: str, words: Collection[str], *keys: str | int) -> None:
-        if word not in words:
-            raise self.wrong(f"{word!r} is not one of {', '.join(words)}.{nearest(word, words)}", *keys)
-
-    def texts(self, key: str) -> list[str]:
-        """An array of strings."""
-        values = self._values.get(key, [])
-        if not isinstance(values, list):
-            raise self.wrong(f"Must be an array of strings in brackets, not {_type_word(values)}.", key)
-        for index, value in enumerate(values):
-            if not isinstance(value, str):
-                raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key, index)
-        return values
-
-    def text_table(self, key: str) -> tuple[tuple[str, str], ...]:
-        """A table of strings."""
-        values = self._values.get(key, {})
-        if not isinstance(values, dict):
-            raise self.wrong(f'Must be a table like {{env = "prod"}}, not {_type_word(values)}.', key)
-        for inner, value in values.items():
-            if not isinstance(value, str):
-                raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key, inner)
-        return tuple(values.items())
-
-    def whole_number(self, key: str, default: int, least: int, most: int, reason: str = "") -> int:
-        """A whole number within bounds; the default may lie outside them."""
-        if key not in self._values:
-            return default
-        value = self._values[key]
-        # To Python true is the number 1; to whoever wrote the file it is not.
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.wrong(f"Must be a whole number, not {_type_word(value)}.", key)
-        if not least <= value <= most:
-            bounds = f"a whole number from {least} to {most}" if least < most else str(least)
-            raise self.wrong(f"Must be {bounds}{reason}.", key)
-        return value
-
-
-_TYPE_WORDS = {
-    bool: "a boolean",
-    dict: "a table",
-    float: "a number with a fraction",
-    int: "a number",
-    list: "an array",
-    str: "a string",
-}
-
-
-def _type_word(value: object) -> str:
-    return _TYPE_WORDS.get(type(value), "a date or time")

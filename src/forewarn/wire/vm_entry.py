@@ -15,7 +15,7 @@ from forewarn.errors import nearest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from forewarn.wire.toml_lines import Entry
+    from forewarn.wire.toml_entries import Entry
 
 _Address: TypeAlias = IPv4Address | IPv6Address
 _Declared = TypeVar("_Declared", Group, Host)

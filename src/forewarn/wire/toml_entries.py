@@ -1,0 +1,221 @@
+"""Tables of a TOML file, read with their types. What is wrong is said with its line and key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from forewarn.core.durations import parse_duration
+from forewarn.errors import BadDuration, BadFleet, nearest
+from forewarn.wire.toml_lines import line_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from datetime import timedelta
+
+    from forewarn.errors import BadScenario
+    from forewarn.wire.toml_lines import Path
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class TomlFile(NamedTuple):
+    """A text, and the name by which messages call it."""
+
+    text: str
+    source: str
+    error: type[BadFleet | BadScenario] = BadFleet
+
+    def wrong(self, problem: str, key: str, path: Path) -> BadFleet | BadScenario:
+        """The error that says what is wrong at `path`."""
+        return self.error(source=self.source, line=line_of(self.text, path), key=key, problem=problem)
+
+    def load(self) -> dict[str, Any]:
+        """All that is in it."""
+        try:
+            return tomllib.loads(self.text)
+        except tomllib.TOMLDecodeError as error:
+            what, _, where = str(error).rpartition(" (at ")
+            found = re.match(r"line (\d+), (column \d+)", where)
+            last_line = self.text.count("\n", 0, len(self.text.rstrip())) + 1
+            line, place = (int(found[1]), found[2]) if found else (last_line, "the end of the file")
+            raise self.error(source=self.source, line=line, key="TOML", problem=f"{what} at {place}.") from error
+        except (RecursionError, ValueError) as error:
+            # The reader's own limits: it does not say where they were passed.
+            problem = "Some value is nested too deeply or has too many digits."
+            raise self.error(source=self.source, line=1, key="TOML", problem=problem) from error
+
+
+class Entry:
+    """One table of a file: reads its values with their types, and says which one is wrong.
+
+    With an index it is that `[[table]]` of several, without a name it is the file as a whole.
+    """
+
+    __slots__ = ("_file", "_index", "_table", "_values")
+
+    def __init__(self, file: TomlFile, table: str, index: int | None, values: Mapping[str, object]) -> None:
+        self._file = file
+        self._table = table
+        self._index = index
+        self._values = values
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def line(self, *keys: str | int) -> int:
+        """Where a key stands, or the table's header when the key is not there."""
+        return line_of(self._file.text, (*self._path, *keys))
+
+    @property
+    def _path(self) -> Path:
+        table: Path = (self._table,) if self._table else ()
+        return table if self._index is None else (*table, self._index)
+
+    def inner(self, key: str, like: str) -> Entry:
+        """A table in this one; `like` shows how it is written."""
+        values = self._values.get(key, {})
+        if not isinstance(values, dict):
+            raise self.wrong(f"Must be a table like {like}, not {_type_word(values)}.", key)
+        return _Inner(self, key, values)
+
+    def wrong(self, problem: str, *keys: str | int) -> BadFleet | BadScenario:
+        """The error that says what is wrong with a key."""
+        name = self._values.get("name")
+        named = isinstance(name, str) and name and name.isprintable()
+        label = self._table if self._index is None else f"{self._table}[{self._index}]"
+        if named and self._table:
+            label = f'{self._table} "{name}"'
+        for key in keys:
+            if isinstance(key, int):
+                label += f"[{key}]"
+            else:
+                label += f".{key}" if _BARE_KEY.fullmatch(key) else f".{key!r}"
+        return self._file.wrong(problem, label.removeprefix("."), (*self._path, *keys))
+
+    @property
+    def _called(self) -> str:
+        if not self._table:
+            return "The file"
+        return f"[{self._table}]" if self._index is None else f"[[{self._table}]]"
+
+    def refuse_unknown(self, known: Collection[str]) -> None:
+        """Refuse a key that is not one of `known`."""
+        for key in self._values:
+            if key not in known:
+                raise self.wrong(f"{self._called} has no such key.{nearest(key, known)}", key)
+
+    def text(self, key: str, default: str = "") -> str:
+        """A string."""
+        value = self._values.get(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key)
+        return value
+
+    def required_text(self, key: str, remedy: str) -> str:
+        """A string that must be there; `remedy` says what to write."""
+        if key not in self._values:
+            raise self.wrong(f"Is missing. {remedy}", key)
+        return self.text(key)
+
+    def word(self, key: str, words: Collection[str], default: str) -> str:
+        """One of some words."""
+        word = self.text(key, default)
+        self._refuse_other(word, words, key)
+        return word
+
+    def words(self, key: str, words: Collection[str]) -> tuple[str, ...]:
+        """An array of some words, each taken once."""
+        found = self.texts(key)
+        for index, word in enumerate(found):
+            self._refuse_other(word, words, key, index)
+        return tuple(dict.fromkeys(found))
+
+    def _refuse_other(self, word: str, words: Collection[str], *keys: str | int) -> None:
+        if word not in words:
+            raise self.wrong(f"{word!r} is not one of {', '.join(words)}.{nearest(word, words)}", *keys)
+
+    def texts(self, key: str) -> list[str]:
+        """An array of strings."""
+        values = self._values.get(key, [])
+        if not isinstance(values, list):
+            raise self.wrong(f"Must be an array of strings in brackets, not {_type_word(values)}.", key)
+        for index, value in enumerate(values):
+            if not isinstance(value, str):
+                raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key, index)
+        return values
+
+    def text_table(self, key: str) -> tuple[tuple[str, str], ...]:
+        """A table of strings."""
+        values = self._values.get(key, {})
+        if not isinstance(values, dict):
+            raise self.wrong(f'Must be a table like {{env = "prod"}}, not {_type_word(values)}.', key)
+        for inner, value in values.items():
+            if not isinstance(value, str):
+                raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key, inner)
+        return tuple(values.items())
+
+    def whole_number(self, key: str, default: int, least: int, most: int, reason: str = "") -> int:
+        """A whole number within bounds; the default may lie outside them."""
+        if key not in self._values:
+            return default
+        value = self._values[key]
+        # To Python true is the number 1; to whoever wrote the file it is not.
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.wrong(f"Must be a whole number, not {_type_word(value)}.", key)
+        if not least <= value <= most:
+            bounds = f"a whole number from {least} to {most}" if least < most else str(least)
+            raise self.wrong(f"Must be {bounds}{reason}.", key)
+        return value
+
+    def flag(self, key: str) -> bool | None:
+        """true or false, or None where it is not said."""
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.wrong(f"Must be true or false, not {_type_word(value)}.", key)
+        return value
+
+    def length(self, key: str) -> timedelta | None:
+        """A length of time, or None where it is not said."""
+        if key not in self._values:
+            return None
+        try:
+            return parse_duration(self.text(key))
+        except BadDuration as error:
+            raise self.wrong(str(error), key) from None
+
+
+class _Inner(Entry):
+    """A table inside of another."""
+
+    __slots__ = ("_around", "_key")
+
+    def __init__(self, around: Entry, key: str, values: Mapping[str, object]) -> None:
+        super().__init__(around._file, key, None, values)  # noqa: SLF001 - it is part of the same
+        self._around = around
+        self._key = key
+
+    def line(self, *keys: str | int) -> int:
+        return self._around.line(self._key, *keys)
+
+    def wrong(self, problem: str, *keys: str | int) -> BadFleet | BadScenario:
+        return self._around.wrong(problem, self._key, *keys)
+
+    @property
+    def _called(self) -> str:
+        return self._key
+
+
+_TYPE_WORDS = {
+    bool: "a boolean",
+    dict: "a table",
+    float: "a number with a fraction",
+    int: "a number",
+    list: "an array",
+    str: "a string",
+}
+
+
+def _type_word(value: object) -> str:
+    return _TYPE_WORDS.get(type(value), "a date or time")
