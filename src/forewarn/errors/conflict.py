@@ -111,3 +111,17 @@ class WebhookExists(Conflict):
     """There is a webhook {name!r} already. Remove it first, or choose another name."""
 
     member = "name"
+
+
+class NotListening(Conflict):
+    """{why}, so a run would tell it nothing. Start the application in one of its VMs first, or count the group as
+    listening with --enable."""
+
+
+class RunUnderWay(Conflict):
+    """Run {run_id} of {scenario} moves the virtual clock, and only one at a time can. Wait for it, or stop it with:
+    forewarn scenario stop {run_id}"""
+
+
+class RunOver(Conflict):
+    """Run {run_id} is over ({state}): there is nothing to stop."""

@@ -160,13 +160,22 @@ class Entry:
         """A whole number within bounds; the default may lie outside them."""
         if key not in self._values:
             return default
-        value = self._values[key]
+        return self._whole_number(self._values[key], least, most, reason, key)
+
+    def whole_numbers(self, key: str, least: int, most: int, reason: str = "") -> list[int]:
+        """An array of whole numbers within bounds."""
+        values = self._values.get(key, [])
+        if not isinstance(values, list):
+            raise self.wrong(f"Must be an array of numbers in brackets, not {_type_word(values)}.", key)
+        return [self._whole_number(value, least, most, reason, key, index) for index, value in enumerate(values)]
+
+    def _whole_number(self, value: object, least: int, most: int, reason: str, *keys: str | int) -> int:
         # To Python true is the number 1; to whoever wrote the file it is not.
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self.wrong(f"Must be a whole number, not {_type_word(value)}.", key)
+            raise self.wrong(f"Must be a whole number, not {_type_word(value)}.", *keys)
         if not least <= value <= most:
             bounds = f"a whole number from {least} to {most}" if least < most else str(least)
-            raise self.wrong(f"Must be {bounds}{reason}.", key)
+            raise self.wrong(f"Must be {bounds}{reason}.", *keys)
         return value
 
     def flag(self, key: str) -> bool | None:

@@ -1,0 +1,132 @@
+"""The runs of scenarios. In memory only: a stop of the service ends them, and what they caused goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from forewarn.core.casting import cast
+from forewarn.core.listening import why_no_notice
+from forewarn.core.scenario_run import Played, Run, RunState
+from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown, nearest
+from forewarn.play.pace import Pace
+from forewarn.play.playing import Playing
+from forewarn.play.witness import Witness
+
+if TYPE_CHECKING:
+    from forewarn.core.scenario import Scenario
+    from forewarn.core.scenario_run import Casting
+    from forewarn.engine import Engine, Published
+    from forewarn.faults import Faults
+    from forewarn.play.pace import Advance
+    from forewarn.wire.versions import ApiVersion
+
+REMEMBERED = 100
+"""Of runs that are over, the newest so many are remembered."""
+
+
+class Player:
+    """Starts runs, and knows how they went."""
+
+    def __init__(self, engine: Engine, faults: Faults, advance: Advance, version: ApiVersion) -> None:
+        """`version` is the api-version as which documents are judged."""
+        self._engine = engine
+        self._faults = faults
+        self._advance = advance
+        self._version = version
+        self._playings: dict[str, Playing] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._moves: set[asyncio.Task[object]] = set()
+        """Moves of the clock whose run was stopped meanwhile."""
+        self._count = 0
+        engine.subscribe(self._on_published)
+
+    async def start(self, scenario: Scenario, casting: Casting, by: str) -> Run:
+        """Begin a run; an error if it cannot be played as asked."""
+        engine = self._engine
+        vms = cast(engine.fleet, scenario, casting)
+        for name in casting.seen_by:
+            engine.fleet.vm(name)
+        if any(step.fault is not None for step in scenario.steps) and not self._faults.allowed:
+            raise FaultsNotAllowed
+        self._refuse_second()
+        groups = list(dict.fromkeys(engine.fleet.vm(name).group for name in vms))
+        await self._have_them_listen(groups, by, enable=casting.enable)
+        self._refuse_second()  # another may have come in between
+        self._count += 1
+        run = Run(
+            id=f"r{self._count}",
+            scenario=scenario,
+            vms=vms,
+            speed=casting.speed,
+            by=by,
+            started_at=engine.clock.now(),
+            steps=tuple(Played(step.in_words()) for step in scenario.steps),
+        )
+        pace = Pace(engine, self._advance, casting, groups)
+        playing = Playing(run, engine, self._faults, pace, Witness(engine, self._version, groups))
+        self._playings[run.id] = playing
+        self._tasks[run.id] = task = asyncio.create_task(playing.play())
+        task.add_done_callback(lambda _: self._ended(playing))
+        return run
+
+    def _refuse_second(self) -> None:
+        for other in self._playings.values():
+            if other.pace.virtual and other.run.state is RunState.RUNNING:
+                raise RunUnderWay(run_id=other.run.id, scenario=other.run.scenario.name)
+
+    async def _have_them_listen(self, groups: list[str], by: str, *, enable: bool) -> None:
+        engine = self._engine
+        if enable:
+            for group in groups:
+                await engine.enable(group, by)
+            engine.asked.update(groups)
+        engine.hearing.take()
+        draft, now = engine.draft(), engine.clock.now()
+        for group in groups:
+            if why := why_no_notice(draft, group, now, engine.terms):
+                raise NotListening(why=why.removesuffix(": no notice"))
+
+    def _ended(self, playing: Playing) -> None:
+        self._tasks.pop(playing.run.id, None)
+        if (moving := playing.pace.moving) is not None and not moving.done():
+            self._moves.add(moving)
+            moving.add_done_callback(self._moves.discard)
+        over = [run_id for run_id, other in self._playings.items() if other.run.state is not RunState.RUNNING]
+        for run_id in over[:-REMEMBERED]:
+            del self._playings[run_id]
+
+    def _on_published(self, published: Published) -> None:
+        for run_id in self._tasks:
+            self._playings[run_id].look(published.groups)
+
+    def runs(self) -> list[Run]:
+        """All that are known, the newest first."""
+        return [playing.run for playing in reversed(self._playings.values())]
+
+    def run(self, run_id: str) -> Run:
+        return self._find(run_id).run
+
+    def _find(self, run_id: str) -> Playing:
+        found = self._playings.get(run_id.lower())
+        if found is None:
+            raise Unknown(what="run", name=run_id, hint=nearest(run_id, self._playings))
+        return found
+
+    async def stop_run(self, run_id: str) -> Run:
+        """End a run before its end. What it caused and is only scheduled is withdrawn."""
+        playing = self._find(run_id)
+        task = self._tasks.get(playing.run.id)
+        if task is None:
+            raise RunOver(run_id=playing.run.id, state=playing.run.state.value)
+        playing.pace.stop()
+        await asyncio.shield(asyncio.wait({task}))
+        return playing.run
+
+    async def stop(self) -> None:
+        """The service stops. What runs have caused goes on when it is back."""
+        under_way: list[asyncio.Task[None] | asyncio.Task[object]] = [*self._tasks.values(), *self._moves]
+        under_way += [each.pace.moving for each in self._playings.values() if each.pace.moving is not None]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)

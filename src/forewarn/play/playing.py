@@ -1,0 +1,208 @@
+"""One run of a scenario, from its first step to its end."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from forewarn.core import progress, rollout_walk
+from forewarn.core.event import Status
+from forewarn.core.scenario import ANSWERS, RETURN_HOST, Until
+from forewarn.core.scenario_run import Run, RunState, StepState
+from forewarn.errors import ForewarnError, NotFound
+from forewarn.play import acts
+from forewarn.play.acts import Asked
+from forewarn.play.judgement import judge_telling, judge_vm
+from forewarn.play.pace import RunStopped
+from forewarn.play.witness import Witness
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from forewarn.core.scenario import Expectation, Step
+    from forewarn.engine import Engine
+    from forewarn.faults import Faults
+    from forewarn.play.pace import Pace
+
+logger = logging.getLogger(__name__)
+
+
+class StepFailed(Exception):
+    """What was expected did not come; the message says both."""
+
+
+class StepSkipped(Exception):
+    """The step came too late; the message says why."""
+
+
+class Playing:
+    """A run under way."""
+
+    def __init__(self, run: Run, engine: Engine, faults: Faults, pace: Pace, witness: Witness) -> None:
+        self.run = run
+        self.pace = pace
+        self.witness = witness
+        self._engine = engine
+        self._faults = faults
+        self._homes = {name: engine.fleet.vm(name).host for name in run.vms}
+        """On which host each VM was before."""
+        self._asked = Asked(run.vms)
+        self._everything: list[Asked] = []
+        self._fault_ids: list[str] = []
+
+    def look(self, groups: frozenset[str]) -> None:
+        """Documents have changed."""
+        if groups & self.witness.groups:
+            self.witness.look(groups)
+            self.pace.changed.set()
+
+    async def play(self) -> None:
+        """Take every step; at the end the run says how it went."""
+        try:
+            state = await self._take_steps()
+        except RunStopped:
+            state = RunState.STOPPED
+        except Exception:
+            logger.exception("Run %s of %s has failed in itself.", self.run.id, self.run.scenario.name)
+            self._mark(StepState.FAILED, "Something is wrong in Forewarn itself; the service's log has more.")
+            state = RunState.FAILED
+        await self._end(state)
+
+    async def _take_steps(self) -> RunState:
+        for index, step in enumerate(self.run.scenario.steps):
+            self.pace.refuse_stopped()
+            played = self.run.steps[index]._replace(state=StepState.RUNNING, since=self._engine.clock.now())
+            self.run = self.run.with_step(index, played)
+            try:
+                await self._take(step)
+                self._judge(step.expect)
+            except StepSkipped as reason:
+                self._mark(StepState.SKIPPED, str(reason))
+            except (StepFailed, ForewarnError) as problem:
+                self._mark(StepState.FAILED, str(problem))
+                return RunState.FAILED
+            else:
+                self._mark(StepState.PASSED)
+        return RunState.PASSED
+
+    def _mark(self, state: StepState, problem: str = "") -> None:
+        """Say how the step under way went."""
+        for index, played in enumerate(self.run.steps):
+            if played.state is StepState.RUNNING:
+                ended = played._replace(state=state, problem=problem, ended_at=self._engine.clock.now())
+                self.run = self.run.with_step(index, ended)
+
+    async def _end(self, state: RunState) -> None:
+        """Leave nothing behind that would still happen, unless the scenario has come to its end."""
+        try:
+            for fault_id in self._fault_ids:
+                with suppress(NotFound):  # it is over
+                    await self._faults.clear(fault_id, self.run.by)
+            if state is not RunState.PASSED:
+                await self._engine.order(acts.withdraw, self._everything, self.run.by)
+        except ForewarnError as error:
+            logger.warning("What run %s has caused could not be withdrawn: %s", self.run.id, error)
+        finally:
+            self._mark(StepState.SKIPPED, "the run was stopped")
+            self.run = self.run._replace(state=state, ended_at=self._engine.clock.now())
+
+    # --- A step -------------------------------------------------------------------------------------
+
+    async def _take(self, step: Step) -> None:
+        if step.fault is not None:
+            length = step.fault.length
+            quick = step.fault._replace(length=None if length is None else self.pace.terms.quicken(length))
+            for vm in self.run.vms:
+                fault = await self._faults.add(quick._replace(vm=vm), self.run.by)
+                self._fault_ids.append(fault.id)
+        elif step.wait is not None:
+            deadline = self._engine.clock.now() + self.pace.terms.quicken(step.wait)
+            await self.pace.until(lambda: False, deadline, self._next_due)
+        elif step.until is not None:
+            await self._wait_until(step.until, step.within)
+        elif step.do:
+            await self._do(step)
+
+    async def _do(self, step: Step) -> None:
+        vms = [self.run.vms[place - 1] for place in step.options.vms] or self.run.vms
+        if step.do in ANSWERS:
+            later = self.pace.terms.quicken(step.options.by or timedelta(0))
+            if not await self._engine.order(acts.answer, step.do, self._asked, vms, self.run.by, later):
+                raise StepSkipped("It has started already, or was approved: nothing is left to be said to it.")
+        elif step.do == RETURN_HOST:
+            hosts = list(dict.fromkeys(self._homes[vm] for vm in vms))
+            await self._engine.order(acts.return_hosts, hosts, self.run.by)
+        else:
+            speed = self.pace.request_speed
+            ids = await self._engine.order(acts.ask, step.do, vms, step.options, speed, self.run.by)
+            self._asked = Asked(vms, ids)
+            self._everything.append(self._asked)
+            self.run = self.run._replace(operations=(*self.run.operations, *ids))
+
+    async def _wait_until(self, what: Until, within: timedelta) -> None:
+        happened = self._all_started if what is Until.STARTED else self._all_gone
+        if not await self.pace.until(happened, self.pace.deadline(within), self._next_due):
+            raise StepFailed(f"{self._late(what)}, and that has taken longer than it may")
+
+    def _late(self, what: Until) -> str:
+        if what is Until.GONE:
+            return "expected it to be gone, and it is still under way"
+        waiting = [vm for vm in self._asked.vms if not self._has_started(vm)]
+        return f"expected {_some(waiting)} to be told Started"
+
+    def _all_started(self) -> bool:
+        waiting = [vm for vm in self._asked.vms if not self._has_started(vm)]
+        for vm in waiting:
+            was_told = self.witness.tellings(self._asked.causes, vm)
+            if was_told and not self.witness.is_told(self._asked.causes, vm):
+                raise StepFailed(f"{vm}: expected Started, and its event is gone without having started")
+        return not waiting
+
+    def _has_started(self, vm: str) -> bool:
+        return any(Status.STARTED.value in forms for forms in self.witness.tellings(self._asked.causes, vm))
+
+    def _all_gone(self) -> bool:
+        return not self._asked.is_live(self._engine.draft()) and not self.witness.is_told(self._asked.causes)
+
+    def _next_due(self) -> datetime | None:
+        """When time alone moves something of this run on."""
+        draft = self._engine.draft()
+        moments = [
+            progress.when_due(draft, operation) for asked in self._everything for operation in asked.operations(draft)
+        ]
+        rollouts = (draft.rollout(cause) for asked in self._everything for cause in asked.causes)
+        moments += [rollout_walk.when_due(rollout) for rollout in rollouts if rollout is not None]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    # --- Expectations -------------------------------------------------------------------------------
+
+    def _judge(self, expected: Expectation | None) -> None:
+        if expected is None:
+            return
+        for vm in self._asked.vms:
+            problem = self._problem(expected, vm)
+            if problem:
+                raise StepFailed(problem)
+        most = expected.domains_at_once
+        came = self.witness.domains_at_once(self._asked.causes)
+        if most is not None and came > most:
+            raise StepFailed(f"expected at most {most} of a group's update domains out at once, and it was {came}")
+
+    def _problem(self, expected: Expectation, vm: str) -> str:
+        causes = self._asked.causes
+        if expected.told is not None and expected.told != self.witness.is_told(causes, vm):
+            return f"{vm}: expected to be told {'of it' if expected.told else 'nothing of it'}, and it is not so"
+        if expected.about_event:
+            tellings = self.witness.tellings(causes, vm)
+            if problem := judge_telling(expected, vm, tellings, self.pace.terms.quicken):
+                return problem
+        if expected.vm is not None:
+            return judge_vm(expected.vm, vm, self._engine.fleet.vms.get(vm), self._homes[vm])
+        return ""
+
+
+def _some(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

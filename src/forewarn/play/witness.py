@@ -1,0 +1,101 @@
+"""What the groups of a run have been told while it went on.
+
+An application may approve so fast that an event is Scheduled for a moment only. So what was told is kept as it came, and
+expectations are judged on that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.core.event import Status
+from forewarn.errors import NotFound
+from forewarn.wire.as_told import Told, read_back
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import timedelta
+
+    from forewarn.core.event import Event
+    from forewarn.engine import Engine
+    from forewarn.wire.versions import ApiVersion
+
+
+class Telling(NamedTuple):
+    """An event in one of its forms."""
+
+    told: Told
+    notice: timedelta | None
+    """How long before its NotBefore it came about; None once it has started."""
+
+
+class Witness:
+    """Looks at the documents of some groups whenever they change."""
+
+    def __init__(self, engine: Engine, version: ApiVersion, groups: Collection[str]) -> None:
+        self._engine = engine
+        self._version = version
+        self.groups = frozenset(groups)
+        self._tellings: dict[str, dict[str, Telling]] = {}
+        """By event, each form in which it was told."""
+        self._causes: dict[str, str] = {}
+        """By event, the operation or the rollout behind it."""
+        self._now: dict[str, set[str]] = {}
+        """By group, the events in its document now."""
+        self._domains: dict[str, int] = {}
+        """By cause, how many update domains of a group were out at one time, at most."""
+
+    def look(self, groups: Collection[str]) -> None:
+        """Take in the documents of those groups that are of interest."""
+        draft = self._engine.draft()
+        for group in self.groups & frozenset(groups):
+            document = self._engine.document(group)
+            events = {event.id: event for event in document.events}
+            for event in document.events:
+                if event.id not in self._causes:
+                    operation = draft.operation(event.operation)
+                    rollout = operation.request.rollout if operation is not None else ""
+                    self._causes[event.id] = rollout or event.operation
+            try:
+                shown = read_back(document, self._version, self._engine.fleet.group(group).kind)
+            except NotFound:  # its last VM has left the fleet
+                shown = []
+            for told in shown:
+                self._tellings.setdefault(told.id, {})[told.status] = _telling(told, events[told.id])
+            self._now[group] = {told.id for told in shown}
+            self._count_domains(shown)
+
+    def _count_domains(self, shown: list[Told]) -> None:
+        vms = self._engine.fleet.vms
+        out: dict[str, set[int]] = {}
+        for told in shown:
+            if told.status == Status.STARTED:
+                domains = {vms[name].update_domain for name in told.vms if name in vms}
+                out.setdefault(self._causes[told.id], set()).update(domains)
+        for cause, domains in out.items():
+            self._domains[cause] = max(self._domains.get(cause, 0), len(domains))
+
+    def domains_at_once(self, causes: Collection[str]) -> int:
+        """How many update domains of a group one of the causes had out at one time, at most."""
+        return max((self._domains.get(cause, 0) for cause in causes), default=0)
+
+    def tellings(self, causes: Collection[str], vm: str) -> list[dict[str, Telling]]:
+        """Of each event that named this VM and is of one of the causes, its forms."""
+        return [
+            forms
+            for event_id, forms in self._tellings.items()
+            if self._causes[event_id] in causes and any(vm in telling.told.vms for telling in forms.values())
+        ]
+
+    def is_told(self, causes: Collection[str], vm: str | None = None) -> bool:
+        """Whether anything of the causes is in a document now; with a VM, anything that names it."""
+        for found in self._now.values():
+            for event_id in found:
+                named = vm is None or any(vm in telling.told.vms for telling in self._tellings[event_id].values())
+                if named and self._causes[event_id] in causes:
+                    return True
+        return False
+
+
+def _telling(told: Told, event: Event) -> Telling:
+    return Telling(told, told.not_before - event.created_at if told.not_before is not None else None)

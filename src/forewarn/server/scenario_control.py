@@ -1,0 +1,137 @@
+"""/v1/scenarios and /v1/runs: what can be rehearsed, and rehearsing it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from starlette.responses import JSONResponse, Response
+
+from forewarn import scenarios
+from forewarn.core.access import Role
+from forewarn.core.scenario_run import Casting
+from forewarn.errors import BadRequestBody
+from forewarn.server.bodies import read_fields
+from forewarn.server.endpoints import Endpoint, caller
+from forewarn.server.paging import PAGING, page, page_of_names, wanted
+from forewarn.wire.scenario_file import parse_scenario
+from forewarn.wire.scenarios import run_shape, scenario_shape
+from forewarn.wire.schema import FLAG, NAME, TEXT, Field, list_of, ref
+from forewarn.wire.shapes_schema import page_schema
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from forewarn.core.scenario import Scenario
+    from forewarn.play.player import Player
+    from forewarn.server.bodies import Fields
+
+SLOWEST, FASTEST = 0.001, 1_000_000
+SPEED = {"type": "number", "minimum": SLOWEST, "maximum": FASTEST}
+ASKED = (
+    Field("scenario", NAME, "The name of one that comes with Forewarn; or give its text."),
+    Field("text", TEXT, "A scenario file, as TOML."),
+    Field("name", NAME, "With a text: what messages call it."),
+    Field("vms", list_of(NAME), "Who plays it; if nobody is named, those that fit."),
+    Field("group", NAME, "Instead of VMs: as many of this group as are needed."),
+    Field("speed", SPEED, "So many times faster; if it is not said, a virtual clock goes as fast as it can."),
+    Field("enable", FLAG, "Count groups that do not listen as listening."),
+    Field("seen_by", list_of(NAME), "VMs that must have seen a change before a virtual clock moves on."),
+)
+
+
+class ScenarioControl:
+    """Scenarios, and their runs."""
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+
+    def endpoints(self) -> list[Endpoint]:
+        run, path = ref("Run"), "/v1/runs/{id}"
+        return [
+            Endpoint(
+                "GET",
+                "/v1/scenarios",
+                self.scenarios,
+                "List the scenarios that come with Forewarn.",
+                page_schema("scenarios", "ScenarioSummary"),
+                query=PAGING,
+            ),
+            Endpoint("GET", "/v1/scenarios/{name}", self.scenario, "See a scenario.", ref("Scenario")),
+            Endpoint("GET", "/v1/runs", self.runs, "List runs, newest first.", page_schema("runs", "Run"), query=PAGING),
+            Endpoint(
+                "POST",
+                "/v1/runs",
+                self.start,
+                "Run a scenario.",
+                run,
+                Role.OPERATOR,
+                body=ASKED,
+                status=201,
+                leads_to=((path, "/id"),),
+            ),
+            Endpoint("GET", path, self.run, "See a run, and how far it has come.", run),
+            Endpoint("POST", f"{path}/stop", self.stop, "Stop a run.", run, Role.OPERATOR, body=()),
+        ]
+
+    async def scenarios(self, request: Request) -> Response:
+        return page_of_names(request, "scenarios", scenarios.names(), lambda name: scenario_shape(shelved(name)))
+
+    async def scenario(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        return JSONResponse(scenario_shape(shelved(name), scenarios.text(name)))
+
+    async def start(self, request: Request) -> Response:
+        """It makes nothing that outlives the service, so a key is of no use: whoever got no answer looks at the runs."""
+        fields = await read_fields(request)
+        casting = Casting(
+            vms=fields.texts("vms"),
+            group=fields.text("group"),
+            speed=_speed(fields),
+            enable=fields.flag("enable"),
+            seen_by=fields.texts("seen_by"),
+        )
+        run = await self._player.start(_scenario(fields), casting, caller(request).name)
+        return JSONResponse(run_shape(run), 201)
+
+    async def runs(self, request: Request) -> Response:
+        """Runs have numbers, and newer ones come first: a page goes on below a number."""
+        asked = wanted(request)
+        found = [run for run in self._player.runs() if not asked.after or int(run.id[1:]) < asked.after_number]
+        part = found[: asked.limit]
+        return page("runs", map(run_shape, part), part[-1].id[1:] if len(found) > len(part) else None)
+
+    async def run(self, request: Request) -> Response:
+        return JSONResponse(run_shape(self._player.run(request.path_params["id"])))
+
+    async def stop(self, request: Request) -> Response:
+        await read_fields(request)
+        return JSONResponse(run_shape(await self._player.stop_run(request.path_params["id"])))
+
+
+@cache
+def shelved(name: str) -> Scenario:
+    """A scenario that comes with Forewarn."""
+    return parse_scenario(scenarios.text(name), name, f"{name}.toml")
+
+
+def _scenario(fields: Fields) -> Scenario:
+    name, text = fields.text("scenario"), fields.text("text")
+    if bool(name) == bool(text):
+        known = scenarios.names()
+        problem = "give the name of a scenario, or the text of one as text; one of the two"
+        raise BadRequestBody(pointer="/scenario", problem=problem, valid=known)
+    if not text:
+        return shelved(name)
+    called = fields.text("name", "scenario")
+    return parse_scenario(text, called, called)
+
+
+def _speed(fields: Fields) -> float | None:
+    value = fields.values.get("speed")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not SLOWEST <= value <= FASTEST:
+        valid = f"a number from {SLOWEST} to {FASTEST:,}"
+        raise BadRequestBody(pointer="/speed", problem=f"must be {valid}", valid=valid)
+    return float(value)
