@@ -38,11 +38,25 @@ MAY_IMPORT: dict[str, set[str]] = {
     "stores": {"stores", "ports", "core", "errors"},
     "fabrics": {"fabrics", "ports", "core", "errors"},
     **{part: {*ENGINE_PARTS, "clock", "ports", "core", "errors"} for part in ("engine", *ENGINE_PARTS)},
-    "server": {"server", "engine", "clock", "vitals", "ports", "wire", "core", "errors", "settings"},
-    "cli": {"cli", "server", "engine", "clock", "stores", "fabrics", "settings", "ports", "wire", "core", "errors"},
+    "faults": {"engine", "clock", "ports", "core", "errors"},
+    "server": {"server", "engine", "faults", "clock", "vitals", "ports", "wire", "core", "errors", "settings"},
+    "cli": {
+        "cli",
+        "server",
+        "engine",
+        "faults",
+        "clock",
+        "stores",
+        "fabrics",
+        "settings",
+        "ports",
+        "wire",
+        "core",
+        "errors",
+    },
 }
 # Only the composition root puts the parts together.
-BUILDS = {"stores", "fabrics", "clock", "engine", "server"}
+BUILDS = {"stores", "fabrics", "clock", "engine", "faults", "server"}
 FORBIDDEN_NAMES = {"util", "utils", "helper", "helpers", "common", "base", "misc", "manager", "types", "models"}
 LONGEST = 300
 

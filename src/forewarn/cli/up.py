@@ -35,14 +35,16 @@ from forewarn.errors import BadSetting
 from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
+from forewarn.faults import Faults
 from forewarn.server.callers import Callers
 from forewarn.server.control import Control, control_app
+from forewarn.server.faulty import metadata_app
 from forewarn.server.first_token import leave_admin_token
 from forewarn.server.fleet_control import applied_before, apply_fleet
 from forewarn.server.lane import Lane
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
-from forewarn.server.metadata import Metadata, Rules
-from forewarn.server.metrics import Metrics, lane_metrics, webhook_metrics
+from forewarn.server.metadata import Rules
+from forewarn.server.metrics import Metrics, fault_metrics, lane_metrics, webhook_metrics
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
 from forewarn.server.tally import Tallies
@@ -183,6 +185,7 @@ class Service:
             post_without_header=values["post_without_header"],
             first_get_delay=values["first_get_delay"],
         )
+        faults = Faults(self.engine, allowed=values["allow_faults"])
         pages, stamp = Pages(self.engine), Stamp(clock)
         if isinstance(clock, VirtualClock):
             clock.on_move = stamp.turn
@@ -196,9 +199,9 @@ class Service:
             Tallies(versions),
             versions,
             limited=rules.rate_limit > 0,
-            fast=values["fast_lane"],
+            fast=values["fast_lane"] and not faults.allowed,  # a fault strikes in the application
         )
-        self.metadata = MetadataServer(Metadata(lane, rules), open_socket(values["metadata"]), lane)
+        self.metadata = MetadataServer(metadata_app(lane, rules, faults), open_socket(values["metadata"]), lane)
         self.engine.subscribe(self._on_published)
         outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
         pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
@@ -206,7 +209,10 @@ class Service:
         metrics = Metrics(self.engine)
         metrics.add(partial(lane_metrics, lane))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
-        control = Control(self.engine, self.metadata, metrics, self.webhooks, preview_versions=rules.preview_versions)
+        metrics.add(partial(fault_metrics, faults))
+        control = Control(
+            self.engine, self.metadata, metrics, self.webhooks, faults, preview_versions=rules.preview_versions
+        )
         self._feed = control.feed
         self._certificate = certificate_of(values)
         self.control = Server(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from forewarn.core import listening
 from forewarn.core.durations import format_duration
 from forewarn.core.ledger import Entry
 from forewarn.errors import BadOption, UnknownFault, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from forewarn.core.draft import Draft
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 GET, POST, ANY = "GET", "POST", "any"
 ON = (GET, POST, ANY)
+MOST_FAULTS = 100
+"""At a time, so that what is looked through at each request stays small."""
 MOST_STRIKES = 1_000_000
 LONGEST_DELAY = timedelta(minutes=10)
 LONGEST_LENGTH = timedelta(days=366)
@@ -98,17 +102,16 @@ class Fault(NamedTuple):
 
 def fill_in(asked: FaultOrder) -> FaultOrder:
     """The order with what it leaves open, or an error that says what would be right."""
-    kind = FAULTS.get(asked.kind.lower())
+    kind = FAULTS.get(asked.kind)
     if kind is None:
         raise UnknownFault(name=asked.kind, known=", ".join(FAULTS), hint=nearest(asked.kind, FAULTS))
-    on = next((on for on in ON if on.lower() == asked.on.lower()), None)
-    if on is None:
+    if asked.on not in ON:
         raise BadOption(name="on", value=asked.on, problem=f"choose one of {', '.join(ON)}.")
     if not kind.methods:
-        return _at_once(asked._replace(kind=kind.name, on=on))
-    if on != ANY and on not in kind.methods:
-        able = ", ".join(name for name, other in FAULTS.items() if on in other.methods)
-        problem = f"{kind.name} strikes {' and '.join(kind.methods)} alone. A {on} can be struck by: {able}."
+        return _at_once(asked)
+    if asked.on not in (*kind.methods, ANY):
+        able = ", ".join(name for name, other in FAULTS.items() if asked.on in other.methods)
+        problem = f"{kind.name} strikes only {' and '.join(kind.methods)}. A {asked.on} can be struck by: {able}."
         raise BadOption(name="on", value=asked.on, problem=problem)
     _check_bounds(asked)
     if asked.delay is not None and kind.delay is None:
@@ -116,8 +119,6 @@ def fill_in(asked: FaultOrder) -> FaultOrder:
         problem = f"{kind.name} keeps nobody waiting. A delay is for: {able}."
         raise BadOption(name="delay", value=_shown(asked.delay), problem=problem)
     return asked._replace(
-        kind=kind.name,
-        on=on,
         count=1 if asked.count is None and asked.length is None else asked.count,
         delay=asked.delay if asked.delay is not None else kind.delay,
     )
@@ -171,20 +172,30 @@ def _shown(length: timedelta) -> str:
 # --- What history says of them ------------------------------------------------------------------------
 
 
-def note_added(draft: Draft, now: datetime, terms: Terms, fault: Fault) -> None:
-    """The endpoint will fail on purpose. An unknown VM is an error."""
-    if fault.order.vm:
-        draft.fleet.vm(fault.order.vm)
-    draft.note(_entry(draft, Entry(now, "fault added", fault.by, why=f"{fault.id}: {describe(fault.order)}"), fault))
+def add(draft: Draft, now: datetime, terms: Terms, fault_id: str, asked: FaultOrder, by: str) -> Fault:
+    """The fault, from now on; what happens at once has happened. Only history has it: the rest is in memory."""
+    order = fill_in(asked)
+    vm = draft.fleet.vm(order.vm) if order.vm else None
+    until = None if order.length is None else now + order.length
+    fault = Fault(fault_id, order, by, now, until, order.count)
+    draft.note(_entry(draft, Entry(now, "fault added", by, why=f"{fault_id}: {describe(order)}"), fault))
+    if FAULTS[order.kind].methods:
+        return fault
+    groups = {vm.group} if vm is not None else {vm.group for vm in draft.fleet.vms.values()}
+    told = sorted(draft.deliveries_among(frozenset(groups)))
+    disabled = listening.disable(draft, now, terms, told, by, f"fault {fault_id}")
+    fault = fault._replace(left=0, struck=len(disabled))
+    note_over(draft, now, terms, [fault], by)
+    return fault
 
 
-def note_cleared(draft: Draft, now: datetime, terms: Terms, faults: list[Fault], by: str) -> None:
+def note_cleared(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
     """Faults were ended by hand."""
     for fault in faults:
         draft.note(_entry(draft, Entry(now, "fault cleared", by, why=_course(fault)), fault))
 
 
-def note_over(draft: Draft, now: datetime, terms: Terms, faults: list[Fault], by: str) -> None:
+def note_over(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
     """Faults have come to their bound."""
     for fault in faults:
         draft.note(_entry(draft, Entry(now, "fault over", by, why=_course(fault)), fault))
