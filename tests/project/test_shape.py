@@ -39,10 +39,27 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fabrics": {"fabrics", "ports", "core", "errors"},
     **{part: {*ENGINE_PARTS, "clock", "ports", "core", "errors"} for part in ("engine", *ENGINE_PARTS)},
     "faults": {"engine", "clock", "ports", "core", "errors"},
-    "server": {"server", "engine", "faults", "clock", "vitals", "ports", "wire", "core", "errors", "settings"},
+    "scenarios": {"errors"},
+    "play": {"play", "engine", "faults", "clock", "wire", "core", "errors"},
+    "server": {
+        "server",
+        "play",
+        "scenarios",
+        "engine",
+        "faults",
+        "clock",
+        "vitals",
+        "ports",
+        "wire",
+        "core",
+        "errors",
+        "settings",
+    },
     "cli": {
         "cli",
         "server",
+        "play",
+        "scenarios",
         "engine",
         "faults",
         "clock",
@@ -56,7 +73,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }
 # Only the composition root puts the parts together.
-BUILDS = {"stores", "fabrics", "clock", "engine", "faults", "server"}
+BUILDS = {"stores", "fabrics", "clock", "engine", "faults", "play", "server"}
 FORBIDDEN_NAMES = {"util", "utils", "helper", "helpers", "common", "base", "misc", "manager", "types", "models"}
 LONGEST = 300
 

@@ -16,6 +16,7 @@ NOUNS = {
     "vm": "VMs: see them, and have things happen to them.",
     "host": "Hosts: see them, and announce work on them.",
     "rollout": "Rollouts: update many hosts, domain by domain.",
+    "scenario": "Scenarios: rehearse a whole course of events.",
     "event": "Events: see, approve, postpone and cancel them.",
     "history": "History: what happened to whom, when, by whom and why.",
     "operation": "Operations: what was asked for, and saying how it went.",

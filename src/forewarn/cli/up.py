@@ -36,6 +36,7 @@ from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.faults import Faults
+from forewarn.play.player import Player
 from forewarn.server.callers import Callers
 from forewarn.server.control import Control, control_app
 from forewarn.server.faulty import metadata_app
@@ -206,12 +207,19 @@ class Service:
         outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
         pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
+        self.player = Player(self.engine, faults, versions[max(versions)])
         metrics = Metrics(self.engine)
         metrics.add(partial(lane_metrics, lane))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
         metrics.add(partial(fault_metrics, faults))
         control = Control(
-            self.engine, self.metadata, metrics, self.webhooks, faults, preview_versions=rules.preview_versions
+            self.engine,
+            self.metadata,
+            metrics,
+            self.webhooks,
+            faults,
+            self.player,
+            preview_versions=rules.preview_versions,
         )
         self._feed = control.feed
         self._certificate = certificate_of(values)
@@ -255,7 +263,7 @@ class Service:
         service_file.remove(self._data)
         self._feed.stop()
         try:
-            await asyncio.gather(self.metadata.stop(), self.control.stop(), self.webhooks.stop())
+            await asyncio.gather(self.metadata.stop(), self.control.stop(), self.webhooks.stop(), self.player.stop())
         finally:
             await self.engine.stop()
 

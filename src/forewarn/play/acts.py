@@ -53,9 +53,7 @@ def ask(
     hosts = list(dict.fromkeys(draft.fleet.vm(name).host for name in vms))
     if what == ROLLOUT:
         return [rollout_walk.start(draft, now, terms, hosts, _course(how, speed), by).id]
-    plain = Request(
-        what, type=how.type, duration=how.duration, notice=how.notice, overrides=how.overrides, speed=speed
-    )
+    plain = Request(what, type=how.type, duration=how.duration, notice=how.notice, overrides=how.overrides, speed=speed)
     if CAUSES[what].target in (Target.HOST, Target.TENANTS):
         wanted = [plain._replace(host=host) for host in hosts]
     else:
@@ -122,5 +120,3 @@ def return_hosts(draft: Draft, now: datetime, terms: Terms, hosts: Sequence[str]
     """Take hosts back into use that have failed, or were to."""
     for host in hosts:
         return_host(draft, now, terms, host, by)
-
-

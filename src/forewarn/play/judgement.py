@@ -29,9 +29,7 @@ def judge_telling(
     return "" if "" in problems else f"{vm}: {problems[-1]}"
 
 
-def _judge_event(
-    expected: Expectation, forms: dict[str, Telling], quicken: Callable[[timedelta], timedelta]
-) -> str:
+def _judge_event(expected: Expectation, forms: dict[str, Telling], quicken: Callable[[timedelta], timedelta]) -> str:
     newest = next(forms[form] for form in _FORMS if form in forms)
     telling = forms.get(expected.status) if expected.status else newest
     if telling is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from forewarn.clock import VirtualClock, real_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
     from datetime import datetime
 
     from forewarn.core.scenario_run import Casting
@@ -26,12 +26,6 @@ ROUNDING = timedelta(seconds=1)
 """NotBefore is told in whole seconds, rounded up."""
 
 
-class Advance(Protocol):
-    """Moves a virtual clock; returns when all that is due by then is done, and those VMs have seen it."""
-
-    async def __call__(self, length: timedelta, seen_by: Sequence[str]) -> object: ...
-
-
 class RunStopped(Exception):
     """Somebody has stopped the run."""
 
@@ -39,9 +33,8 @@ class RunStopped(Exception):
 class Pace:
     """The passing of time, for one run."""
 
-    def __init__(self, engine: Engine, advance: Advance, casting: Casting, groups: Collection[str]) -> None:
+    def __init__(self, engine: Engine, casting: Casting, groups: Collection[str]) -> None:
         self._engine = engine
-        self._advance = advance
         self._casting = casting
         self._groups = groups
         self._last_moved = real_seconds()
@@ -52,7 +45,7 @@ class Pace:
         self.changed = asyncio.Event()
         """Set when a document has changed, and when the run is to stop."""
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.moving: asyncio.Task[object] | None = None
+        self.moving: asyncio.Task[None] | None = None
         """A move of the clock that is under way."""
 
     def stop(self) -> None:
@@ -70,7 +63,9 @@ class Pace:
         slack = ROUNDING if self.virtual else ROUNDING + GRACE
         return self._engine.clock.now() + self.terms.quicken(length) + slack
 
-    async def until(self, happened: Callable[[], bool], deadline: datetime, next_due: Callable[[], datetime | None]) -> bool:
+    async def until(
+        self, happened: Callable[[], bool], deadline: datetime, next_due: Callable[[], datetime | None]
+    ) -> bool:
         """Let time pass until it has happened; False when the deadline comes first."""
         while not happened():
             self.refuse_stopped()
@@ -87,6 +82,8 @@ class Pace:
                 self._keep_listening()
             await self._wait(min(left.total_seconds(), LONGEST_WAIT_SECONDS))
         elif self._casting.speed is None:
+            if next_due() is None:  # work that has just begun: when it is over is known once it is done
+                await self._move(timedelta(0))
             await self._move(min(left, self._step(next_due())))
         else:
             await self._move_at_pace(self._casting.speed, left)
@@ -115,8 +112,9 @@ class Pace:
         self.refuse_stopped()  # the move itself goes on to its end
         self.moving.result()
 
-    async def _move_on(self, length: timedelta) -> object:
-        return await self._advance(length, self._casting.seen_by)
+    async def _move_on(self, length: timedelta) -> None:
+        """The one place where the clock is moved."""
+        await self._engine.advance(length)
 
     def _keep_listening(self) -> None:
         """While a run moves the clock nobody can ask often enough: that is not the groups' silence."""

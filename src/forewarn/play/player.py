@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from forewarn.core.casting import cast
 from forewarn.core.listening import why_no_notice
 from forewarn.core.scenario_run import Played, Run, RunState
-from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown, nearest
+from forewarn.errors import BadOption, FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown, nearest
 from forewarn.play.pace import Pace
 from forewarn.play.playing import Playing
 from forewarn.play.witness import Witness
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from forewarn.core.scenario_run import Casting
     from forewarn.engine import Engine, Published
     from forewarn.faults import Faults
-    from forewarn.play.pace import Advance
     from forewarn.wire.versions import ApiVersion
 
 REMEMBERED = 100
@@ -28,15 +27,14 @@ REMEMBERED = 100
 class Player:
     """Starts runs, and knows how they went."""
 
-    def __init__(self, engine: Engine, faults: Faults, advance: Advance, version: ApiVersion) -> None:
+    def __init__(self, engine: Engine, faults: Faults, version: ApiVersion) -> None:
         """`version` is the api-version as which documents are judged."""
         self._engine = engine
         self._faults = faults
-        self._advance = advance
         self._version = version
         self._playings: dict[str, Playing] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._moves: set[asyncio.Task[object]] = set()
+        self._moves: set[asyncio.Task[None]] = set()
         """Moves of the clock whose run was stopped meanwhile."""
         self._count = 0
         engine.subscribe(self._on_published)
@@ -45,8 +43,7 @@ class Player:
         """Begin a run; an error if it cannot be played as asked."""
         engine = self._engine
         vms = cast(engine.fleet, scenario, casting)
-        for name in casting.seen_by:
-            engine.fleet.vm(name)
+        _refuse_seen_by(casting)
         if any(step.fault is not None for step in scenario.steps) and not self._faults.allowed:
             raise FaultsNotAllowed
         self._refuse_second()
@@ -63,7 +60,7 @@ class Player:
             started_at=engine.clock.now(),
             steps=tuple(Played(step.in_words()) for step in scenario.steps),
         )
-        pace = Pace(engine, self._advance, casting, groups)
+        pace = Pace(engine, casting, groups)
         playing = Playing(run, engine, self._faults, pace, Witness(engine, self._version, groups))
         self._playings[run.id] = playing
         self._tasks[run.id] = task = asyncio.create_task(playing.play())
@@ -125,8 +122,14 @@ class Player:
 
     async def stop(self) -> None:
         """The service stops. What runs have caused goes on when it is back."""
-        under_way: list[asyncio.Task[None] | asyncio.Task[object]] = [*self._tasks.values(), *self._moves]
+        under_way = [*self._tasks.values(), *self._moves]
         under_way += [each.pace.moving for each in self._playings.values() if each.pace.moving is not None]
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def _refuse_seen_by(casting: Casting) -> None:
+    if casting.seen_by:
+        problem = "this service cannot tell yet what a VM has seen. Leave it out."
+        raise BadOption(name="seen_by", value=", ".join(casting.seen_by), problem=problem)

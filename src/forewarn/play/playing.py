@@ -16,7 +16,6 @@ from forewarn.play import acts
 from forewarn.play.acts import Asked
 from forewarn.play.judgement import judge_telling, judge_vm
 from forewarn.play.pace import RunStopped
-from forewarn.play.witness import Witness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from forewarn.engine import Engine
     from forewarn.faults import Faults
     from forewarn.play.pace import Pace
+    from forewarn.play.witness import Witness
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """What the groups of a run have been told while it went on.
 
-An application may approve so fast that an event is Scheduled for a moment only. So what was told is kept as it came, and
-expectations are judged on that.
+An application may approve so fast that an event is Scheduled for a moment only. So what was told is kept as it
+came, and expectations are judged on that.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from forewarn.server.paging import PAGING, Names, page_of_names
 from forewarn.server.problems import HANDLERS
 from forewarn.server.queries import Query
 from forewarn.server.rollout_control import RolloutControl
+from forewarn.server.scenario_control import ScenarioControl
 from forewarn.server.token_control import TokenControl
 from forewarn.server.webhook_control import WebhookControl
 from forewarn.wire import control as shapes
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from forewarn.engine import Engine
     from forewarn.faults import Faults
+    from forewarn.play.player import Player
     from forewarn.server.listeners import MetadataServer
     from forewarn.server.metrics import Metrics
     from forewarn.server.webhooks.dispatcher import Dispatcher
@@ -62,12 +64,14 @@ class Control:
         metrics: Metrics,
         webhooks: Dispatcher,
         faults: Faults,
+        player: Player,
         *,
         preview_versions: bool,
     ) -> None:
         self._engine = engine
         self._webhooks = webhooks
         self._faults = faults
+        self._player = player
         self._metrics = metrics
         self._metadata = metadata
         self._versions = available_versions(preview=preview_versions)
@@ -129,6 +133,7 @@ class Control:
             *TokenControl(self._engine).endpoints(),
             *WebhookControl(self._engine, self._webhooks).endpoints(),
             *FaultControl(self._engine, self._faults).endpoints(),
+            *ScenarioControl(self._player).endpoints(),
             *HistoryControl(self._engine).endpoints(),
             *FeedControl(self._engine, self.feed).endpoints(),
         ]

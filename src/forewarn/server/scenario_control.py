@@ -58,7 +58,9 @@ class ScenarioControl:
                 query=PAGING,
             ),
             Endpoint("GET", "/v1/scenarios/{name}", self.scenario, "See a scenario.", ref("Scenario")),
-            Endpoint("GET", "/v1/runs", self.runs, "List runs, newest first.", page_schema("runs", "Run"), query=PAGING),
+            Endpoint(
+                "GET", "/v1/runs", self.runs, "List runs, newest first.", page_schema("runs", "Run"), query=PAGING
+            ),
             Endpoint(
                 "POST",
                 "/v1/runs",
@@ -82,7 +84,7 @@ class ScenarioControl:
         return JSONResponse(scenario_shape(shelved(name), scenarios.text(name)))
 
     async def start(self, request: Request) -> Response:
-        """It makes nothing that outlives the service, so a key is of no use: whoever got no answer looks at the runs."""
+        """A run does not outlive the service, so an Idempotency-Key could not be kept: look at the runs instead."""
         fields = await read_fields(request)
         casting = Casting(
             vms=fields.texts("vms"),

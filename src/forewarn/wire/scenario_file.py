@@ -177,7 +177,9 @@ def _read_fault(entry: Entry) -> FaultOrder:
     try:
         return faults.fill_in(order)
     except Invalid as error:
-        raise entry.wrong(str(error), str(error.fields.get("name", "")) if "value" in error.fields else "kind") from None
+        raise entry.wrong(
+            str(error), str(error.fields.get("name", "")) if "value" in error.fields else "kind"
+        ) from None
 
 
 def _read_expectation(entry: Entry) -> Expectation:

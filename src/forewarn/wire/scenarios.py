@@ -28,7 +28,9 @@ def scenario_shape(scenario: Scenario, text: str = "") -> dict[str, Any]:
         "longest_seconds": scenario.longest.total_seconds(),
     }
     if text:
-        shape["steps"] = [{"what": step.in_words(), "how": _how(step), "expects": _expects(step)} for step in scenario.steps]
+        shape["steps"] = [
+            {"what": step.in_words(), "how": _how(step), "expects": _expects(step)} for step in scenario.steps
+        ]
         shape["fleet"] = scenario.fleet or None
         shape["text"] = text
     return shape

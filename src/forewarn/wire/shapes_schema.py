@@ -10,6 +10,7 @@ from forewarn.core.kinds import EVENT_TYPES
 from forewarn.core.operations import OVERRIDES, Health, Progress
 from forewarn.core.rollout import Stage
 from forewarn.wire.faults import FAULT_SHAPES
+from forewarn.wire.scenarios import SCENARIO_SHAPES
 from forewarn.wire.schema import (
     COUNT,
     FLAG,
@@ -265,6 +266,7 @@ SHAPES: dict[str, Schema] = {
             },
         }
     ),
+    **SCENARIO_SHAPES,
     **FAULT_SHAPES,
     **WEBHOOK_SHAPES,
     "Document": {"type": "object", "description": "What the metadata service would answer, on Azure's own wire."},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+
 Path = tuple[str | int, ...]
 """Keys and array indices from the top of the file: `("vm", 3, "host")`."""
 
