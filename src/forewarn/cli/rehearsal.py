@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from datetime import datetime
 from threading import Event
@@ -115,6 +116,7 @@ def _verdict(run: dict[str, Any]) -> str:
 
 
 def _stop(client: Client, run_id: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever presses it twice means the same
     try:
         client.post("runs", run_id, "stop")
         click.echo(f"Run {run_id} is stopped; what had not started is withdrawn.", err=True)

@@ -47,10 +47,10 @@ def _only(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
     chosen = _from(fleet, needs, fitting[0])
     if len(fitting) == 1 and len(able) == len(chosen):
         return chosen
-    option = f"--group with one of {_listed(fitting)}" if len(fitting) > 1 else f"--group {fitting[0]}"
+    option = f"--group: {_listed(fitting)}"
     if needs.vms == 1 and not needs.update_domains:
         fit = [name for group in fitting for name in fleet.members(group) if _fits(fleet, needs, name)]
-        option = f"--vm with one of {_listed(fit)}"
+        option = f"--vm: {_listed(fit)}"
     raise DoesNotFit(
         problem=_needed(scenario, f"several in the fleet would do. Choose with {option}"), name=scenario.name
     )

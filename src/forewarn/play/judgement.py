@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.fleet import VM
     from forewarn.core.scenario import Expectation
-    from forewarn.play.witness import Telling
+    from forewarn.play.record import Telling
 
 _FORMS = (Status.STARTED.value, Status.SCHEDULED.value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -10,11 +11,14 @@ from typing import TYPE_CHECKING
 from forewarn.clock import VirtualClock, real_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
     from datetime import datetime
 
     from forewarn.core.scenario_run import Casting
     from forewarn.engine import Engine
+
+Advance = Callable[[timedelta, Sequence[str]], Awaitable[object]]
+"""Moves a virtual clock; returns when all that is due by then is done, and those VMs have seen it."""
 
 LOOK_EVERY_SECONDS = 0.1
 """At a pace, how often a virtual clock is moved on."""
@@ -33,8 +37,9 @@ class RunStopped(Exception):
 class Pace:
     """The passing of time, for one run."""
 
-    def __init__(self, engine: Engine, casting: Casting, groups: Collection[str]) -> None:
+    def __init__(self, engine: Engine, advance: Advance, casting: Casting, groups: Collection[str]) -> None:
         self._engine = engine
+        self._advance = advance
         self._casting = casting
         self._groups = groups
         self._last_moved = real_seconds()
@@ -114,7 +119,7 @@ class Pace:
 
     async def _move_on(self, length: timedelta) -> None:
         """The one place where the clock is moved."""
-        await self._engine.advance(length)
+        await self._advance(length, self._casting.seen_by)
 
     def _keep_listening(self) -> None:
         """While a run moves the clock nobody can ask often enough: that is not the groups' silence."""

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core.casting import cast
 from forewarn.core.listening import why_no_notice
 from forewarn.core.scenario_run import Played, Run, RunState
-from forewarn.errors import BadOption, FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown, nearest
+from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown, nearest
 from forewarn.play.pace import Pace
 from forewarn.play.playing import Playing
-from forewarn.play.witness import Witness
+from forewarn.play.record import Record
 
 if TYPE_CHECKING:
     from forewarn.core.scenario import Scenario
     from forewarn.core.scenario_run import Casting
     from forewarn.engine import Engine, Published
     from forewarn.faults import Faults
+    from forewarn.play.pace import Advance
     from forewarn.wire.versions import ApiVersion
 
 REMEMBERED = 100
@@ -27,10 +29,11 @@ REMEMBERED = 100
 class Player:
     """Starts runs, and knows how they went."""
 
-    def __init__(self, engine: Engine, faults: Faults, version: ApiVersion) -> None:
+    def __init__(self, engine: Engine, faults: Faults, advance: Advance, version: ApiVersion) -> None:
         """`version` is the api-version as which documents are judged."""
         self._engine = engine
         self._faults = faults
+        self._advance = advance
         self._version = version
         self._playings: dict[str, Playing] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -43,10 +46,11 @@ class Player:
         """Begin a run; an error if it cannot be played as asked."""
         engine = self._engine
         vms = cast(engine.fleet, scenario, casting)
-        _refuse_seen_by(casting)
         if any(step.fault is not None for step in scenario.steps) and not self._faults.allowed:
             raise FaultsNotAllowed
         self._refuse_second()
+        if casting.seen_by:  # they are there before anything happens
+            await self._advance(timedelta(0), casting.seen_by)
         groups = list(dict.fromkeys(engine.fleet.vm(name).group for name in vms))
         await self._have_them_listen(groups, by, enable=casting.enable)
         self._refuse_second()  # another may have come in between
@@ -60,8 +64,8 @@ class Player:
             started_at=engine.clock.now(),
             steps=tuple(Played(step.in_words()) for step in scenario.steps),
         )
-        pace = Pace(engine, casting, groups)
-        playing = Playing(run, engine, self._faults, pace, Witness(engine, self._version, groups))
+        pace = Pace(engine, self._advance, casting, groups)
+        playing = Playing(run, engine, self._faults, pace, Record(engine, self._version, groups))
         self._playings[run.id] = playing
         self._tasks[run.id] = task = asyncio.create_task(playing.play())
         task.add_done_callback(lambda _: self._ended(playing))
@@ -127,9 +131,3 @@ class Player:
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
-
-
-def _refuse_seen_by(casting: Casting) -> None:
-    if casting.seen_by:
-        problem = "this service cannot tell yet what a VM has seen. Leave it out."
-        raise BadOption(name="seen_by", value=", ".join(casting.seen_by), problem=problem)

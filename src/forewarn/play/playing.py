@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from forewarn.engine import Engine
     from forewarn.faults import Faults
     from forewarn.play.pace import Pace
-    from forewarn.play.witness import Witness
+    from forewarn.play.record import Record
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +41,10 @@ class StepSkipped(Exception):
 class Playing:
     """A run under way."""
 
-    def __init__(self, run: Run, engine: Engine, faults: Faults, pace: Pace, witness: Witness) -> None:
+    def __init__(self, run: Run, engine: Engine, faults: Faults, pace: Pace, record: Record) -> None:
         self.run = run
         self.pace = pace
-        self.witness = witness
+        self.record = record
         self._engine = engine
         self._faults = faults
         self._homes = {name: engine.fleet.vm(name).host for name in run.vms}
@@ -55,8 +55,8 @@ class Playing:
 
     def look(self, groups: frozenset[str]) -> None:
         """Documents have changed."""
-        if groups & self.witness.groups:
-            self.witness.look(groups)
+        if groups & self.record.groups:
+            self.record.look(groups)
             self.pace.changed.set()
 
     async def play(self) -> None:
@@ -156,16 +156,16 @@ class Playing:
     def _all_started(self) -> bool:
         waiting = [vm for vm in self._asked.vms if not self._has_started(vm)]
         for vm in waiting:
-            was_told = self.witness.tellings(self._asked.causes, vm)
-            if was_told and not self.witness.is_told(self._asked.causes, vm):
+            was_told = self.record.tellings(self._asked.causes, vm)
+            if was_told and not self.record.is_told(self._asked.causes, vm):
                 raise StepFailed(f"{vm}: expected Started, and its event is gone without having started")
         return not waiting
 
     def _has_started(self, vm: str) -> bool:
-        return any(Status.STARTED.value in forms for forms in self.witness.tellings(self._asked.causes, vm))
+        return any(Status.STARTED.value in forms for forms in self.record.tellings(self._asked.causes, vm))
 
     def _all_gone(self) -> bool:
-        return not self._asked.is_live(self._engine.draft()) and not self.witness.is_told(self._asked.causes)
+        return not self._asked.is_live(self._engine.draft()) and not self.record.is_told(self._asked.causes)
 
     def _next_due(self) -> datetime | None:
         """When time alone moves something of this run on."""
@@ -187,16 +187,16 @@ class Playing:
             if problem:
                 raise StepFailed(problem)
         most = expected.domains_at_once
-        came = self.witness.domains_at_once(self._asked.causes)
+        came = self.record.domains_at_once(self._asked.causes)
         if most is not None and came > most:
             raise StepFailed(f"expected at most {most} of a group's update domains out at once, and it was {came}")
 
     def _problem(self, expected: Expectation, vm: str) -> str:
         causes = self._asked.causes
-        if expected.told is not None and expected.told != self.witness.is_told(causes, vm):
+        if expected.told is not None and expected.told != self.record.is_told(causes, vm):
             return f"{vm}: expected to be told {'of it' if expected.told else 'nothing of it'}, and it is not so"
         if expected.about_event:
-            tellings = self.witness.tellings(causes, vm)
+            tellings = self.record.tellings(causes, vm)
             if problem := judge_telling(expected, vm, tellings, self.pace.terms.quicken):
                 return problem
         if expected.vm is not None:

@@ -29,7 +29,7 @@ class Telling(NamedTuple):
     """How long before its NotBefore it came about; None once it has started."""
 
 
-class Witness:
+class Record:
     """Looks at the documents of some groups whenever they change."""
 
     def __init__(self, engine: Engine, version: ApiVersion, groups: Collection[str]) -> None:

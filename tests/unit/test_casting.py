@@ -1,0 +1,110 @@
+"""Who plays a scenario."""
+
+from __future__ import annotations
+
+import pytest
+
+from forewarn.core.casting import cast
+from forewarn.core.scenario import Needs, Scenario
+from forewarn.core.scenario_run import Casting
+from forewarn.errors import BadOption, DoesNotFit, Unknown, UnknownVM
+from forewarn.wire.fleet_file import parse_fleet
+
+FLEET = parse_fleet(
+    """
+[[group]]
+name = "web"
+kind = "availability-set"
+update_domains = 2
+[[group]]
+name = "pool"
+kind = "scale-set"
+terminate_notice = "PT5M"
+[[vm]]
+name = "web-{n}"
+group = "web"
+count = 4
+[[vm]]
+group = "pool"
+count = 3
+priority = "spot"
+[[vm]]
+name = "db"
+""",
+    "fleet.toml",
+)
+
+
+def play(needs: Needs, **asked: object) -> tuple[str, ...]:
+    scenario = Scenario("mine", "t", "", "", needs, "", ())
+    return cast(FLEET, scenario, Casting(**asked))  # type: ignore[arg-type]
+
+
+def test_those_that_are_named() -> None:
+    assert play(Needs(), vms=("web-1", "db", "web-1")) == ("web-1", "db")
+    assert play(Needs(2, "scale-set"), vms=("pool_2", "pool_0")) == ("pool_2", "pool_0")
+
+
+def test_as_many_of_a_group_as_are_needed() -> None:
+    assert play(Needs(2, priority="spot"), group="pool") == ("pool_0", "pool_1")
+    assert play(Needs(2, update_domains=2), group="web") == ("web-0", "web-1", "web-2", "web-3")
+    assert play(Needs(), group="db") == ("db",)
+
+
+def test_with_nobody_named_those_that_fit_if_it_is_clear_which() -> None:
+    assert play(Needs(3, priority="spot")) == ("pool_0", "pool_1", "pool_2")
+    assert play(Needs(3, terminate_notice=True)) == ("pool_0", "pool_1", "pool_2")
+    assert play(Needs(1, "standalone")) == ("db",)
+    assert play(Needs(2, update_domains=2)) == ("web-0", "web-1", "web-2", "web-3")
+
+
+@pytest.mark.parametrize(
+    ("needs", "asked", "problem"),
+    [
+        (
+            Needs(),
+            {},
+            "mine needs 1 VM, and several in the fleet would do. Choose with --vm: web-0, web-1, web-2, web-3,",
+        ),
+        (Needs(2), {}, "mine needs 2 VMs, and several in the fleet would do. Choose with --group: web, pool."),
+        (
+            Needs(2, priority="spot"),
+            {},
+            "mine needs 2 Spot VMs, and several in the fleet would do. Choose with --group: pool.",
+        ),
+        (Needs(9), {}, "mine needs 9 VMs, and the fleet has none that fit."),
+        (Needs(1, "cloud-service"), {}, "mine needs 1 VM of one cloud-service, and the fleet has none that fit."),
+        (Needs(2), {"vms": ("db",)}, "mine needs 2 VMs, and only 1 fit."),
+        (Needs(priority="spot"), {"vms": ("db",)}, "mine needs 1 Spot VM, and db is regular."),
+        (Needs(1, "scale-set"), {"vms": ("db",)}, "mine needs 1 VM of one scale-set, and db is of a standalone."),
+        (Needs(terminate_notice=True), {"vms": ("db",)}, "mine needs 1 VM with terminate notices, and db has no"),
+        (
+            Needs(2, update_domains=2),
+            {"vms": ("web-0", "db")},
+            "mine needs 2 VMs of one group in 2 update domains, and they are of 2 groups: web, db.",
+        ),
+        (
+            Needs(2, update_domains=2),
+            {"vms": ("web-0", "web-2")},
+            "mine needs 2 VMs of one group in 2 update domains, and they are in 1.",
+        ),
+        (Needs(4, priority="spot"), {"group": "pool"}, "mine needs 4 Spot VMs, and in pool only 3 fit."),
+        (Needs(priority="spot"), {"group": "web"}, "mine needs 1 Spot VM, and in web web-0 is regular."),
+    ],
+)
+def test_what_is_needed_is_said_with_how_to_play_it_from_nothing(
+    needs: Needs, asked: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        play(needs, **asked)
+    assert str(caught.value).startswith(problem)
+    assert "forewarn scenario show mine --fleet > fleet.toml" in str(caught.value)
+
+
+def test_what_is_not_there_is_said_as_ever() -> None:
+    with pytest.raises(UnknownVM, match="Did you mean 'web-0'"):
+        play(Needs(), vms=("wep-0",))
+    with pytest.raises(Unknown, match="There is no group 'pol'. Did you mean 'pool'"):
+        play(Needs(), group="pol")
+    with pytest.raises(BadOption, match="Give one of the two"):
+        play(Needs(), vms=("db",), group="web")

@@ -1,0 +1,396 @@
+"""The scenario file: what it can say, and that everything wrong in it is said with line and key."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from forewarn import scenarios
+from forewarn.core.faults import FaultOrder
+from forewarn.core.scenario import After, Expectation, Needs, Options, Step, Until
+from forewarn.errors import BadScenario
+from forewarn.wire.scenario_file import parse_scenario
+
+MINUTE = timedelta(minutes=1)
+WHOLE = '''title = "All at once"
+about = "Everything that a file can say."
+source = "Nowhere."
+fleet = """
+[[vm]]
+name = "app-0"
+"""
+
+[needs]
+vms = 3
+group = "availability-set"
+priority = "spot"
+update_domains = 2
+terminate_notice = true
+
+[[step]]
+title = "begin"
+do = "host-update"
+vms = [1, 3]
+type = "freeze"
+duration = "9s"
+notice = "20m"
+overrides = ["windows"]
+
+[[step]]
+do = "rollout"
+budget = 7
+pause = "1m"
+
+[[step]]
+do = "postpone"
+by = "30m"
+
+[[step]]
+wait = "8m"
+
+[[step]]
+fault = { kind = "500", on = "any", count = 3, for = "1m" }
+
+[[step]]
+fault = { kind = "slow", delay = "1s" }
+
+[[step]]
+until = "Started"
+within = "15m"
+
+[[step]]
+until = "gone"
+within = "10m"
+
+[step.expect]
+type = "Freeze"
+status = "Scheduled"
+source = "Platform"
+description = ""
+duration = -1
+notice = "15m"
+vms = 2
+told = true
+vm = "moved"
+domains_at_once = 1
+'''
+
+
+def test_everything_that_a_file_can_say() -> None:
+    scenario = parse_scenario(WHOLE, "all", "all.toml")
+    assert (scenario.name, scenario.title, scenario.source) == ("all", "All at once", "Nowhere.")
+    assert scenario.about == "Everything that a file can say."
+    assert scenario.fleet == '[[vm]]\nname = "app-0"\n'
+    assert scenario.needs == Needs(3, "availability-set", "spot", 2, terminate_notice=True)
+    assert scenario.needs.in_words() == "3 Spot VMs of one availability-set in 2 update domains with terminate notices"
+    assert scenario.longest == 33 * MINUTE
+    assert scenario.steps == (
+        Step(
+            do="host-update",
+            title="begin",
+            options=Options((1, 3), "Freeze", timedelta(seconds=9), 20 * MINUTE, ("windows",)),
+        ),
+        Step(do="rollout", options=Options(budget=7, pause=MINUTE)),
+        Step(do="postpone", options=Options(by=30 * MINUTE)),
+        Step(wait=8 * MINUTE),
+        Step(fault=FaultOrder("500", on="any", count=3, length=MINUTE)),
+        Step(fault=FaultOrder("slow", count=1, delay=timedelta(seconds=1))),
+        Step(until=Until.STARTED, within=15 * MINUTE),
+        Step(
+            until=Until.GONE,
+            within=10 * MINUTE,
+            expect=Expectation(
+                "Freeze", "Scheduled", "Platform", "", -1, 15 * MINUTE, 2, told=True, vm=After.MOVED, domains_at_once=1
+            ),
+        ),
+    )
+    assert [step.in_words() for step in scenario.steps] == [
+        "begin",
+        "rollout",
+        "postpone",
+        "wait 8m",
+        "fault 500",
+        "fault slow",
+        "until Started, within 15m",
+        "until gone, within 10m",
+    ]
+
+
+@pytest.mark.parametrize("name", scenarios.names())
+def test_every_shipped_one_says_where_its_timings_are_from_and_has_a_fleet(name: str) -> None:
+    scenario = parse_scenario(scenarios.text(name), name, name)
+    assert scenario.title
+    assert scenario.about
+    assert scenario.source.startswith("Microsoft's documentation of Scheduled Events")
+    assert scenario.fleet
+    assert any(step.expect is not None and step.expect.type for step in scenario.steps)
+
+
+def test_the_shelf_has_what_was_promised() -> None:
+    assert scenarios.names() == [
+        "cancelled-maintenance",
+        "correlated-eviction",
+        "degraded-hardware",
+        "hardware-failure",
+        "host-maintenance",
+        "live-migration",
+        "rolling-update",
+        "scale-in",
+        "spot-eviction",
+        "user-reboot",
+        "user-redeploy",
+    ]
+
+
+HEAD = 'title = "t"\n'
+DO = '[[step]]\ndo = "restart"\n'
+BROKEN = {
+    "not TOML": ("title = ", 1, "TOML", "Invalid value at the end of the file."),
+    "no title": (DO, 1, "title", "Is missing. Write it like title ="),
+    "an unknown key": ('titel = "t"\n' + DO, 1, "titel", "The file has no such key. Did you mean 'title'?"),
+    "a title that is no text": ("title = 7\n" + DO, 1, "title", "Must be a string in quotes, not a number."),
+    "no steps": (HEAD, 1, "step", "A scenario needs at least one [[step]], like do ="),
+    "one pair of brackets": (HEAD + '[step]\ndo = "restart"', 2, "step", "Must be written [[step]], in two pairs"),
+    "too many steps": (HEAD + DO * 1001, 2, "step", "1001 steps are too many: at most 1000."),
+    "a wrong fleet": (
+        HEAD + 'fleet = """\n[[vm]]\nnmae = "a"\n"""\n' + DO,
+        2,
+        "fleet",
+        "line 2 of it: vm[0].nmae: [[vm]] has no such key. Did you mean 'name'?",
+    ),
+    "needs that are no table": (HEAD + "needs = 3\n" + DO, 2, "needs", "Must be a table like [needs], not a number."),
+    "an unknown need": (HEAD + "[needs]\nvm = 1\n" + DO, 3, "needs.vm", "needs has no such key. Did you mean 'vms'?"),
+    "no VM needed": (HEAD + "[needs]\nvms = 0\n" + DO, 3, "needs.vms", "Must be a whole number from 1 to 1000."),
+    "a group of no kind": (
+        HEAD + '[needs]\ngroup = "scaleset"\n' + DO,
+        3,
+        "needs.group",
+        "'scaleset' is not one of standalone, cloud-service, availability-set, scale-set. Did you mean 'scale-set'?",
+    ),
+    "a priority of no kind": (
+        HEAD + '[needs]\npriority = "low"\n' + DO,
+        3,
+        "needs.priority",
+        "'low' is not one of regular, spot.",
+    ),
+    "a need that is no flag": (
+        HEAD + "[needs]\nterminate_notice = 1\n" + DO,
+        3,
+        "needs.terminate_notice",
+        "Must be true or false, not a number.",
+    ),
+    "an unknown key of a step": (
+        HEAD + DO + 'form = "x"\n',
+        4,
+        "step[0].form",
+        "[[step]] has no such key.",
+    ),
+    "a step with nothing in it": (
+        HEAD + DO + "[[step]]\n",
+        4,
+        "step[1].do",
+        "Has nothing to do. Write one of do, until",
+    ),
+    "a step that is two": (
+        HEAD + DO + 'wait = "1m"\n',
+        4,
+        "step[0].wait",
+        "A step is one of do, until, wait, fault, and this has do too.",
+    ),
+    "an unknown thing to do": (
+        HEAD + '[[step]]\ndo = "reboot"\n',
+        3,
+        "step[0].do",
+        "'reboot' is not one of restart, redeploy,",
+    ),
+    "an option of something else": (
+        HEAD + DO + "budget = 3\n",
+        4,
+        "step[0].budget",
+        "Does not fit here. do = 'restart' takes vms, type, duration, notice, overrides.",
+    ),
+    "an option of nothing": (
+        HEAD + DO + '[[step]]\nwait = "1m"\nvms = [1]\n',
+        6,
+        "step[1].vms",
+        "Does not fit here. It goes with do alone.",
+    ),
+    "a VM beyond those needed": (
+        HEAD + DO + "vms = [1, 2]\n",
+        4,
+        "step[0].vms[1]",
+        "Must be 1: the scenario needs 1.",
+    ),
+    "no VM at all": (
+        HEAD + DO + "vms = []\n",
+        4,
+        "step[0].vms",
+        "Name at least one, like [1], or leave it out for all.",
+    ),
+    "VMs by name": (
+        HEAD + DO + 'vms = "a"\n',
+        4,
+        "step[0].vms",
+        "Must be an array of numbers in brackets, not a string.",
+    ),
+    "a type of no event": (
+        HEAD + DO + 'type = "Frozen"\n',
+        4,
+        "step[0].type",
+        "'Frozen' is not one of Freeze, Reboot,",
+    ),
+    "a notice that is no length": (
+        HEAD + DO + 'notice = "soon"\n',
+        4,
+        "step[0].notice",
+        "'soon' is not a length of time. Write it like 90s",
+    ),
+    "an unknown override": (
+        HEAD + DO + 'overrides = ["window"]\n',
+        4,
+        "step[0].overrides[0]",
+        "'window' is not one of notice, windows. Did you mean 'windows'?",
+    ),
+    "a postponement by nothing": (
+        HEAD + DO + '[[step]]\ndo = "postpone"\n',
+        4,
+        "step[1].by",
+        'Is missing. Say by how much, like by = "30m".',
+    ),
+    "an unknown thing to wait for": (
+        HEAD + DO + '[[step]]\nuntil = "over"\nwithin = "1m"\n',
+        5,
+        "step[1].until",
+        "'over' is not one of Started, gone.",
+    ),
+    "no bound": (
+        HEAD + DO + '[[step]]\nuntil = "gone"\n',
+        4,
+        "step[1].within",
+        'Is missing. Say how long it may take, like within = "15m".',
+    ),
+    "a bound of nothing": (
+        HEAD + DO + '[[step]]\nuntil = "gone"\nwithin = "0s"\n',
+        6,
+        "step[1].within",
+        "Must be longer than nothing, like 15m.",
+    ),
+    "a bound without until": (
+        HEAD + DO + 'within = "1m"\n',
+        4,
+        "step[0].within",
+        "Goes with until alone. Leave it out, or write until.",
+    ),
+    "a wait of nothing": (
+        HEAD + DO + '[[step]]\nwait = "0s"\n',
+        5,
+        "step[1].wait",
+        "Must be longer than nothing, like 15m.",
+    ),
+    "until before anything is done": (
+        HEAD + '[[step]]\nuntil = "gone"\nwithin = "1m"\n' + DO,
+        3,
+        "step[0].until",
+        "Nothing has been done before it.",
+    ),
+    "an answer before anything is done": (
+        HEAD + '[[step]]\ndo = "approve"\n' + DO,
+        3,
+        "step[0].do",
+        "Nothing has been done before it.",
+    ),
+    "an expectation before anything is done": (
+        HEAD + '[[step]]\nwait = "1m"\nexpect = { type = "Freeze" }\n' + DO,
+        4,
+        "step[0].expect",
+        "Nothing has been done before it.",
+    ),
+    "a fault that is no table": (
+        HEAD + DO + '[[step]]\nfault = "500"\n',
+        5,
+        "step[1].fault",
+        'Must be a table like { kind = "500", count = 3 }, not a string.',
+    ),
+    "a fault of no kind": (HEAD + DO + "[[step]]\nfault = { count = 3 }\n", 5, "step[1].fault.kind", "Is missing."),
+    "an unknown fault": (
+        HEAD + DO + '[[step]]\nfault = { kind = "501" }\n',
+        5,
+        "step[1].fault.kind",
+        "'501' is not a fault.",
+    ),
+    "an unknown key of a fault": (
+        HEAD + DO + '[[step]]\nfault = { kind = "500", vm = "a" }\n',
+        5,
+        "step[1].fault.vm",
+        "fault has no such key.",
+    ),
+    "a fault that cannot strike so": (
+        HEAD + DO + '[[step]]\nfault = { kind = "empty", on = "POST" }\n',
+        5,
+        "step[1].fault.on",
+        "on 'POST' does not fit: empty strikes only GET.",
+    ),
+    "a fault that waits for nobody": (
+        HEAD + DO + '[[step]]\nfault = { kind = "500", delay = "1s" }\n',
+        5,
+        "step[1].fault.delay",
+        "delay '1s' does not fit: 500 keeps nobody waiting.",
+    ),
+    "an unknown expectation": (
+        HEAD + DO + 'expect = { kind = "Freeze" }\n',
+        4,
+        "step[0].expect.kind",
+        "expect has no such key.",
+    ),
+    "an expectation of nothing": (
+        HEAD + DO + "expect = {}\n",
+        4,
+        "step[0].expect",
+        "Expects nothing. Write one of type,",
+    ),
+    "a status of no event": (
+        HEAD + DO + 'expect = { status = "Completed" }\n',
+        4,
+        "step[0].expect.status",
+        "'Completed' is not one of Scheduled, Started.",
+    ),
+    "a source of no event": (
+        HEAD + DO + 'expect = { source = "user" }\n',
+        4,
+        "step[0].expect.source",
+        "'user' is not one of Platform, User. Did you mean 'User'?",
+    ),
+    "a duration that is none": (
+        HEAD + DO + "expect = { duration = -2 }\n",
+        4,
+        "step[0].expect.duration",
+        "Must be a whole number from -1 to 3600.",
+    ),
+    "a VM that is nothing": (
+        HEAD + DO + 'expect = { vm = "gone" }\n',
+        4,
+        "step[0].expect.vm",
+        "'gone' is not one of running, moved, deallocated, deleted.",
+    ),
+    "nothing told, and what": (
+        HEAD + DO + 'expect = { told = false, type = "Reboot" }\n',
+        4,
+        "step[0].expect.told",
+        "What is not told has no type, status or notice. Leave those out.",
+    ),
+    "a notice of what has started": (
+        HEAD + DO + 'expect = { status = "Started", notice = "1m" }\n',
+        4,
+        "step[0].expect.notice",
+        "Once Started there is no NotBefore.",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_wrong_is_said_with_line_and_key(what: str) -> None:
+    text, line, key, problem = BROKEN[what]
+    with pytest.raises(BadScenario) as caught:
+        parse_scenario(text, "mine", "mine.toml")
+    assert str(caught.value).startswith(f"mine.toml:{line}: {key}: {problem}")
