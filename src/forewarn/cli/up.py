@@ -31,11 +31,12 @@ from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.records import ENGINE
 from forewarn.core.terms import Terms
 from forewarn.engine import Engine, Published
-from forewarn.errors import BadOption, BadSetting
+from forewarn.errors import BadSetting
 from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.faults import Faults
+from forewarn.play.pace import without_audience
 from forewarn.play.player import Player
 from forewarn.server.callers import Callers
 from forewarn.server.control import Control, control_app
@@ -58,9 +59,6 @@ from forewarn.stores.sqlite import SqliteStore
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import timedelta
-
     from forewarn.ports import Clock, Fabric
 
 
@@ -210,7 +208,7 @@ class Service:
         outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
         pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
-        self.player = Player(self.engine, faults, self._advance, versions[max(versions)])
+        self.player = Player(self.engine, faults, without_audience(self.engine), versions[max(versions)])
         metrics = Metrics(self.engine)
         metrics.add(partial(lane_metrics, lane))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
@@ -269,13 +267,6 @@ class Service:
             await asyncio.gather(self.metadata.stop(), self.control.stop(), self.webhooks.stop(), self.player.stop())
         finally:
             await self.engine.stop()
-
-    async def _advance(self, length: timedelta, seen_by: Sequence[str]) -> None:
-        """For runs of scenarios."""
-        if seen_by:
-            problem = "this service cannot tell what a VM has seen. Leave it out."
-            raise BadOption(name="seen_by", value=", ".join(seen_by), problem=problem)
-        await self.engine.advance(length)
 
     def _on_published(self, published: Published) -> None:
         if published.fleet:  # a VM that was deleted had perhaps an address of its own

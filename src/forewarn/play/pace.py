@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.clock import VirtualClock, real_seconds
+from forewarn.errors import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,6 +29,18 @@ GRACE = timedelta(seconds=10)
 """What the service's own work may take where time does not wait for it."""
 ROUNDING = timedelta(seconds=1)
 """NotBefore is told in whole seconds, rounded up."""
+
+
+def without_audience(engine: Engine) -> Advance:
+    """The way to move a clock where nobody knows what VMs have seen."""
+
+    async def advance(length: timedelta, seen_by: Sequence[str]) -> object:
+        if seen_by:
+            problem = "this service cannot tell what a VM has seen. Leave it out."
+            raise BadOption(name="seen_by", value=", ".join(seen_by), problem=problem)
+        return await engine.advance(length)
+
+    return advance
 
 
 class RunStopped(Exception):

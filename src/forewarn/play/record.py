@@ -42,8 +42,8 @@ class Record:
         """By event, the operation or the rollout behind it."""
         self._now: dict[str, set[str]] = {}
         """By group, the events in its document now."""
-        self._domains: dict[str, int] = {}
-        """By cause, how many update domains of a group were out at one time, at most."""
+        self._out: set[frozenset[tuple[str, int]]] = set()
+        """Of a group, which update domains were out together, each with the cause; every such set that there was."""
 
     def look(self, groups: Collection[str]) -> None:
         """Take in the documents of those groups that are of interest."""
@@ -63,21 +63,20 @@ class Record:
             for told in shown:
                 self._tellings.setdefault(told.id, {})[told.status] = _telling(told, events[told.id])
             self._now[group] = {told.id for told in shown}
-            self._count_domains(shown)
+            self._note_out(shown)
 
-    def _count_domains(self, shown: list[Told]) -> None:
+    def _note_out(self, shown: list[Told]) -> None:
         vms = self._engine.fleet.vms
-        out: dict[str, set[int]] = {}
-        for told in shown:
-            if told.status == Status.STARTED:
-                domains = {vms[name].update_domain for name in told.vms if name in vms}
-                out.setdefault(self._causes[told.id], set()).update(domains)
-        for cause, domains in out.items():
-            self._domains[cause] = max(self._domains.get(cause, 0), len(domains))
+        started = [told for told in shown if told.status == Status.STARTED]
+        self._out.add(
+            frozenset(
+                (self._causes[told.id], vms[name].update_domain) for told in started for name in told.vms if name in vms
+            )
+        )
 
     def domains_at_once(self, causes: Collection[str]) -> int:
-        """How many update domains of a group one of the causes had out at one time, at most."""
-        return max((self._domains.get(cause, 0) for cause in causes), default=0)
+        """How many update domains of a group the causes had out at one time, at most."""
+        return max((len({domain for cause, domain in out if cause in causes}) for out in self._out), default=0)
 
     def tellings(self, causes: Collection[str], vm: str) -> list[dict[str, Telling]]:
         """Of each event that named this VM and is of one of the causes, its forms."""

@@ -1,0 +1,358 @@
+"""Runs of scenarios over an engine: how they pass, fail, are skipped, stopped and refused."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from engines import ask, make_engine, running_engine
+
+from forewarn import scenarios
+from forewarn.core.event import Status
+from forewarn.core.faults import FaultOrder
+from forewarn.core.operations import Progress
+from forewarn.core.scenario_run import Casting, RunState, StepState
+from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown
+from forewarn.faults import Faults
+from forewarn.play.pace import without_audience
+from forewarn.play.player import REMEMBERED, Player
+from forewarn.wire.fleet_file import parse_fleet
+from forewarn.wire.scenario_file import parse_scenario
+from forewarn.wire.versions import available_versions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from forewarn.core.scenario_run import Run
+    from forewarn.engine import Engine, Published
+
+pytestmark = pytest.mark.anyio
+MINUTE = timedelta(minutes=1)
+VERSIONS = available_versions(preview=False)
+HEAD = 'title = "mine"\n[needs]\nvms = 1\n'
+RESTART = '[[step]]\ndo = "restart"\n'
+TO_ITS_END = '[[step]]\nuntil = "Started"\nwithin = "15m"\n[[step]]\nuntil = "gone"\nwithin = "10m"\n'
+
+
+class Stage:
+    """An engine with a player over it."""
+
+    def __init__(self, engine: Engine, *, faults: bool = False) -> None:
+        self.engine = engine
+        self.faults = Faults(engine, allowed=faults)
+        self.player = Player(engine, self.faults, without_audience(engine), VERSIONS[max(VERSIONS)])
+
+    async def start(self, text: str, *vms: str, name: str = "mine", **casting: Any) -> Run:
+        return await self.player.start(parse_scenario(text, name, name), Casting(vms, **casting), "tester")
+
+    async def play(self, text: str, *vms: str, **casting: Any) -> Run:
+        run = await self.start(text, *vms, **casting)
+        return await self.end_of(run.id)
+
+    async def end_of(self, run_id: str) -> Run:
+        if (task := self.player._tasks.get(run_id)) is not None:
+            await task
+        return self.player.run(run_id)
+
+
+@asynccontextmanager
+async def a_stage(fleet: str = "", *, faults: bool = False, **options: Any) -> AsyncIterator[Stage]:
+    if fleet:
+        options["fleet"] = parse_fleet(fleet, "fleet.toml")
+    async with running_engine(**options) as engine:
+        stage = Stage(engine, faults=faults)
+        try:
+            yield stage
+        finally:
+            await stage.player.stop()
+
+
+def states(run: Run) -> list[str]:
+    return [step.state.value for step in run.steps]
+
+
+def approve_everything(engine: Engine) -> None:
+    """An application that approves as soon as it is told."""
+
+    def on_published(published: Published) -> None:
+        for group in published.groups:
+            open_ = [e.id for e in engine.document(group).events if e.status is Status.SCHEDULED and not e.approved_at]
+            if open_:
+                engine.approve_and_tell(open_, "app", group, lambda _, error: None)
+
+    engine.subscribe(on_published)
+
+
+@pytest.mark.parametrize("name", scenarios.names())
+@pytest.mark.parametrize("eager", [False, True], ids=["waits", "approves at once"])
+async def test_every_shipped_one_passes_whether_the_application_waits_or_approves_at_once(
+    name: str, eager: bool
+) -> None:
+    text = scenarios.text(name)
+    async with a_stage(parse_scenario(text, name, name).fleet, listening=False) as stage:
+        if eager:
+            approve_everything(stage.engine)
+        group = "workers" if name == "scale-in" else ""
+        run = await stage.play(text, name=name, group=group, enable=True)
+        assert run.state is RunState.PASSED, run
+        late = eager and name == "cancelled-maintenance"
+        assert set(states(run)) == ({"passed", "skipped"} if late else {"passed"})
+        assert run.ended_at is not None
+        length = run.ended_at - run.started_at
+        assert length <= run.scenario.longest
+        assert not stage.engine.live_operations()
+
+
+async def test_a_run_takes_exactly_as_long_as_the_medians_say() -> None:
+    for name, minutes in (("live-migration", 20), ("host-maintenance", 25), ("user-redeploy", 25)):
+        async with a_stage() as stage:
+            run = await stage.play(scenarios.text(name), "db-0", name=name)
+            assert run.ended_at == run.started_at + minutes * MINUTE
+            assert run.steps[0].ended_at == run.started_at
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ('type = "Freeze"', "db-0: expected type 'Freeze', and it is 'Reboot'"),
+        ('status = "Started"', "db-0: expected status Started, and it came as Scheduled"),
+        ('source = "Platform"', "db-0: expected source 'Platform', and it is 'User'"),
+        ('description = ""', "db-0: expected description '', and it is 'Virtual machine is going to be restarted"),
+        ("duration = 5", "db-0: expected duration 5, and it is -1"),
+        ('notice = "15m1s"', "db-0: expected a notice of at least 15m1s, and it is 15m"),
+        ("vms = 2", "db-0: expected vms 2, and it is 1"),
+        ("told = false", "db-0: expected to be told nothing of it, and it is not so"),
+        ('vm = "moved"', "db-0: expected to be moved, and it is still running on host-a"),
+        ('vm = "deleted"', "db-0: expected to be deleted, and it is still running on host-a"),
+    ],
+)
+async def test_an_expectation_that_is_false_fails_with_what_came_and_nothing_is_left_behind(
+    wrong: str, problem: str
+) -> None:
+    async with a_stage() as stage:
+        run = await stage.play(HEAD + RESTART + f"expect = {{ {wrong} }}\n" + TO_ITS_END, "db-0")
+        assert (run.state, states(run)) == (RunState.FAILED, ["failed", "waiting", "waiting"])
+        assert run.steps[0].problem.startswith(problem)
+        assert not stage.engine.live_events()
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        'type = "Reboot"',
+        'notice = "15m"',
+        "duration = -1",
+        "vms = 1",
+        "told = true",
+        'vm = "running"',
+        'source = "User"',
+    ],
+)
+async def test_the_same_when_it_is_true(right: str) -> None:
+    async with a_stage() as stage:
+        run = await stage.play(HEAD + RESTART + f"expect = {{ {right} }}\n" + TO_ITS_END, "db-0")
+        assert run.state is RunState.PASSED, run
+
+
+async def test_nothing_told_is_said_so() -> None:
+    text = HEAD + '[[step]]\ndo = "start"\n'
+    async with a_stage() as stage:
+        await ask(stage.engine, "restart", "db-0")  # something else that it is told
+        run = await stage.play(HEAD + '[[step]]\ndo = "start"\nexpect = { type = "Reboot" }\n', "db-0")
+        assert run.steps[0].problem == "db-0 is running: only a deallocated VM can be started."
+        assert (await stage.play(text, "db-0")).state is RunState.FAILED
+
+
+async def test_what_others_cause_does_not_count() -> None:
+    async with a_stage() as stage:
+        await ask(stage.engine, "redeploy", "db-0")
+        text = HEAD + '[[step]]\ndo = "live-migration"\nexpect = { type = "Redeploy" }\n'
+        run = await stage.play(text, "db-0")
+        assert run.steps[0].problem == "db-0: expected type 'Redeploy', and it is 'Freeze'"
+        assert [operation.cause for operation in stage.engine.live_operations()] == ["redeploy"]
+
+
+async def test_what_takes_too_long_fails() -> None:
+    async with a_stage() as stage:
+        run = await stage.play(HEAD + RESTART + '[[step]]\nuntil = "Started"\nwithin = "14m"\n', "db-0")
+        assert run.steps[1].problem == "expected db-0 to be told Started, and that has taken longer than it may"
+        text = HEAD + '[[step]]\ndo = "hardware-failure"\n[[step]]\nuntil = "gone"\nwithin = "9m"\n'
+        run = await stage.play(text, "db-0")
+        assert run.steps[1].problem == (
+            "expected it to be gone, and it is still under way, and that has taken longer than it may"
+        )
+        assert [operation.progress for operation in stage.engine.live_operations()] == [Progress.STARTED]
+
+
+async def test_what_is_withdrawn_by_somebody_else_will_not_start() -> None:
+    cancel = '[[step]]\ndo = "cancel"\nexpect = { told = false }\n'
+    async with a_stage() as stage:
+        run = await stage.play(HEAD + RESTART + cancel + TO_ITS_END, "db-0")
+        assert states(run) == ["passed", "passed", "failed", "waiting"]
+        assert run.steps[2].problem == "db-0: expected Started, and its event is gone without having started"
+
+
+async def test_answers_to_what_is_coming() -> None:
+    postponed = '[[step]]\ndo = "postpone"\nby = "30m"\n[[step]]\nwait = "44m"\nexpect = { status = "Scheduled" }\n'
+    text = HEAD + '[[step]]\ndo = "live-migration"\n' + postponed
+    text += '[[step]]\ndo = "approve"\nexpect = { status = "Started" }\n[[step]]\nuntil = "gone"\nwithin = "5m"\n'
+    async with a_stage() as stage:
+        run = await stage.play(text, "db-0")
+        assert states(run) == ["passed"] * 5
+        assert run.ended_at == run.started_at + 49 * MINUTE
+
+
+@pytest.mark.parametrize("answer", ['do = "approve"', 'do = "cancel"', 'do = "postpone"\nby = "5m"'])
+async def test_an_answer_that_comes_too_late_is_skipped_with_its_expectation(answer: str) -> None:
+    text = HEAD + '[[step]]\ndo = "host-update"\n[[step]]\nuntil = "Started"\nwithin = "15m"\n'
+    text += f"[[step]]\n{answer}\nexpect = {{ told = false }}\n" + '[[step]]\nuntil = "gone"\nwithin = "10m"\n'
+    async with a_stage() as stage:
+        run = await stage.play(text, "web-1")
+        assert (run.state, states(run)) == (RunState.PASSED, ["passed", "passed", "skipped", "passed"])
+        assert "has started already" in run.steps[2].problem
+
+
+async def test_only_some_of_the_vms() -> None:
+    text = 'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "restart"\nvms = [2]\n' + TO_ITS_END
+    async with a_stage() as stage:
+        run = await stage.play(text, "web-0", "web-1")
+        assert run.state is RunState.PASSED
+        (operation_id,) = run.operations
+        rows = await stage.engine.archive.operations_beginning(operation_id)
+        assert [row.vms for row in rows] == [("web-1",)]
+
+
+async def test_two_domains_at_once_are_noticed() -> None:
+    text = 'title = "mine"\n[needs]\nvms = 2\nupdate_domains = 2\n[[step]]\ndo = "rollout"\n'
+    text += '[[step]]\nuntil = "gone"\nwithin = "50m"\nexpect = { domains_at_once = 1 }\n'
+    async with a_stage() as stage:
+        assert (await stage.play(text, "web-0", "web-1")).state is RunState.PASSED
+        # Two host updates that know nothing of each other: no rollout keeps them apart.
+        run = await stage.play(text.replace("rollout", "host-update"), "web-0", "web-1")
+        assert run.steps[1].problem == "expected at most 1 of a group's update domains out at once, and it was 2"
+
+
+# --- Time ---------------------------------------------------------------------------------------------
+
+
+async def test_groups_do_not_fall_silent_while_a_run_moves_the_clock() -> None:
+    async with a_stage() as stage:
+        run = await stage.play(scenarios.text("degraded-hardware"), "db-0", name="degraded-hardware")
+        assert run.state is RunState.PASSED
+        assert stage.engine.document("db-0").enabled
+        assert not stage.engine.document("web").enabled  # nobody spoke for it
+
+
+async def test_a_pace_moves_the_clock_as_real_time_passes() -> None:
+    text = HEAD + '[[step]]\nwait = "100s"\n'
+    async with a_stage() as stage:
+        run = await stage.play(text, "db-0", speed=10_000)
+        assert run.ended_at == run.started_at + timedelta(seconds=100)
+
+
+# --- Stopping, and who may play --------------------------------------------------------------------------
+
+
+async def test_a_stopped_run_withdraws_what_has_not_started_and_leaves_what_has() -> None:
+    text = HEAD + '[[step]]\ndo = "hardware-failure"\n' + RESTART + '[[step]]\nwait = "1m"\n'
+    async with a_stage() as stage:
+        run = await stage.start(text, "db-0", speed=0.001)
+        waiting = asyncio.Event()
+
+        def seen(_: Published) -> None:
+            if len(stage.engine.live_operations()) == 2:
+                waiting.set()
+
+        stage.engine.subscribe(seen)
+        await waiting.wait()
+        stopped = await stage.player.stop_run(run.id.upper())
+        assert (stopped.state, states(stopped)[:2]) == (RunState.STOPPED, ["passed", "passed"])
+        assert StepState.FAILED not in states(stopped)
+        assert [operation.cause for operation in stage.engine.live_operations()] == ["hardware-failure"]
+        with pytest.raises(RunOver, match="is over \\(stopped\\)"):
+            await stage.player.stop_run(run.id)
+        with pytest.raises(Unknown, match="There is no run 'r7'"):
+            await stage.player.stop_run("r7")
+
+
+async def test_only_one_run_moves_a_virtual_clock() -> None:
+    async with a_stage() as stage:
+        first = await stage.start(HEAD + '[[step]]\nwait = "1m"\n', "db-0", speed=0.001)
+        with pytest.raises(RunUnderWay, match=f"forewarn scenario stop {first.id}"):
+            await stage.start(HEAD + RESTART, "web-0")
+        await stage.player.stop_run(first.id)
+        assert (await stage.play(HEAD + RESTART, "web-0")).state is RunState.PASSED
+
+
+async def test_two_that_come_at_once_are_not_both_taken() -> None:
+    async with a_stage(listening=False) as stage:
+        text = HEAD + '[[step]]\nwait = "1m"\n'
+        both = [stage.start(text, vm, enable=True, speed=0.001) for vm in ("db-0", "web-0")]
+        outcomes = await asyncio.gather(*both, return_exceptions=True)
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Run", "RunUnderWay"]
+
+
+async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -> None:
+    async with a_stage(listening=False) as stage:
+        with pytest.raises(NotListening) as caught:
+            await stage.start(HEAD + RESTART, "db-0")
+        assert str(caught.value).startswith("db-0 has never asked, so a run would tell it nothing.")
+        assert "--enable" in str(caught.value)
+        assert stage.player.runs() == []
+        run = await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)
+        assert run.state is RunState.PASSED
+
+
+async def test_a_group_that_has_not_asked_for_a_day_does_not_listen_either() -> None:
+    async with a_stage() as stage:
+        await stage.engine.advance(timedelta(hours=25))
+        with pytest.raises(NotListening, match="has not asked for 1d1h"):
+            await stage.start(HEAD + RESTART, "db-0")
+        assert (await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)).state is RunState.PASSED
+
+
+async def test_runs_are_listed_newest_first_and_the_oldest_forgotten() -> None:
+    async with a_stage() as stage:
+        for _ in range(REMEMBERED + 3):
+            await stage.play(HEAD + '[[step]]\nwait = "1s"\n', "db-0")
+        ids = [run.id for run in stage.player.runs()]
+        assert ids == [f"r{number}" for number in range(REMEMBERED + 3, 3, -1)]
+
+
+async def test_a_stop_of_the_service_leaves_what_was_caused() -> None:
+    engine, _ = make_engine()
+    await engine.start()
+    await engine.apply_fleet(parse_fleet('[[vm]]\nname = "a"\n', "f"), by="test")
+    stage = Stage(engine)
+    await stage.start(HEAD + RESTART + '[[step]]\nwait = "1m"\n', "a", enable=True, speed=0.001)
+    told = asyncio.Event()
+    engine.subscribe(lambda _: told.set())
+    await told.wait()
+    await stage.player.stop()
+    assert [event.type for event in engine.live_events()] == ["Reboot"]
+    await engine.stop()
+
+
+# --- Faults --------------------------------------------------------------------------------------------
+
+
+async def test_a_step_can_add_a_fault_which_ends_with_the_run() -> None:
+    text = HEAD + '[[step]]\nfault = { kind = "500", count = 3 }\n' + RESTART + TO_ITS_END
+    async with a_stage(faults=True) as stage:
+        added: list[FaultOrder] = []
+        stage.engine.subscribe(lambda _: added.extend(fault.order for fault in stage.faults.list()))
+        run = await stage.play(text, "db-0")
+        assert run.state is RunState.PASSED
+        assert added[0] == FaultOrder("500", vm="db-0", count=3)
+        assert stage.faults.list() == []
+
+
+async def test_where_faults_are_not_allowed_nothing_is_begun() -> None:
+    text = HEAD + RESTART + '[[step]]\nfault = { kind = "500" }\n'
+    async with a_stage() as stage:
+        with pytest.raises(FaultsNotAllowed):
+            await stage.start(text, "db-0")
+        assert not stage.engine.live_events()
