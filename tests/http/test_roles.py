@@ -70,6 +70,12 @@ GET    /v1/rollouts/{id}/history         . v o a .
 POST   /v1/rollouts/{id}/pause           . . o a .
 POST   /v1/rollouts/{id}/resume          . . o a .
 POST   /v1/rollouts/{id}/cancel          . . o a .
+GET    /v1/scenarios                     . v o a .
+GET    /v1/scenarios/{name}              . v o a .
+GET    /v1/runs                          . v o a .
+POST   /v1/runs                          . . o a .
+GET    /v1/runs/{id}                     . v o a .
+POST   /v1/runs/{id}/stop                . . o a .
 GET    /v1/tokens                        . . . a .
 POST   /v1/tokens                        . . . a .
 DELETE /v1/tokens/{name}                 . . . a .

@@ -157,13 +157,20 @@ async def test_the_same_when_it_is_true(right: str) -> None:
         assert run.state is RunState.PASSED, run
 
 
-async def test_nothing_told_is_said_so() -> None:
-    text = HEAD + '[[step]]\ndo = "start"\n'
+async def test_what_is_refused_fails_in_the_words_of_the_refusal() -> None:
     async with a_stage() as stage:
-        await ask(stage.engine, "restart", "db-0")  # something else that it is told
-        run = await stage.play(HEAD + '[[step]]\ndo = "start"\nexpect = { type = "Reboot" }\n', "db-0")
-        assert run.steps[0].problem == "db-0 is running: only a deallocated VM can be started."
-        assert (await stage.play(text, "db-0")).state is RunState.FAILED
+        run = await stage.play(HEAD + '[[step]]\ndo = "start"\n', "db-0")
+        assert (run.state, run.steps[0].problem) == (
+            RunState.FAILED,
+            "db-0 is running: only a deallocated VM can be started.",
+        )
+
+
+async def test_nothing_told_is_said_so() -> None:
+    async with a_stage() as stage:
+        text = HEAD + '[[step]]\ndo = "delete"\nexpect = { type = "Terminate", status = "Scheduled" }\n'
+        run = await stage.play(text, "db-0")
+        assert run.steps[0].problem == "db-0: expected Terminate Scheduled, and nothing was told"
 
 
 async def test_what_others_cause_does_not_count() -> None:

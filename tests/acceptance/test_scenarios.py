@@ -1,0 +1,289 @@
+"""Scenarios as a user plays them: a real service, and the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from forewarn import scenarios
+from running import DOCUMENT, FOREWARN, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Make = Callable[..., Service]
+
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+[[vm]]
+name = "web-0"
+group = "web"
+address = "127.0.0.1"
+[[vm]]
+name = "web-1"
+group = "web"
+address = "127.0.0.2"
+"""
+MINE = """
+title = "Mine"
+[[step]]
+do = "restart"
+expect = { type = "Reboot", status = "Scheduled" }
+[[step]]
+until = "Started"
+within = "15m"
+[[step]]
+until = "gone"
+within = "10m"
+"""
+SLOW = {"vms": ["web-0"], "enable": True, "speed": 0.001}
+"""A run that stands still as far as a test is concerned: a virtual second is a quarter of an hour."""
+
+
+def fleet_of(name: str) -> str:
+    shown = subprocess.run(
+        [FOREWARN, "scenario", "show", name, "--fleet"], capture_output=True, text=True, timeout=60, check=True
+    )
+    return shown.stdout
+
+
+@pytest.mark.parametrize("name", scenarios.names())
+def test_every_shipped_one_is_played_to_its_end(name: str, make_service: Make) -> None:
+    service = make_service("--clock", "virtual", fleet=fleet_of(name))
+    who = ("--group", "workers") if name == "scale-in" else ()
+    played = service.cli("scenario", "run", name, "--enable", *who)
+    assert (played.returncode, played.stderr) == (0, ""), played.stdout
+    title, *steps, verdict = played.stdout.splitlines()
+    (run,) = service.answer("/v1/runs")["runs"]
+    assert (run["state"], run["scenario"], run["by"]) == ("passed", name, "admin")
+    assert title.startswith(run["title"])
+    assert [line[0] for line in steps] == ["✓"] * len(run["steps"])
+    assert verdict.startswith(f"Passed: {len(steps)} steps in ")
+    assert service.answer("/v1/events")["events"] == []
+    assert service.stop() == 0
+    assert "Traceback" not in service.greeting
+
+
+def test_on_the_system_clock_only_the_run_goes_faster(make_service: Make) -> None:
+    service = make_service(fleet=FLEET)
+    service.document()
+    other = service.restart_vm("web-1")["events"][0]
+    played = service.cli("scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "900", "--json")
+    assert played.returncode == 0, played.stdout
+    run = json.loads(played.stdout)
+    assert (run["state"], run["speed"], run["vms"]) == ("passed", 900, ["web-0"])
+    assert service.answer(f"/v1/events/{other['id']}")["status"] == "scheduled"
+
+
+class Eager(threading.Thread):
+    """An application that waits for its document to change, and approves whatever comes."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(daemon=True)
+        self.service = service
+        self.approved: list[str] = []
+        self.document = service.request()
+
+    def run(self) -> None:
+        with suppress(OSError):  # until the service goes
+            while True:
+                for event in self.document.json()["Events"]:
+                    if event["EventStatus"] == "Scheduled" and event["EventId"] not in self.approved:
+                        self.approved.append(event["EventId"])
+                        self.service.approve(event["EventId"])
+                headers = {"Metadata": "true", "If-None-Match": self.document.headers["etag"], "Prefer": "wait=10"}
+                answer = self.service.request("GET", DOCUMENT, headers)
+                self.document = answer if answer.status == 200 else self.document
+
+
+@pytest.mark.parametrize("name", ["host-maintenance", "cancelled-maintenance"])
+def test_an_application_that_approves_at_once_breaks_nothing(name: str, make_service: Make) -> None:
+    service = make_service(fleet=FLEET)
+    application = Eager(service)
+    application.start()
+    played = service.cli("scenario", "run", name, "--vm", "web-0", "--speed", "300")
+    assert played.returncode == 0, played.stdout
+    assert len(application.approved) == 1
+    assert ("– cancel" in played.stdout) == (name == "cancelled-maintenance")
+
+
+def test_a_users_own_by_its_path(make_service: Make, tmp_path: Path) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    file = tmp_path / "mine.toml"
+    file.write_text(MINE)
+    played = service.cli("scenario", "run", str(file), "--vm", "web-0", "--enable")
+    assert (played.returncode, played.stdout.splitlines()[-1]) == (
+        0,
+        "Passed: 3 steps in 25m of the service's time.",
+    )
+    file.write_text(MINE.replace('"Reboot"', '"Freeze"'))
+    played = service.cli("scenario", "run", str(file), "--vm", "web-0")
+    assert (played.returncode, played.stdout.splitlines()[-1]) == (
+        1,
+        "Failed at step 1, restart: web-0: expected type 'Freeze', and it is 'Reboot'.",
+    )
+    file.write_text(MINE.replace("restart", "rstart"))
+    played = service.cli("scenario", "run", str(file), "--vm", "web-0")
+    assert played.returncode == 2
+    assert f"{file}:4: step[0].do: 'rstart' is not one of" in played.stderr
+    assert "Did you mean 'restart'?" in played.stderr
+    played = service.cli("scenario", "run", str(tmp_path / "none.toml"))
+    assert (played.returncode, "No such file" in played.stderr) == (2, True)
+
+
+def test_what_is_needed_is_said(make_service: Make) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    for arguments, code, words in (
+        (("user-reboot",), 2, "several in the fleet would do. Choose with --vm: web-0, web-1."),
+        (("spot-eviction", "--vm", "web-0"), 2, "needs 1 Spot VM, and web-0 is regular."),
+        (("user-reboot", "--vm", "web-0"), 4, "web has never asked, so a run would tell it nothing."),
+        (("user-reboot", "--vm", "web-9"), 3, "There is no VM 'web-9'."),
+        (("user-rebot", "--vm", "web-0"), 3, "There is no scenario 'user-rebot'. Did you mean 'user-reboot'?"),
+        (("user-reboot", "--vm", "web-0", "--speed", "0"), 2, "0"),
+    ):
+        played = service.cli("scenario", "run", *arguments)
+        assert (played.returncode, played.stdout) == (code, ""), arguments
+        assert words in played.stderr
+    assert service.answer("/v1/runs")["runs"] == []
+
+
+def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: Make) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    service.document()
+    with subprocess.Popen(
+        [FOREWARN, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "1"],
+        env=service.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as watching:
+        assert watching.stdout is not None
+        for line in watching.stdout:
+            if line.startswith("✓ restart"):
+                break
+        assert len(service.document()["Events"]) == 1
+        watching.send_signal(signal.SIGINT)
+        _, said = watching.communicate(timeout=60)
+    assert (watching.returncode, said) == (130, "Run r1 is stopped; what had not started is withdrawn.\n")
+    assert service.answer("/v1/runs/r1")["state"] == "stopped"
+    assert service.document()["Events"] == []
+
+
+def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [FOREWARN, "scenario", "run", "user-reboot", "--vm", "web-0", "--enable"],
+        env={**service.environment, "TERM": "xterm", "COLUMNS": "120"},
+        stdout=theirs,
+    ) as watching:
+        os.close(theirs)
+        shown = b""
+        with suppress(OSError):  # the way a terminal says that nobody is there any more
+            while part := os.read(ours, 4096):
+                shown += part
+    os.close(ours)
+    assert watching.returncode == 0
+    for words in ("A user restarts the VM: web-0 (run r1)", "until Started, within 15m", "Passed: 3 steps in 25m"):
+        assert words in shown.decode()
+
+
+def test_a_run_can_be_stopped_by_somebody_else(make_service: Make) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
+    second = service.cli("scenario", "run", "user-reboot", "--vm", "web-1")
+    assert (second.returncode, f"forewarn scenario stop {run['id']}" in second.stderr) == (4, True)
+    stopped = service.cli("scenario", "stop", run["id"])
+    assert (stopped.returncode, stopped.stdout) == (0, f"Run {run['id']} of scenario is stopped.\n")
+    again = service.cli("scenario", "stop", run["id"])
+    assert (again.returncode, "is over (stopped)" in again.stderr) == (4, True)
+    assert service.cli("scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0
+
+
+def until_step(service: Service, run_id: str, number: int) -> dict[str, Any]:
+    """The run once that step is under way."""
+    while True:
+        run: dict[str, Any] = service.answer(f"/v1/runs/{run_id}")
+        if run["steps"][number]["state"] != "waiting":
+            return run
+
+
+def test_a_fault_of_a_scenario_strikes_its_vms_and_ends_with_it(make_service: Make) -> None:
+    service = make_service("--clock", "virtual", "--allow-faults", fleet=FLEET)
+    text = 'title = "t"\n[[step]]\nfault = { kind = "500", count = 2 }\n[[step]]\nwait = "1m"\n'
+    text += '[[step]]\nfault = { kind = "410", count = 9 }\n[[step]]\nwait = "1m"\n'
+    run = service.control("POST", "/v1/runs", {"text": text, **SLOW}).json()
+    until_step(service, run["id"], 1)
+    assert service.request(source="127.0.0.2").status == 200
+    assert [service.request().status for _ in range(3)] == [500, 500, 200]
+    service.control("POST", f"/v1/runs/{run['id']}/stop")
+    run = service.control("POST", "/v1/runs", {"text": text.replace("500", "429"), **SLOW}).json()
+    until_step(service, run["id"], 1)
+    service.control("POST", f"/v1/runs/{run['id']}/stop")
+    assert (service.request().status, service.answer("/v1/faults")["faults"]) == (200, [])
+
+
+def test_where_faults_are_not_allowed_such_a_run_is_refused(make_service: Make) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    text = 'title = "t"\n[[step]]\nfault = { kind = "500" }\n'
+    refused = service.control("POST", "/v1/runs", {"text": text, **SLOW})
+    assert (refused.status, "--allow-faults" in refused.json()["detail"]) == (403, True)
+
+
+def test_a_restart_ends_runs_and_what_they_caused_goes_on(make_service: Make) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
+    until_step(service, run["id"], 1)
+    service.kill()
+    service.start("--clock", "virtual")
+    assert service.answer("/v1/runs")["runs"] == []
+    assert [event["EventType"] for event in service.document()["Events"]] == ["Reboot"]
+
+
+def test_a_stop_of_the_service_does_not_wait_for_a_run(make_service: Make) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
+    until_step(service, run["id"], 1)
+    assert service.stop() == 0
+    assert "Traceback" not in service.greeting
+    assert "never" not in service.greeting
+
+
+def test_the_api_shows_scenarios_and_says_what_is_wrong_with_a_run(make_service: Make) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    listed = service.all("/v1/scenarios")
+    assert [each["name"] for each in listed] == scenarios.names()
+    whole = service.answer("/v1/scenarios/live-migration")
+    assert whole["text"] == scenarios.text("live-migration")
+    assert whole["steps"][1] == {"what": "until Started, within 15m", "how": "until Started, within 15m", "expects": []}
+    for body, status, pointer in (
+        ({}, 400, "/scenario"),
+        ({"scenario": "user-reboot", "text": MINE}, 400, "/scenario"),
+        ({"scenario": "none"}, 404, "/scenario"),
+        ({"text": "title = 3"}, 400, "/text"),
+        ({"scenario": "user-reboot", "vms": ["web-0", "wep"]}, 404, "/vms/1"),
+        ({"scenario": "user-reboot", "group": "wep"}, 404, "/group"),
+        ({"scenario": "user-reboot", "vms": ["web-0"], "group": "web"}, 400, "/group"),
+        ({"scenario": "user-reboot", "vms": ["web-0"], "speed": 0}, 400, "/speed"),
+        ({"scenario": "user-reboot", "vms": ["web-0"], "speed": True}, 400, "/speed"),
+    ):
+        refused = service.control("POST", "/v1/runs", body)
+        assert (refused.status, refused.json().get("pointer")) == (status, pointer), (body, refused)
+    for number in range(3):
+        service.control("POST", "/v1/runs", {"text": MINE, **SLOW})
+        service.control("POST", f"/v1/runs/r{number + 1}/stop")
+    first = service.answer("/v1/runs?limit=2")
+    assert [run["id"] for run in first["runs"]] == ["r3", "r2"]
+    second = service.answer(f"/v1/runs?limit=2&cursor={first['next']}")
+    assert ([run["id"] for run in second["runs"]], second["next"]) == (["r1"], None)

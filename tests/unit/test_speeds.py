@@ -1,0 +1,80 @@
+"""What goes faster than the rest of the house: the operations and rollouts of a run on the system clock."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from engines import START, ask, make_engine, running_engine
+
+from forewarn.core import rollout_walk
+from forewarn.core.fleet import VM, Fleet, Group
+from forewarn.core.rollout import Course, Stage
+from forewarn.core.rollout_plan import plan
+from forewarn.core.terms import Terms
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.anyio
+SECOND = timedelta(seconds=1)
+
+
+async def test_notice_and_settle_time_are_shorter_and_those_of_others_are_not() -> None:
+    async with running_engine() as engine:
+        await ask(engine, "restart", "db-0", speed=60.0)
+        await ask(engine, "restart", "web-0")
+        quick, plain = engine.live_events()
+        assert (quick.not_before, plain.not_before) == (START + 15 * SECOND, START + timedelta(minutes=15))
+        await engine.advance(15 * SECOND)
+        (started,) = [operation for operation in engine.live_operations() if operation.started_at]
+        assert started.settles_at == START + 25 * SECOND
+        await engine.advance(10 * SECOND)
+        assert [event.group for event in engine.live_events()] == ["web"]
+
+
+async def test_it_comes_on_top_of_the_speed_of_the_house() -> None:
+    async with running_engine(terms=Terms(speed=10, makes_hosts=True)) as engine:
+        await ask(engine, "restart", "db-0", speed=6.0)
+        assert engine.live_events()[0].not_before == START + 15 * SECOND
+
+
+async def test_a_deletion_has_the_notice_of_its_scale_set_in_proportion() -> None:
+    fleet = Fleet(
+        [VM("pool_0", "pool", "h")], [Group("pool", "scale-set", 5, 5, terminate_notice=timedelta(minutes=10))]
+    )
+    async with running_engine(fleet=fleet) as engine:
+        await ask(engine, "scale-in", "pool_0", speed=60.0)
+        assert engine.live_events()[0].not_before == START + 10 * SECOND
+
+
+async def test_it_outlives_a_restart(tmp_path: Path) -> None:
+    async with running_engine(tmp_path) as engine:
+        await ask(engine, "live-migration", "db-0", speed=60.0)
+        course = Course(speed=60.0)
+        await engine.order(rollout_walk.start, ["host-b"], course, "tester")
+    engine, _ = make_engine(tmp_path)
+    await engine.start()
+    try:
+        assert {operation.request.speed for operation in engine.live_operations()} == {60.0}
+        assert [rollout.course.speed for rollout in engine.live_rollouts()] == [60.0]
+        await engine.advance(15 * SECOND)
+        settles = {operation.cause: operation.settles_at for operation in engine.live_operations()}
+        assert settles == {"live-migration": START + 20 * SECOND, "host-update": START + 25 * SECOND}
+    finally:
+        await engine.stop()
+
+
+async def test_a_rollout_walks_as_fast_as_its_plan_says() -> None:
+    async with running_engine() as engine:
+        course = Course(speed=60.0, pause=timedelta(minutes=5))
+        rollout = await engine.order(rollout_walk.start, ["host-*"], course, "tester")
+        waiting = rollout._replace(waiting=("host-a", "host-b"))
+        expected = plan(engine.fleet, engine.terms, waiting, START, lambda _: True)
+        assert [wave.starts_at for wave in expected.waves] == [START + 15 * SECOND, START + 45 * SECOND]
+        assert expected.expected_end == START + 55 * SECOND
+        await engine.advance(54 * SECOND)
+        assert [found.stage for found in engine.live_rollouts()] == [Stage.WALKING]
+        await engine.advance(SECOND)
+        assert engine.live_rollouts() == []
