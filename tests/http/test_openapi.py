@@ -102,6 +102,8 @@ def narrowed() -> dict[str, Any]:
                     member["items"] = {"enum": ["web-0", "web-1", "pool_0"]}
                 elif name == "host":
                     members[name] = {"enum": ["host-a", "host-b"]}
+                elif name == "scenario":
+                    members[name] = {"enum": ["user-reboot", "host-maintenance", "spot-eviction"]}
                 elif name == "hosts":
                     member["items"] = {"enum": ["host-a", "host-*", "*"]}
                 elif name == "url":

@@ -50,12 +50,7 @@ class Stage:
 
     async def play(self, text: str, *vms: str, **casting: Any) -> Run:
         run = await self.start(text, *vms, **casting)
-        return await self.end_of(run.id)
-
-    async def end_of(self, run_id: str) -> Run:
-        if (task := self.player._tasks.get(run_id)) is not None:
-            await task
-        return self.player.run(run_id)
+        return await self.player.finished(run.id)
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from forewarn.faults import Faults
     from forewarn.play.pace import Advance
     from forewarn.wire.versions import ApiVersion
+
+logger = logging.getLogger(__name__)
 
 REMEMBERED = 100
 """Of runs that are over, the newest so many are remembered."""
@@ -92,10 +95,15 @@ class Player:
         self._tasks.pop(playing.run.id, None)
         if (moving := playing.pace.moving) is not None and not moving.done():
             self._moves.add(moving)
-            moving.add_done_callback(self._moves.discard)
+            moving.add_done_callback(self._moved)
         over = [run_id for run_id, other in self._playings.items() if other.run.state is not RunState.RUNNING]
         for run_id in over[:-REMEMBERED]:
             del self._playings[run_id]
+
+    def _moved(self, moving: asyncio.Task[None]) -> None:
+        self._moves.discard(moving)
+        if not moving.cancelled() and (error := moving.exception()) is not None:
+            logger.warning("The clock was not moved as far as a run that was stopped had wanted: %s", error)
 
     def _on_published(self, published: Published) -> None:
         for run_id in self._tasks:
@@ -114,6 +122,13 @@ class Player:
             raise Unknown(what="run", name=run_id, hint=nearest(run_id, self._playings))
         return found
 
+    async def finished(self, run_id: str) -> Run:
+        """The run, once it is over."""
+        playing = self._find(run_id)
+        if (task := self._tasks.get(playing.run.id)) is not None:
+            await asyncio.wait({task})
+        return playing.run
+
     async def stop_run(self, run_id: str) -> Run:
         """End a run before its end. What it caused and is only scheduled is withdrawn."""
         playing = self._find(run_id)
@@ -121,8 +136,7 @@ class Player:
         if task is None:
             raise RunOver(run_id=playing.run.id, state=playing.run.state.value)
         playing.pace.stop()
-        await asyncio.shield(asyncio.wait({task}))
-        return playing.run
+        return await self.finished(run_id)
 
     async def stop(self) -> None:
         """The service stops. What runs have caused goes on when it is back."""

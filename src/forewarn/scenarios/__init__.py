@@ -19,5 +19,8 @@ def text(name: str) -> str:
     """The file of that name."""
     known = names()
     if name not in known:
-        raise Unknown(what="scenario", name=name, hint=nearest(name, known) or f" Known are: {', '.join(known)}.")
+        hint = nearest(name, known) or f" Known are: {', '.join(known)}."
+        raise Unknown(
+            what="scenario", name=name, hint=f"{hint} One of your own is given by its path, like ./mine.toml."
+        )
     return resources.files(__package__).joinpath(name + _ENDING).read_text("utf-8")

@@ -1,0 +1,58 @@
+"""Every scenario, and everything that a scenario file can say, is on the page about them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from forewarn import scenarios
+from forewarn.core.scenario import ACTS, After, Until
+from forewarn.wire.scenario_file import (
+    EXPECT_KEYS,
+    FAULT_KEYS,
+    FILE_KEYS,
+    NEEDS_KEYS,
+    STEP_KEYS,
+    parse_scenario,
+)
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "scenarios.md").read_text()
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+
+
+def table(heading: str) -> list[str]:
+    """The first cells of the table whose head begins so."""
+    rows = PAGE.partition(f"\n| {heading} |")[2].splitlines()[2:] + [""]
+    end = next(index for index, row in enumerate(rows) if not row.startswith("|"))
+    return [row.split("|")[1].strip().strip("`[]") for row in rows[:end]]
+
+
+def test_every_shipped_one_is_listed() -> None:
+    assert sorted(table("name")) == scenarios.names()
+
+
+@pytest.mark.parametrize(
+    ("heading", "keys"),
+    [
+        ("key", FILE_KEYS),
+        ("key of `[needs]`", NEEDS_KEYS),
+        ("key of a step", STEP_KEYS),
+        ("key of `expect`", EXPECT_KEYS),
+    ],
+)
+def test_every_key_is_there_and_no_other(heading: str, keys: tuple[str, ...]) -> None:
+    assert sorted(table(heading)) == sorted(keys)
+
+
+@pytest.mark.parametrize("word", [*After, *Until, *FAULT_KEYS[1:], *ACTS])
+def test_every_word_that_can_be_written_is_there(word: str) -> None:
+    assert f"`{word}`" in PAGE or f"| `{word}` |" in REFERENCE
+
+
+def test_the_example_is_a_scenario() -> None:
+    text = PAGE.partition("```toml\n")[2].partition("```")[0]
+    assert tomllib.loads(text)
+    assert len(parse_scenario(text, "example", "example.toml").steps) == 6
