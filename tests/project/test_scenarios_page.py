@@ -25,7 +25,7 @@ REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 
 def table(heading: str) -> list[str]:
     """The first cells of the table whose head begins so."""
-    rows = PAGE.partition(f"\n| {heading} |")[2].splitlines()[2:] + [""]
+    rows = [*PAGE.partition(f"\n| {heading} |")[2].splitlines()[2:], ""]
     end = next(index for index, row in enumerate(rows) if not row.startswith("|"))
     return [row.split("|")[1].strip().strip("`[]") for row in rows[:end]]
 
