@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forewarn.core.casting import cast
+from forewarn.core.fleet import Fleet
 from forewarn.core.scenario import Needs, Scenario
 from forewarn.core.scenario_run import Casting
 from forewarn.errors import BadOption, DoesNotFit, Unknown, UnknownVM
@@ -99,6 +100,15 @@ def test_what_is_needed_is_said_with_how_to_play_it_from_nothing(
         play(needs, **asked)
     assert str(caught.value).startswith(problem)
     assert "forewarn scenario show mine --fleet > fleet.toml" in str(caught.value)
+
+
+def test_who_is_deallocated_does_not_play() -> None:
+    vms = [vm._replace(deallocated=vm.name == "pool_0") for vm in FLEET.vms.values()]
+    fleet = Fleet(vms, FLEET.groups.values())
+    scenario = Scenario("mine", "t", "", "", Needs(2, priority="spot"), "", ())
+    assert cast(fleet, scenario, Casting()) == ("pool_1", "pool_2")
+    with pytest.raises(DoesNotFit, match="and pool_0 is deallocated"):
+        cast(fleet, scenario, Casting(("pool_0", "pool_1")))
 
 
 def test_what_is_not_there_is_said_as_ever() -> None:

@@ -237,6 +237,15 @@ async def test_two_domains_at_once_are_noticed() -> None:
         assert run.steps[1].problem == "expected at most 1 of a group's update domains out at once, and it was 2"
 
 
+async def test_domains_that_others_have_out_do_not_count() -> None:
+    text = HEAD + '[[step]]\ndo = "hardware-failure"\n'
+    text += '[[step]]\nuntil = "gone"\nwithin = "10m"\nexpect = { domains_at_once = 1 }\n'
+    async with a_stage() as stage:
+        await ask(stage.engine, "hardware-failure", host="host-b")
+        assert len(stage.engine.document("web").events) == 1
+        assert (await stage.play(text, "web-0")).state is RunState.PASSED
+
+
 # --- Time ---------------------------------------------------------------------------------------------
 
 
