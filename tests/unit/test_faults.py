@@ -12,7 +12,7 @@ from engines import MINUTE, ask, running_engine
 
 from forewarn.core.faults import FAULTS, LONGEST_DELAY, MOST_FAULTS, Fault, FaultOrder, describe, fill_in
 from forewarn.core.fleet import VM, Fleet
-from forewarn.errors import BadOption, FaultsNotAllowed, ForewarnError, StoreFailed, TooMany, Unknown, UnknownVM
+from forewarn.errors import BadOption, FaultsNotAllowed, ForewarnError, TooMany, Unknown, UnknownVM
 from forewarn.faults import Faults
 from forewarn.ports import HistoryFilter
 from forewarn.server.callers import Callers
@@ -184,24 +184,6 @@ async def test_clearing_one_or_all() -> None:
         assert [row[:2] for row in await said(engine)][3:] == [("fault cleared", "you")] * 3
 
 
-async def test_what_could_not_be_written_has_not_happened(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running_engine() as engine:
-        faults = Faults(engine, allowed=True)
-        for _ in range(3):
-            await faults.add(FaultOrder("500"), "me")
-
-        def full(_: object) -> None:
-            raise StoreFailed(problem="no room")
-
-        with monkeypatch.context() as broken:
-            broken.setattr(engine._store, "commit", full)
-            with pytest.raises(StoreFailed):
-                await faults.add(FaultOrder("429"), "me")
-            with pytest.raises(StoreFailed):
-                await faults.clear("f2", "me")
-        assert [fault.id for fault in faults.list()] == ["f1", "f2", "f3"]
-
-
 async def test_nothing_without_leave() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=False)
@@ -289,7 +271,11 @@ async def until(is_so: Callable[[], bool]) -> None:
     """As many turns of the loop as it takes."""
     async with asyncio.timeout(TIMEOUT_SECONDS):
         while not is_so():
-            await asyncio.sleep(0)
+            await turn()
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("kind", ["slow", "stall"])
