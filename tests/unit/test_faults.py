@@ -227,6 +227,22 @@ async def test_the_older_document_is_of_the_same_enabling() -> None:
         assert engine.document("db-0").enabled
 
 
+async def test_a_group_that_is_enabled_anew_in_the_same_commit_has_nothing_older() -> None:
+    async with running_engine() as engine:
+        faults = Faults(engine, allowed=True)
+        await ask(engine, "restart", "web-0")
+        assert faults.find("web-0", "web", "GET") is None
+        before = engine.document("web")
+        commits: list[object] = []
+        engine.follow(commits.append)
+        await asyncio.gather(faults.add(FaultOrder("disabled"), "me"), engine.enable("web", by="web-0"))
+        assert len(commits) == 1
+        await ask(engine, "restart", "web-1")
+        older = faults.older("web")
+        assert older is not None
+        assert older.enabling == engine.document("web").enabling != before.enabling
+
+
 async def test_disabled_says_only_who_listened() -> None:
     async with running_engine(listening=False) as engine:
         faults = Faults(engine, allowed=True)
