@@ -80,6 +80,10 @@ class Faults:
         self._drop_expired()
         return list(self._active.values())
 
+    async def noted(self) -> None:
+        """Until history has what was found to be over."""
+        await asyncio.gather(*self._notes)
+
     async def clear(self, fault_id: str | None, by: str) -> Sequence[Fault]:
         """End one, or all; says which."""
         self._drop_expired()

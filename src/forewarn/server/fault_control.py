@@ -73,6 +73,7 @@ class FaultControl:
     async def faults(self, request: Request) -> Response:
         asked = wanted(request)
         later = [fault for fault in self._faults.list() if _number(fault) > asked.after_number]
+        await self._faults.noted()  # who does not see a fault any more finds in history how it ended
         part = later[: asked.limit]
         return page("faults", map(fault_shape, part), _number(part[-1]) if len(later) > asked.limit else None)
 
