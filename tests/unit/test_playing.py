@@ -132,6 +132,8 @@ async def test_an_expectation_that_is_false_fails_with_what_came_and_nothing_is_
         assert (run.state, states(run)) == (RunState.FAILED, ["failed", "waiting", "waiting"])
         assert run.steps[0].problem.startswith(problem)
         assert not stage.engine.live_events()
+        (withdrawn,) = await stage.engine.archive.operations_beginning(run.operations[0])
+        assert withdrawn.outcome == "run r1 of mine has failed"
 
 
 @pytest.mark.parametrize(
@@ -205,6 +207,14 @@ async def test_answers_to_what_is_coming() -> None:
         run = await stage.play(text, "db-0")
         assert states(run) == ["passed"] * 5
         assert run.ended_at == run.started_at + 49 * MINUTE
+
+
+async def test_what_touches_several_groups_is_postponed_once() -> None:
+    text = 'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "host-update"\n'
+    text += '[[step]]\ndo = "postpone"\nby = "10m"\n[[step]]\nuntil = "Started"\nwithin = "25m"\n'
+    async with a_stage() as stage:
+        run = await stage.play(text, "web-0", "db-0")  # both on one host
+        assert (run.state, run.ended_at) == (RunState.PASSED, run.started_at + 25 * MINUTE)
 
 
 @pytest.mark.parametrize("answer", ['do = "approve"', 'do = "cancel"', 'do = "postpone"\nby = "5m"'])

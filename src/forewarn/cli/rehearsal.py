@@ -9,6 +9,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 
@@ -64,18 +65,17 @@ def _watch_live(client: Client, run_id: str) -> dict[str, Any]:
     run: dict[str, Any] = {}
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         for run in _looks(client, run_id):
-            live.update(_table(run, client.get("clock")["now"]), refresh=True)
+            live.update(_display(run, client.get("clock")["now"]), refresh=True)
     return run
 
 
-def _table(run: dict[str, Any], now: str) -> Table:
+def _display(run: dict[str, Any], now: str) -> Group:
     table = Table.grid(padding=(0, 2))
-    table.add_row("", _heading(run), "")
     for step in run["steps"]:
         table.add_row(_SIGNS[step["state"]], step["what"], _taken(step, now))
         if step["problem"]:
             table.add_row("", f"  {step['problem']}", "")
-    return table
+    return Group(_heading(run), table)
 
 
 def _watch_lines(client: Client, run_id: str) -> dict[str, Any]:

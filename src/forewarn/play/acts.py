@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import approvals, rollout_walk
 from forewarn.core.causes import CAUSES, Target
@@ -16,7 +17,7 @@ from forewarn.play.pace import GRACE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from forewarn.core.draft import Draft
     from forewarn.core.event import Event
@@ -76,20 +77,29 @@ def _course(how: Options, speed: float) -> Course:
     )
 
 
-def answer(
-    draft: Draft, now: datetime, terms: Terms, what: str, asked: Asked, vms: Collection[str], by: str, later: timedelta
-) -> bool:
+class Said(NamedTuple):
+    """What is said to events that are there."""
+
+    what: str
+    vms: Collection[str]
+    by: str
+    why: str
+    later: timedelta
+
+
+def answer(draft: Draft, now: datetime, terms: Terms, asked: Asked, said: Said) -> bool:
     """Approve, cancel or postpone what is still to come for these VMs; False when it is too late for that."""
-    if what == CANCEL:
-        return _cancel(draft, now, terms, asked, vms, by)
-    events = [event for event in _events(draft, asked, vms) if event.status is Status.SCHEDULED]
-    if what == APPROVE:
-        approvals.approve(draft, now, terms, [event.id for event in events], by)
+    if said.what == CANCEL:
+        return _cancel(draft, now, terms, asked, said)
+    events = [event for event in _events(draft, asked, said.vms) if event.status is Status.SCHEDULED]
+    if said.what == APPROVE:
+        approvals.approve(draft, now, terms, [event.id for event in events], said.by)
         return bool(events)
-    events = [event for event in events if event.approved_at is None]
-    for event in events:
-        approvals.postpone(draft, now, terms, event.id, by, event.not_before + later)
-    return bool(events)
+    # One of each operation: it is put off for all whom it touches.
+    open_ = {event.operation: event for event in events if event.approved_at is None}
+    for event in open_.values():
+        approvals.postpone(draft, now, terms, event.id, said.by, event.not_before + said.later)
+    return bool(open_)
 
 
 def _events(draft: Draft, asked: Asked, vms: Collection[str]) -> list[Event]:
@@ -97,26 +107,27 @@ def _events(draft: Draft, asked: Asked, vms: Collection[str]) -> list[Event]:
     return [event for event in found if event is not None and set(event.resources) & set(vms)]
 
 
-def _cancel(draft: Draft, now: datetime, terms: Terms, asked: Asked, vms: Collection[str], by: str) -> bool:
+def _cancel(draft: Draft, now: datetime, terms: Terms, asked: Asked, said: Said) -> bool:
     done = False
     for cause in asked.causes:
         if draft.rollout(cause) is not None:
-            rollout_walk.cancel(draft, now, terms, cause, by)
+            rollout_walk.cancel(draft, now, terms, cause, said.by)
             done = True
     for operation in asked.operations(draft):
-        if operation.progress is Progress.PENDING and set(operation.vms) & set(vms):
-            approvals.cancel_operation(draft, now, terms, operation.id, by)
+        if operation.progress is Progress.PENDING and set(operation.vms) & set(said.vms):
+            approvals.cancel_operation(draft, now, terms, operation.id, said.by, said.why)
             done = True
     return done
 
 
-def withdraw(draft: Draft, now: datetime, terms: Terms, everything: Sequence[Asked], by: str) -> None:
+def withdraw(draft: Draft, now: datetime, terms: Terms, everything: Sequence[Asked], by: str, why: str) -> None:
     """A run ends before its end: what it caused and is only scheduled does not happen."""
     for asked in everything:
-        _cancel(draft, now, terms, asked, asked.vms, by)
+        _cancel(draft, now, terms, asked, Said(CANCEL, asked.vms, by, why, timedelta(0)))
 
 
 def return_hosts(draft: Draft, now: datetime, terms: Terms, hosts: Sequence[str], by: str) -> None:
     """Take hosts back into use that have failed, or were to."""
     for host in hosts:
-        return_host(draft, now, terms, host, by)
+        if draft.fleet.has_host(host):
+            return_host(draft, now, terms, host, by)

@@ -13,7 +13,7 @@ from forewarn.core.scenario import ANSWERS, RETURN_HOST, Until
 from forewarn.core.scenario_run import Run, RunState, StepState
 from forewarn.errors import ForewarnError, NotFound
 from forewarn.play import acts
-from forewarn.play.acts import Asked
+from forewarn.play.acts import Asked, Said
 from forewarn.play.judgement import judge_telling, judge_vm
 from forewarn.play.pace import RunStopped
 
@@ -102,7 +102,9 @@ class Playing:
                 with suppress(NotFound):  # it is over
                     await self._faults.clear(fault_id, self.run.by)
             if state is not RunState.PASSED:
-                await self._engine.order(acts.withdraw, self._everything, self.run.by)
+                ended = "has failed" if state is RunState.FAILED else "was stopped"
+                why = f"run {self.run.id} of {self.run.scenario.name} {ended}"
+                await self._engine.order(acts.withdraw, self._everything, self.run.by, why)
         except ForewarnError as error:
             logger.warning("What run %s has caused could not be withdrawn: %s", self.run.id, error)
         finally:
@@ -130,7 +132,8 @@ class Playing:
         vms = [self.run.vms[place - 1] for place in step.options.vms] or self.run.vms
         if step.do in ANSWERS:
             later = self.pace.terms.quicken(step.options.by or timedelta(0))
-            if not await self._engine.order(acts.answer, step.do, self._asked, vms, self.run.by, later):
+            said = Said(step.do, vms, self.run.by, f"scenario {self.run.scenario.name}", later)
+            if not await self._engine.order(acts.answer, self._asked, said):
                 raise StepSkipped("It has started already, or was approved: nothing is left to be said to it.")
         elif step.do == RETURN_HOST:
             hosts = list(dict.fromkeys(self._homes[vm] for vm in vms))
