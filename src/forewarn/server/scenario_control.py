@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -93,7 +94,7 @@ class ScenarioControl:
             enable=fields.flag("enable"),
             seen_by=fields.texts("seen_by"),
         )
-        run = await self._player.start(_scenario(fields), casting, caller(request).name)
+        run = await self._player.start(await _scenario(fields), casting, caller(request).name)
         return JSONResponse(run_shape(run), 201)
 
     async def runs(self, request: Request) -> Response:
@@ -117,7 +118,7 @@ def shelved(name: str) -> Scenario:
     return parse_scenario(scenarios.text(name), name, f"{name}.toml")
 
 
-def _scenario(fields: Fields) -> Scenario:
+async def _scenario(fields: Fields) -> Scenario:
     name, text = fields.text("scenario"), fields.text("text")
     if bool(name) == bool(text):
         known = scenarios.names()
@@ -126,7 +127,8 @@ def _scenario(fields: Fields) -> Scenario:
     if not text:
         return shelved(name)
     called = fields.text("name", "scenario")
-    return parse_scenario(text, called, called)
+    # In a thread: the fleet in it may be large, and the polls should not wait for that.
+    return await asyncio.to_thread(parse_scenario, text, called, called)
 
 
 def _speed(fields: Fields) -> float | None:
