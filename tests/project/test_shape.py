@@ -39,10 +39,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fabrics": {"fabrics", "ports", "core", "errors"},
     **{part: {*ENGINE_PARTS, "clock", "ports", "core", "errors"} for part in ("engine", *ENGINE_PARTS)},
     "server": {"server", "engine", "clock", "vitals", "ports", "wire", "core", "errors", "settings"},
-    "cli": {"cli", "server", "engine", "clock", "stores", "fabrics", "settings", "ports", "wire", "core", "errors"},
+    # The composition root: it alone builds clock, store and fabric.
+    "assembly": {"server", "engine", "clock", "stores", "fabrics", "settings", "ports", "wire", "core", "errors"},
+    "testing": {"testing", "assembly", "server", "engine", "clock", "settings", "ports", "wire", "core", "errors"},
+    "pytest_plugin": {"testing"},
+    "__main__": {"cli"},
+    "cli": {"cli", "assembly", "server", "settings", "ports", "wire", "core", "errors"},
 }
-# Only the composition root puts the parts together.
-BUILDS = {"stores", "fabrics", "clock", "engine", "server"}
+# What only the composition root, and who starts it, needs.
+BUILDS = {"assembly", "server"}
 FORBIDDEN_NAMES = {"util", "utils", "helper", "helpers", "common", "base", "misc", "manager", "types", "models"}
 LONGEST = 300
 
