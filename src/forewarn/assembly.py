@@ -168,11 +168,15 @@ class Assembly:
         """Start all. `prepare` sees to the fleet before anybody else can; `left` is the token that an earlier start
         has left, `leave` keeps a new one."""
         await self.engine.start()
-        await self.webhooks.start()
-        await self.metadata.start()
-        await prepare()
-        await leave_admin_token(self.engine, left, leave)
-        await self.control.start()
+        try:
+            await self.webhooks.start()
+            await self.metadata.start()
+            await prepare()
+            await leave_admin_token(self.engine, left, leave)
+            await self.control.start()
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Answer what is under way, also what is held back, then stop."""

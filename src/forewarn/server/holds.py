@@ -121,9 +121,9 @@ class Holds(Approvals):
 
     def _hand_on(self, hold: Hold, caller: Caller | None) -> None:
         """It is for the application: the VM has left the fleet, its group is to be enabled again, or all is watched."""
-        self._let_go(hold)
         state = hold.cycle.scope["state"]
         state["wait_seconds"] = max(hold.timer.when() - self.loop.time(), 0.0)
+        self._let_go(hold)
         state["caller"] = caller
         state["counted"] = True
         super()._start_asgi_task(hold.cycle, self.app)

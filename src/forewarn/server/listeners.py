@@ -131,9 +131,11 @@ class Server(uvicorn.Server):
         for task in (self._loop_task, self._sweeper):
             if task is not None:
                 task.cancel()
+        self.listener.close()
+        if not self.started:
+            return
         for server in self.servers:
             server.close()
-        self.listener.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         for _ in range(TURNS_TO_CLOSE):
@@ -184,7 +186,7 @@ class MetadataServer(Server):
     async def stop(self) -> None:
         if self._stamping is not None:
             self._stamping.cancel()
-        for server in [*self.servers, *self._of_vms.values(), *self._doors]:
+        for server in [*(self.servers if self.started else ()), *self._of_vms.values(), *self._doors]:
             server.close()
         # First every connection is told that its answer is the last, so that the answer can say so.
         for connection in list(self.server_state.connections):

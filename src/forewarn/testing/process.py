@@ -21,7 +21,10 @@ UP = "Try in another terminal"
 
 
 class ServiceProcess(Reach):
-    """`forewarn up` on free ports over a folder of its own. What it keeps there outlives it."""
+    """`forewarn up` on free ports over a folder of its own. What it keeps there outlives it.
+
+    `with ServiceProcess().start("--clock", "virtual") as service:` ends it, however the test ends.
+    """
 
     def __init__(self, folder: Path | str | None = None) -> None:
         self._own_folder = None if folder else tempfile.TemporaryDirectory(prefix="forewarn-")
@@ -32,8 +35,6 @@ class ServiceProcess(Reach):
         self._environment: dict[str, str] = {}
 
     def __enter__(self) -> Self:
-        if self.process is None:
-            self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
