@@ -20,13 +20,15 @@ from forewarn.errors import BadSetting
 from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
+from forewarn.faults import Faults
 from forewarn.server.callers import Callers
 from forewarn.server.control import Control, control_app
+from forewarn.server.faulty import metadata_app
 from forewarn.server.first_token import leave_admin_token
 from forewarn.server.lane import Lane
 from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
-from forewarn.server.metadata import Metadata, Rules
-from forewarn.server.metrics import Metrics, lane_metrics, webhook_metrics
+from forewarn.server.metadata import Rules
+from forewarn.server.metrics import Metrics, fault_metrics, lane_metrics, webhook_metrics
 from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
 from forewarn.server.tally import Tallies
@@ -126,6 +128,7 @@ class Assembly:
             post_without_header=values["post_without_header"],
             first_get_delay=values["first_get_delay"],
         )
+        self.faults = Faults(self.engine, allowed=values["allow_faults"])
         pages, stamp = Pages(self.engine), Stamp(clock)
         if isinstance(clock, VirtualClock):
             clock.on_move = stamp.turn
@@ -139,9 +142,9 @@ class Assembly:
             Tallies(versions),
             versions,
             limited=rules.rate_limit > 0,
-            fast=values["fast_lane"],
+            fast=values["fast_lane"] and not self.faults.allowed,  # a fault strikes in the application
         )
-        self.witness = Witness(Metadata(lane, rules), lane)
+        self.witness = Witness(metadata_app(lane, rules, self.faults), lane)
         self.metadata = MetadataServer(self.witness, open_socket(values["metadata"]), lane)
         self.engine.subscribe(self._on_published)
         outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
@@ -150,12 +153,14 @@ class Assembly:
         metrics = Metrics(self.engine)
         metrics.add(partial(lane_metrics, lane))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
+        metrics.add(partial(fault_metrics, self.faults))
         control = Control(
             self.engine,
             self.metadata,
             self.witness,
             metrics,
             self.webhooks,
+            self.faults,
             preview_versions=rules.preview_versions,
         )
         self._feed = control.feed

@@ -132,6 +132,11 @@ class Setting(NamedTuple):
         return "--" + self.name.replace("_", "-")
 
     @property
+    def is_switch(self) -> bool:
+        """Whether the flag alone says something: that it is on."""
+        return self.read is _switch
+
+    @property
     def variable(self) -> str:
         return "FOREWARN_" + self.name.upper()
 
@@ -198,6 +203,13 @@ SETTINGS = {
         ),
         Setting(
             "fast_lane", "true", "true|false", "Answer polls in the protocol; false: all go the long way.", _switch
+        ),
+        Setting(
+            "allow_faults",
+            "false",
+            "true|false",
+            "Let operators make the endpoint fail on purpose; polls then all go the long way.",
+            _switch,
         ),
         Setting(
             "webhook_private_targets",

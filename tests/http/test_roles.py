@@ -73,6 +73,10 @@ POST   /v1/rollouts/{id}/cancel          . . o a .
 GET    /v1/tokens                        . . . a .
 POST   /v1/tokens                        . . . a .
 DELETE /v1/tokens/{name}                 . . . a .
+GET    /v1/faults                        . v o a .
+POST   /v1/faults                        . . o a .
+DELETE /v1/faults                        . . o a .
+DELETE /v1/faults/{id}                   . . o a .
 GET    /v1/webhooks                      . v o a .
 POST   /v1/webhooks                      . . . a .
 GET    /v1/webhooks/{name}               . v o a .

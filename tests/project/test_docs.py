@@ -11,6 +11,8 @@ import pytest
 from forewarn import errors
 from forewarn.cli import EXIT_CODES, NOUNS, root
 from forewarn.core.causes import CAUSES
+from forewarn.core.durations import format_duration
+from forewarn.core.faults import FAULTS, FaultKind
 from forewarn.core.happenings import HAPPENINGS
 from forewarn.core.kinds import EVENT_TYPES
 from forewarn.settings import SETTINGS
@@ -60,6 +62,14 @@ def test_every_type_cause_and_version_is_in_the_reference(word: str) -> None:
 def test_everything_that_history_says_is_in_the_page_on_webhooks(word: str) -> None:
     page = (ROOT / "docs" / "webhooks.md").read_text()
     assert f"| `{word}` | `forewarn.{word.replace(' ', '-')}` | {HAPPENINGS[word]} |" in page
+
+
+@pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda kind: kind.name)
+def test_every_fault_is_on_the_page_of_faults_with_what_it_strikes(kind: FaultKind) -> None:
+    page = (ROOT / "docs" / "faults.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{kind.name}` |")]
+    assert row.split(" | ")[1] == (", ".join(kind.methods) or "–")
+    assert kind.delay is None or format_duration(kind.delay) in row
 
 
 def routes() -> dict[str, str]:

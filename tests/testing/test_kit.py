@@ -324,3 +324,38 @@ def test_a_service_in_a_process_can_be_killed_and_goes_on(tmp_path: Path) -> Non
 
 def test_virtual_time_begins_today_and_is_aware(forewarn: Service) -> None:
     assert abs(forewarn.now - datetime.now(UTC)) < timedelta(hours=1)
+
+
+def test_the_endpoint_can_be_made_to_fail(forewarn: Service) -> None:
+    vm, other = forewarn.vm("web-0"), forewarn.vm("db-0")
+    vm.fault("500", count=2)
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="web-0 was answered 500"):
+            vm.poll()
+    vm.poll()
+    forewarn.fault("410", seconds=60)
+    with pytest.raises(AssertionError, match="410"):
+        other.poll()
+    forewarn.advance(minutes=1)
+    other.poll()
+    forewarn.fault("reset", count=5)
+    with pytest.raises(ConnectionResetError):
+        vm.poll()
+    forewarn.clear_faults()
+    vm.poll()
+    with pytest.raises(errors.UnknownFault, match="stall"):
+        vm.fault("stal")
+
+
+def test_a_document_that_was_spoilt_is_none_that_was_seen(forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    vm.restart()
+    vm.fault("empty")
+    with pytest.raises(errors.UnreadableDocument, match="it is empty"):
+        vm.poll()
+    assert forewarn.documents_seen_by(vm) == []
+    with pytest.raises(errors.NotSeen):
+        forewarn.advance(seen_by=vm, limit=0.05)
+    vm.poll()
+    vm.poll()
+    forewarn.advance(seen_by=vm)

@@ -22,6 +22,7 @@ NOUNS = {
     "group": "Groups: who is told together, and by which policy.",
     "fleet": "The fleet: check and apply its file.",
     "clock": "The service's clock.",
+    "fault": "Faults: make the endpoint fail on purpose.",
     "webhook": "Webhooks: who else is told of what happens.",
     "token": "Tokens: who may ask the service for what.",
     "settings": "Every setting, and where its value comes from.",

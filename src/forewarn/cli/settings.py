@@ -22,7 +22,8 @@ def setting_options(function: Callable[..., None]) -> Callable[..., None]:
     for setting in reversed(SETTINGS.values()):
         default = f"  [default: {setting.default}; env: {setting.variable}]" if setting.default else ""
         help_text = setting.help + (default or f"  [env: {setting.variable}]")
-        function = click.option(setting.flag, setting.name, metavar=setting.form, help=help_text)(function)
+        alone: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if setting.is_switch else {}
+        function = click.option(setting.flag, setting.name, metavar=setting.form, help=help_text, **alone)(function)
     return function
 
 

@@ -10,6 +10,7 @@ from forewarn.core.records import ENGINE
 from forewarn.errors import UnknownVM
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
     from forewarn.core.draft import Draft
@@ -50,3 +51,15 @@ def disable_if_silent(draft: Draft, now: datetime, terms: Terms, group: str) -> 
         draft.put_delivery(delivery._replace(enabled=False), heard_at)
         why = f"no request for {format_duration(now - heard_at)}"
         draft.note(Entry(at=now, what="disabled", by=ENGINE, group=group, why=why))
+
+
+def disable(draft: Draft, now: datetime, terms: Terms, groups: Iterable[str], by: str, why: str) -> list[str]:
+    """Stop telling those of the groups that are told, as after a day of silence. Says which they are."""
+    disabled = []
+    for group in groups:
+        delivery = draft.delivery(group)
+        if delivery is not None and delivery.enabled:
+            draft.put_delivery(delivery._replace(enabled=False), draft.heard_at(group) or now)
+            draft.note(Entry(at=now, what="disabled", by=by, group=group, why=why))
+            disabled.append(group)
+    return disabled

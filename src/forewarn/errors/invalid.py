@@ -68,6 +68,12 @@ class UnknownCause(Invalid):
     member = "cause"
 
 
+class UnknownFault(Invalid):
+    """{name!r} is not a fault. Known are: {known}.{hint}"""
+
+    member = "kind"
+
+
 class NothingToDo(Invalid):
     """The operation names no VM. Name at least one."""
 

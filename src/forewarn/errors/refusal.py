@@ -29,6 +29,10 @@ class ForbiddenTarget(Forbidden):
     member = "url"
 
 
+class FaultsNotAllowed(Forbidden):
+    """This service does not fail on purpose. Start it with: forewarn up --allow-faults"""
+
+
 class StoreFailed(Unavailable):
     """The change could not be written ({problem}). Nothing was changed; try again when the disk has room
     and can be written."""

@@ -15,6 +15,7 @@ from forewarn.errors import BadRequestBody, UnknownVersion
 from forewarn.server.bodies import A_LENGTH, LARGEST_FLEET, read_body, read_fields
 from forewarn.server.endpoints import Endpoint, caller, routes
 from forewarn.server.event_control import EventControl
+from forewarn.server.fault_control import FaultControl
 from forewarn.server.feed import Feed
 from forewarn.server.feed_control import FeedControl
 from forewarn.server.fleet_control import apply_fleet
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from forewarn.engine import Engine
+    from forewarn.faults import Faults
     from forewarn.server.listeners import MetadataServer
     from forewarn.server.metrics import Metrics
     from forewarn.server.webhooks.dispatcher import Dispatcher
@@ -65,11 +67,13 @@ class Control:
         witness: Witness,
         metrics: Metrics,
         webhooks: Dispatcher,
+        faults: Faults,
         *,
         preview_versions: bool,
     ) -> None:
         self._engine = engine
         self._webhooks = webhooks
+        self._faults = faults
         self._metrics = metrics
         self._metadata = metadata
         self._witness = witness
@@ -139,6 +143,7 @@ class Control:
             *RolloutControl(self._engine).endpoints(),
             *TokenControl(self._engine).endpoints(),
             *WebhookControl(self._engine, self._webhooks).endpoints(),
+            *FaultControl(self._engine, self._faults).endpoints(),
             *HistoryControl(self._engine).endpoints(),
             *FeedControl(self._engine, self.feed).endpoints(),
         ]

@@ -162,10 +162,10 @@ class FastLane(Holds):
             super().on_message_complete()
 
 
-def protocol_for(lane: Lane) -> Any:
+def protocol_for(lane: Lane, connection: type[FastLane] = FastLane) -> Any:
     """What uvicorn makes a connection's protocol with."""
 
     def make(*arguments: Any, **options: Any) -> asyncio.Protocol:
-        return FastLane(*arguments, lane=lane, **options)
+        return connection(*arguments, lane=lane, **options)
 
     return make

@@ -170,7 +170,8 @@ class MetadataServer(Server):
     """The metadata service on its own address and on those of single VMs."""
 
     def __init__(self, app: Witness, listener: socket.socket, lane: Lane) -> None:
-        super().__init__(app, listener, protocol_for(lane))
+        self._protocol = protocol_for(lane, app.connection)
+        super().__init__(app, listener, self._protocol)
         self._app = app
         self._lane = lane
         self._of_vms: dict[str, asyncio.AbstractServer] = {}
@@ -222,7 +223,7 @@ class MetadataServer(Server):
 
     async def _listen_on(self, address: str, listener: socket.socket) -> asyncio.AbstractServer:
         make = partial(
-            protocol_for(self._lane),
+            self._protocol,
             config=self.config,
             server_state=self.server_state,
             app_state={"listener": address},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.core.approvals import approve
 from forewarn.errors import ForewarnError, UnknownVM
+from forewarn.server.fastlane import FastLane
 from forewarn.server.lane import EVENTS_PATH
 from forewarn.server.pages import SERVER
 from forewarn.server.problems import metadata_answer
@@ -53,6 +54,9 @@ class ClientGone(Exception):
 class Metadata:
     """The ASGI application of the metadata service. `caller` is in the scope's state: the protocol knows it."""
 
+    connection: type[FastLane] = FastLane
+    """What it wants a connection to be."""
+
     def __init__(self, lane: Lane, rules: Rules) -> None:
         self._lane = lane
         self._engine = lane.engine
@@ -81,6 +85,10 @@ class Metadata:
         except Exception:
             self._count(request, 500)  # which is what uvicorn makes of it
             raise
+        await self._send(request, answer, send)
+
+    async def _send(self, request: Request, answer: Answer, send: Send) -> None:
+        """Count an answer, and send it with the headers that every answer has."""
         self._count(request, answer.status)
         headers = [(name.encode(), value.encode()) for name, value in answer.headers]
         if answer.status != 304:

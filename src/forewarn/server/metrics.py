@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.ledger import Changes
     from forewarn.engine import Engine
+    from forewarn.faults import Faults
     from forewarn.server.lane import Lane
     from forewarn.server.webhooks.dispatcher import Dispatcher
 
@@ -110,6 +111,13 @@ def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
     yield gauge("forewarn_webhook_undelivered", "Rows of history not delivered.", ["webhook", "state"], rows)
     lost = {(name,): tally.lost for name, tally in tallies.items()}
     yield count("forewarn_webhook_lost", "Rows of history that will never be delivered.", ["webhook"], lost)
+
+
+def fault_metrics(faults: Faults) -> Iterable[Metric]:
+    """How the endpoint fails on purpose."""
+    struck = {(kind,): number for kind, number in faults.struck.items()}
+    yield count("forewarn_faults_struck", "Requests struck by faults; groups, of disabled.", ["kind"], struck)
+    yield GaugeMetricFamily("forewarn_faults_active", "Faults that can strike.", value=len(faults.list()))
 
 
 def count(name: str, help_text: str, labels: list[str], values: dict[Any, int]) -> Metric:

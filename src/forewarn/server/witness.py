@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
     from datetime import datetime, timedelta
 
+    from forewarn.server.fastlane import FastLane
     from forewarn.server.lane import Lane
     from forewarn.server.metadata import Metadata
     from forewarn.server.request import Receive
@@ -59,6 +60,11 @@ class Witness:
         self._waiting: set[asyncio.Event] = set()
         self._keeping = False
         self.stopping = False
+
+    @property
+    def connection(self) -> type[FastLane]:
+        """What a connection to it is made of."""
+        return self._app.connection
 
     def stop(self) -> None:
         """Nobody is waited for any more."""

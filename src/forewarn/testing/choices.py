@@ -24,6 +24,7 @@ DEFAULTS = {
     "rate_limit": "0",
     # Nobody falls silent because a test has moved the clock by a week; there is a fault for that.
     "silence": "3660d",
+    "allow_faults": "true",
 }
 SEEN_WITHIN_SECONDS = 30.0
 """How long, in real time, a VM may take to see a step of the clock."""

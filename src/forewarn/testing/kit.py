@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.assembly import Assembly
 from forewarn.core.event import Status
+from forewarn.core.faults import FaultOrder
 from forewarn.core.fleet import Fleet
 from forewarn.core.operations import Request
 from forewarn.core.requests import request as ask_for
@@ -214,6 +215,25 @@ class Kit(Reach):
         """All that are told now."""
         return [self.event(event_id) for event_id in self.look(lambda engine: [e.id for e in engine.live_events()])]
 
+    def fault(
+        self,
+        kind: str,
+        vm: VM | str = "",
+        *,
+        on: str = "GET",
+        count: int | None = None,
+        seconds: float | None = None,
+        delay: float | None = None,
+    ) -> None:
+        """Have the endpoint fail on purpose (docs/faults.md), for one VM or for all: so many times, or for so many
+        seconds of the service's time; once if neither is said. `delay` is in real seconds."""
+        order = FaultOrder(kind, _name(vm), on, count, _seconds(seconds), _seconds(delay))
+        self.loop.run(self._running.faults.add(order, OPERATOR))
+
+    def clear_faults(self) -> None:
+        """The endpoint is well again."""
+        self.loop.run(self._running.faults.clear(None, OPERATOR))
+
     # --- Time -----------------------------------------------------------------------------------------
 
     @property
@@ -256,6 +276,10 @@ class Kit(Reach):
 
 def _name(vm: VM | str) -> str:
     return vm if isinstance(vm, str) else vm.name
+
+
+def _seconds(number: float | None) -> timedelta | None:
+    return None if number is None else timedelta(seconds=number)
 
 
 def names_of(vms: VM | str | Iterable[VM | str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forewarn.core.operations import Request
 from forewarn.testing.reach import EVENTS_PATH, NEWEST_VERSION, Unexpected, address_in, send
@@ -120,6 +120,10 @@ class VM:
     def fail(self) -> Event:
         """Its host has failed: Redeploy, started at once."""
         return self._ask(Request("hardware-failure", host=self.host))
+
+    def fault(self, kind: str, **bounds: Any) -> None:
+        """Have the endpoint fail on purpose when this VM asks: as Service.fault."""
+        self._kit.fault(kind, self, **bounds)
 
     def _ask(self, asked: Request) -> Event:
         return self._kit.ask_for_one(asked, self.name)

@@ -35,3 +35,7 @@ UNKNOWN_VERSION = Answer(404, b'{ "error": "Not found. Invalid version requested
 BODY_TOO_LARGE = error_answer(413, "Request entity too large. The body may have at most 65536 bytes.")
 HEAD_TOO_LARGE = error_answer(431, "Request header fields too large. At most 16384 bytes are read.")
 MALFORMED = error_answer(400, "Bad request. This is not an HTTP request.")
+
+# What the service says when it fails on purpose; 410 and 500 are documented as statuses, their texts are not.
+GONE = error_answer(410, "Gone. The service is being updated. Try again in a while.")
+FAILED = error_answer(500, "Internal server error. Try again in a while.")

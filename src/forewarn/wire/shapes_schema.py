@@ -9,6 +9,7 @@ from forewarn.core.fleet import GroupKind, HostState
 from forewarn.core.kinds import EVENT_TYPES
 from forewarn.core.operations import OVERRIDES, Health, Progress
 from forewarn.core.rollout import Stage
+from forewarn.wire.faults import FAULT_SHAPES
 from forewarn.wire.schema import (
     COUNT,
     FLAG,
@@ -264,6 +265,7 @@ SHAPES: dict[str, Schema] = {
             },
         }
     ),
+    **FAULT_SHAPES,
     **WEBHOOK_SHAPES,
     "Document": {"type": "object", "description": "What the metadata service would answer, on Azure's own wire."},
 }

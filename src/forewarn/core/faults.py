@@ -1,0 +1,210 @@
+"""FAULTS: one row for each way in which the endpoint can be made to fail on purpose, and what may be asked of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.core import listening
+from forewarn.core.durations import format_duration
+from forewarn.core.ledger import Entry
+from forewarn.errors import BadOption, UnknownFault, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from forewarn.core.draft import Draft
+    from forewarn.core.terms import Terms
+
+GET, POST, ANY = "GET", "POST", "any"
+ON = (GET, POST, ANY)
+MOST_FAULTS = 100
+"""At a time, so that what is looked through at each request stays small."""
+MOST_STRIKES = 1_000_000
+LONGEST_DELAY = timedelta(minutes=10)
+LONGEST_LENGTH = timedelta(days=366)
+
+
+class FaultKind(NamedTuple):
+    """One way to fail."""
+
+    name: str
+    """What the user types."""
+    meaning: str
+    methods: tuple[str, ...] = (GET,)
+    """The requests that it can strike; none: it happens at once, and waits for no request."""
+    delay: timedelta | None = None
+    """How long a client is kept waiting if nothing else is said; None: it is not."""
+
+
+FAULTS = {
+    row.name: row
+    for row in (
+        FaultKind("slow", "The answer comes after a delay.", (GET, POST), timedelta(minutes=2)),
+        FaultKind("empty", "200 with an empty body."),
+        FaultKind("unchanged", "304, whatever tag the client has."),
+        FaultKind("410", "410 Gone: the service is being updated.", (GET, POST)),
+        FaultKind("429", "429: too many requests, however few there were.", (GET, POST)),
+        FaultKind("500", "500: the service has failed.", (GET, POST)),
+        FaultKind(
+            "stall", "Half of the body, nothing for a delay, then the connection ends.", delay=timedelta(seconds=30)
+        ),
+        FaultKind("reset", "The connection is reset, without an answer.", (GET, POST)),
+        FaultKind("length", "Content-Length says more than the body has; then the connection ends."),
+        FaultKind("stale", "The document of an older incarnation, with its own tag."),
+        FaultKind("disabled", "The group is disabled as after 24 h of silence; its next GET enables it anew.", ()),
+    )
+}
+
+
+class FaultOrder(NamedTuple):
+    """Which fault is wanted, for whom, and for how long. Without a bound it strikes once."""
+
+    kind: str
+    vm: str = ""
+    """Only requests of this VM; empty: of all."""
+    on: str = GET
+    """Which requests it strikes: GET, POST or any."""
+    count: int | None = None  # type: ignore[assignment]  # the word the user types; nobody counts in this tuple
+    """How many requests it strikes."""
+    length: timedelta | None = None
+    """How long it stays, by the service's clock. With a count too, whichever ends first."""
+    delay: timedelta | None = None
+    """How long a client is kept waiting, in real time."""
+
+
+class Fault(NamedTuple):
+    """A fault that was added, and how far it has come."""
+
+    id: str
+    order: FaultOrder
+    by: str
+    added_at: datetime
+    until: datetime | None = None
+    """When it is over by time; None: only by its count."""
+    left: int | None = None
+    """How many requests it will still strike; None: any number."""
+    struck: int = 0
+
+    def fits(self, vm: str, method: str) -> bool:
+        """Whether it can strike this request."""
+        wanted = self.order.on in (method, ANY) and method in FAULTS[self.order.kind].methods
+        return wanted and self.order.vm in (vm, "")
+
+    def is_over(self, now: datetime) -> bool:
+        return self.left == 0 or (self.until is not None and now >= self.until)
+
+    def strike(self) -> Fault:
+        """The same after one more request."""
+        return self._replace(left=None if self.left is None else self.left - 1, struck=self.struck + 1)
+
+
+def fill_in(asked: FaultOrder) -> FaultOrder:
+    """The order with what it leaves open, or an error that says what would be right."""
+    kind = FAULTS.get(asked.kind)
+    if kind is None:
+        raise UnknownFault(name=asked.kind, known=", ".join(FAULTS), hint=nearest(asked.kind, FAULTS))
+    if asked.on not in ON:
+        raise BadOption(name="on", value=asked.on, problem=f"choose one of {', '.join(ON)}.")
+    if not kind.methods:
+        return _at_once(asked)
+    if asked.on not in (*kind.methods, ANY):
+        able = ", ".join(name for name, other in FAULTS.items() if asked.on in other.methods)
+        problem = f"{kind.name} strikes only {' and '.join(kind.methods)}. A {asked.on} can be struck by: {able}."
+        raise BadOption(name="on", value=asked.on, problem=problem)
+    _check_bounds(asked)
+    if asked.delay is not None and kind.delay is None:
+        able = ", ".join(name for name, other in FAULTS.items() if other.delay is not None)
+        problem = f"{kind.name} keeps nobody waiting. A delay is for: {able}."
+        raise BadOption(name="delay", value=_shown(asked.delay), problem=problem)
+    return asked._replace(
+        count=1 if asked.count is None and asked.length is None else asked.count,
+        delay=asked.delay if asked.delay is not None else kind.delay,
+    )
+
+
+def _check_bounds(asked: FaultOrder) -> None:
+    if asked.count is not None and not 1 <= asked.count <= MOST_STRIKES:
+        problem = f"write a whole number from 1 to {MOST_STRIKES:,}."
+        raise BadOption(name="count", value=str(asked.count), problem=problem)
+    if asked.length is not None and not timedelta(0) < asked.length <= LONGEST_LENGTH:
+        problem = f"write more than 0s and at most {format_duration(LONGEST_LENGTH)}."
+        raise BadOption(name="for", value=_shown(asked.length), problem=problem)
+    if asked.delay is not None and not timedelta(0) < asked.delay <= LONGEST_DELAY:
+        problem = f"write more than 0s and at most {format_duration(LONGEST_DELAY)}."
+        raise BadOption(name="delay", value=_shown(asked.delay), problem=problem)
+
+
+def _at_once(asked: FaultOrder) -> FaultOrder:
+    given = {
+        "on": asked.on if asked.on != GET else None,
+        "count": None if asked.count is None else str(asked.count),
+        "for": None if asked.length is None else _shown(asked.length),
+        "delay": None if asked.delay is None else _shown(asked.delay),
+    }
+    for name, value in given.items():
+        if value is not None:
+            problem = f"{asked.kind} happens at once, and strikes no request. Leave it out."
+            raise BadOption(name=name, value=value, problem=problem)
+    return asked
+
+
+def describe(order: FaultOrder) -> str:
+    """A fault in a few words, as history says it."""
+    parts = [order.kind]
+    if order.on != GET:
+        parts.append(f"on {order.on}")
+    if order.count is not None:
+        parts.append("once" if order.count == 1 else f"{order.count:,} times")
+    if order.length is not None:
+        parts.append(f"for {_shown(order.length)}")
+    if order.delay is not None:
+        parts.append(f"with a delay of {_shown(order.delay)}")
+    return " ".join(parts)
+
+
+def _shown(length: timedelta) -> str:
+    """As it was written, also where it has fractions."""
+    return format_duration(length) if not length.microseconds else f"{length.total_seconds():g}s"
+
+
+# --- What history says of them ------------------------------------------------------------------------
+
+
+def add(draft: Draft, now: datetime, terms: Terms, fault_id: str, asked: FaultOrder, by: str) -> Fault:
+    """The fault, from now on; what happens at once has happened. Only history has it: the rest is in memory."""
+    order = fill_in(asked)
+    vm = draft.fleet.vm(order.vm) if order.vm else None
+    until = None if order.length is None else now + order.length
+    fault = Fault(fault_id, order, by, now, until, order.count)
+    draft.note(_entry(draft, Entry(now, "fault added", by, why=f"{fault_id}: {describe(order)}"), fault))
+    if FAULTS[order.kind].methods:
+        return fault
+    groups = {vm.group} if vm is not None else {vm.group for vm in draft.fleet.vms.values()}
+    told = sorted(draft.deliveries_among(frozenset(groups)))
+    disabled = listening.disable(draft, now, terms, told, by, f"fault {fault_id}")
+    fault = fault._replace(left=0, struck=len(disabled))
+    note_over(draft, now, terms, [fault], by)
+    return fault
+
+
+def note_cleared(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
+    """Faults were ended by hand."""
+    for fault in faults:
+        draft.note(_entry(draft, Entry(now, "fault cleared", by, why=_course(fault)), fault))
+
+
+def note_over(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
+    """Faults have come to their bound."""
+    for fault in faults:
+        draft.note(_entry(draft, Entry(now, "fault over", by, why=_course(fault)), fault))
+
+
+def _course(fault: Fault) -> str:
+    return f"{fault.id}: {describe(fault.order)}; struck {fault.struck:,}"
+
+
+def _entry(draft: Draft, entry: Entry, fault: Fault) -> Entry:
+    vm = draft.fleet.vms.get(fault.order.vm)
+    return entry if vm is None else entry._replace(group=vm.group, vms=(vm.name,))

@@ -1,0 +1,258 @@
+"""Faults as an operator orders them: by the command line and the control API, and where they can be seen."""
+
+from __future__ import annotations
+
+import json
+import resource
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from golden.exchange import stop_cleanly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from running import Answer, Service
+
+    MakeService = Callable[..., Service]
+
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+[[vm]]
+name = "web-0"
+group = "web"
+address = "127.0.0.1"
+[[vm]]
+name = "db"
+address = "127.0.0.2"
+"""
+
+
+@pytest.fixture
+def service(make_service: MakeService) -> Service:
+    service = make_service("--allow-faults", "--clock", "virtual", fleet=FLEET)
+    service.document()
+    return service
+
+
+def run(service: Service, *arguments: str) -> str:
+    result = service.cli(*arguments)
+    assert (result.returncode, result.stderr) == (0, ""), result
+    return result.stdout
+
+
+def refused(service: Service, *arguments: str) -> tuple[int, str]:
+    result = service.cli(*arguments)
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.returncode, result.stderr
+
+
+def metrics(service: Service) -> dict[str, float]:
+    found = {}
+    for family in text_string_to_metric_families(service.control("GET", "/metrics").body.decode()):
+        for sample in family.samples:
+            found[f"{sample.name}{sorted(sample.labels.items())}"] = sample.value
+    return found
+
+
+def history(service: Service) -> list[tuple[str, str]]:
+    rows = service.all("/v1/history")
+    return [(row["what"], row["why"]) for row in rows if row["what"].startswith("fault")]
+
+
+# --- The command line -------------------------------------------------------------------------------
+
+
+def test_add_list_and_clear(service: Service) -> None:
+    assert run(service, "fault", "list") == "No fault is active: the endpoint answers as it should.\n"
+    assert run(service, "fault", "add", "429") == "f1: 429 of all on GET, once.\n"
+    added = run(service, "fault", "add", "SLOW", "--vm", "web-0", "--on", "any", "--count", "1500", "--delay", "0.5s")
+    assert added == "f2: slow of web-0 on any, 1,500 times.\n"
+    assert run(service, "fault", "add", "500", "--on", "post", "--for", "10m").startswith(
+        "f3: 500 of all on POST, until "
+    )
+    lines = [line.split() for line in run(service, "fault", "list").splitlines()]
+    assert lines[0] == ["fault", "kind", "vm", "on", "left", "delay", "struck", "by"]
+    assert lines[2] == ["f1", "429", "all", "GET", "once", "0", "admin"]
+    assert lines[3] == ["f2", "slow", "web-0", "any", "1,500", "times", "0.5s", "0", "admin"]
+    assert service.request().status == 429
+    assert run(service, "fault", "clear", "f2") == "f2 (slow) is cleared; it has struck 0.\n"
+    assert service.approve("x").status == 500
+    assert run(service, "fault", "clear", "--all") == "f3 (500) is cleared; it has struck 1.\n"
+    assert run(service, "fault", "clear", "--all") == "No fault was active.\n"
+    assert service.request().status == 200
+    assert history(service) == [
+        ("fault added", "f1: 429 once"),
+        ("fault added", "f2: slow on any 1,500 times with a delay of 0.5s"),
+        ("fault added", "f3: 500 on POST for 10m"),
+        ("fault over", "f1: 429 once; struck 1"),
+        ("fault cleared", "f2: slow on any 1,500 times with a delay of 0.5s; struck 0"),
+        ("fault cleared", "f3: 500 on POST for 10m; struck 1"),
+    ]
+
+
+def test_each_verb_as_json(service: Service) -> None:
+    added = json.loads(run(service, "fault", "add", "stall", "--for", "1h", "--vm", "db", "--json"))
+    assert added == {
+        "id": "f1",
+        "kind": "stall",
+        "vm": "db",
+        "on": "GET",
+        "count": None,
+        "for_seconds": 3600,
+        "delay_seconds": 30,
+        "added_by": "admin",
+        "added_at": added["added_at"],
+        "until": added["until"],
+        "left": None,
+        "struck": 0,
+    }
+    assert json.loads(run(service, "fault", "list", "--json")) == {"faults": [added]}
+    assert json.loads(run(service, "fault", "clear", "f1", "--json")) == added
+    assert json.loads(run(service, "fault", "clear", "--all", "--json")) == {"faults": []}
+
+
+def test_disabled_says_what_it_has_done(service: Service) -> None:
+    assert run(service, "fault", "add", "disabled") == "f1: disabled, at once: one group.\n"
+    assert run(service, "fault", "add", "disabled") == "f2: disabled, at once: 0 groups.\n"
+    assert run(service, "fault", "list").startswith("No fault")
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "said"),
+    [
+        (("add", "slwo"), 2, "'slwo' is not a fault."),
+        (("add", "slwo"), 2, "Did you mean 'slow'?"),
+        (("add", "empty", "--on", "POST"), 2, "A POST can be struck by: slow, 410, 429, 500, reset."),
+        (("add", "500", "--count", "0"), 2, "write a whole number from 1 to 1,000,000."),
+        (("add", "500", "--for", "0s"), 2, "for '0s' does not fit: write more than 0s"),
+        (("add", "500", "--for", "soon"), 2, "'soon' is not a length of time."),
+        (("add", "slow", "--delay", "11m"), 2, "at most 10m."),
+        (("add", "500", "--vm", "bd"), 3, "There is no VM 'bd'. Did you mean 'db'?"),
+        (("clear", "f9"), 3, "There is no fault 'f9'. See them with: forewarn fault list"),
+        (("clear",), 2, "name one fault, or --all for all of them."),
+        (("clear", "f1", "--all"), 2, "name one fault, or --all for all of them."),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_would(
+    service: Service, typed: tuple[str, ...], code: int, said: str
+) -> None:
+    found, words = refused(service, "fault", *typed)
+    assert (found, said in words) == (code, True), words
+    assert history(service) == []
+
+
+@pytest.mark.parametrize("arguments", [(), ("--allow-faults", "false")])
+def test_not_unless_it_is_allowed(make_service: MakeService, arguments: tuple[str, ...]) -> None:
+    service = make_service(*arguments, fleet=FLEET)
+    code, words = refused(service, "fault", "add", "500")
+    assert (code, "forewarn up --allow-faults" in words) == (5, True)
+    answer = service.control("POST", "/v1/faults", {"kind": "500"})
+    assert (answer.status, answer.json()["title"]) == (403, "Forbidden")
+    assert service.all("/v1/faults") == []
+    assert run(service, "fault", "clear", "--all") == "No fault was active.\n"
+    assert service.request().status == 200
+    assert metrics(service)["forewarn_faults_active[]"] == 0
+    assert history(service) == []
+
+
+@pytest.mark.parametrize("variables", [{"FOREWARN_ALLOW_FAULTS": "true"}, {"FOREWARN_ALLOW_FAULTS": "on"}])
+def test_the_environment_can_allow_it(make_service: MakeService, variables: dict[str, str]) -> None:
+    service = make_service(fleet=FLEET, **variables)
+    run(service, "fault", "add", "500")
+    assert service.request().status == 500
+
+
+# --- The control API --------------------------------------------------------------------------------
+
+
+def post(service: Service, body: Any, **options: Any) -> Answer:
+    return service.control("POST", "/v1/faults", body, **options)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "pointer"),
+    [
+        ({}, 400, "/kind"),
+        ({"kind": "501"}, 400, "/kind"),
+        ({"kind": "500", "vm": "wbe-0"}, 404, "/vm"),
+        ({"kind": "500", "on": "get"}, 400, "/on"),
+        ({"kind": "empty", "on": "POST"}, 400, "/on"),
+        ({"kind": "500", "count": 0}, 400, "/count"),
+        ({"kind": "500", "count": "many"}, 400, "/count"),
+        ({"kind": "500", "for": "0s"}, 400, "/for"),
+        ({"kind": "500", "for": "soon"}, 400, "/for"),
+        ({"kind": "500", "delay": "1s"}, 400, "/delay"),
+        ({"kind": "slow", "delay": "601s"}, 400, "/delay"),
+        ({"kind": "disabled", "count": 1}, 400, "/count"),
+        ({"kind": "500", "length": "1h"}, 400, "/length"),
+    ],
+)
+def test_a_refusal_points_at_what_is_wrong(service: Service, body: Any, status: int, pointer: str) -> None:
+    answer = post(service, body)
+    assert (answer.status, answer.json().get("pointer")) == (status, pointer), answer
+    assert service.all("/v1/faults") == []
+
+
+def test_the_kinds_that_are_known_are_said(service: Service) -> None:
+    assert "unchanged" in post(service, {"kind": "501"}).json()["valid"]
+
+
+def test_a_request_repeated_by_its_key_adds_one_fault(service: Service) -> None:
+    key = {"Idempotency-Key": "again"}
+    first, second = (post(service, {"kind": "500"}, headers=key) for _ in range(2))
+    assert (first.status, second.status, second.headers["idempotency-replayed"]) == (201, 201, "true")
+    assert first.json() == second.json()
+    assert [fault["id"] for fault in service.all("/v1/faults")] == [first.json()["id"]]
+    assert [service.request().status for _ in range(2)] == [500, 200]
+
+
+def test_the_list_comes_in_pages_also_beyond_ten(service: Service) -> None:
+    for _ in range(12):
+        assert post(service, {"kind": "500", "for": "1h"}).status == 201
+    found, cursor = [], ""
+    while True:
+        page = service.answer(f"/v1/faults?limit=5{cursor}")
+        found += [fault["id"] for fault in page["faults"]]
+        if page["next"] is None:
+            break
+        cursor = f"&cursor={page['next']}"
+    assert found == [f"f{number}" for number in range(1, 13)]
+
+
+def test_what_is_struck_is_counted(service: Service) -> None:
+    post(service, {"kind": "429", "count": 3, "on": "any"})
+    post(service, {"kind": "reset", "for": "1h", "vm": "db"})
+    assert metrics(service)["forewarn_faults_active[]"] == 2
+    assert [service.request().status, service.request().status, service.approve("x").status] == [429] * 3
+    with pytest.raises(ConnectionResetError):
+        service.request(source="127.0.0.2")
+    post(service, {"kind": "disabled"})
+    found = metrics(service)
+    assert found["forewarn_faults_active[]"] == 1
+    struck = {kind: found[f"forewarn_faults_struck_total[('kind', '{kind}')]"] for kind in ("429", "reset", "disabled")}
+    assert struck == {"429": 3, "reset": 1, "disabled": 1}
+    assert found["forewarn_polls_total[('answer', '429'), ('version', '2020-07-01')]"] == 2
+    assert found["forewarn_approval_requests_total[('answer', '429')]"] == 1
+
+
+def test_a_full_disk_takes_no_fault_and_ends_none_but_they_strike_on(service: Service) -> None:
+    post(service, {"kind": "500", "count": 1})
+    post(service, {"kind": "429", "for": "1h"})
+    assert service.process is not None
+    _, most = resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (0, most))
+    assert post(service, {"kind": "410"}).status == 503
+    assert service.control("DELETE", "/v1/faults").status == 503
+    assert [fault["id"] for fault in service.all("/v1/faults")] == ["f1", "f2"]
+    assert [service.request().status for _ in range(3)] == [500, 429, 429]
+    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))
+    assert service.control("DELETE", "/v1/faults/f2").status == 200
+    assert service.request().status == 200
+    stop_cleanly(service)
+    assert "History does not say that a fault is over" in service.greeting

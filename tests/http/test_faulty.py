@@ -1,0 +1,430 @@
+"""Every fault as a client meets it: what comes over the wire, and that the next request is answered well.
+
+Delays of 10m are never waited for: whoever is kept waiting by one is seen waiting, and then something else ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from golden.exchange import POLL, Line, Reply, request, stop_cleanly
+from golden.rows import JSON, TEXT, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from running import Service
+
+    MakeService = Callable[..., Service]
+
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+[[vm]]
+name = "web-0"
+group = "web"
+address = "127.0.0.1"
+[[vm]]
+name = "web-1"
+group = "web"
+address = "127.0.0.2"
+[[vm]]
+name = "db"
+address = "127.0.0.3"
+"""
+EVENTS = "/metadata/scheduledevents"
+TARGET = f"{EVENTS}?api-version=2020-07-01"
+TRUE = (("Metadata", "true"),)
+NOTHING_YET = b'{"DocumentIncarnation":0,"Events":[]}'
+DIRECT = {
+    "410": (b'{ "error": "Gone. The service is being updated. Try again in a while." }', JSON),
+    "429": (b"Throttle Result: Too Many Requests", TEXT),
+    "500": (b'{ "error": "Internal server error. Try again in a while." }', JSON),
+}
+
+
+@pytest.fixture
+def service(make_service: MakeService) -> Service:
+    """A service that may fail, of which every VM has asked once."""
+    service = make_service("--allow-faults", "--clock", "virtual", fleet=FLEET)
+    for number in (1, 2, 3):
+        service.document(source=f"127.0.0.{number}")
+    return service
+
+
+def add(service: Service, kind: str, **options: Any) -> str:
+    """The id of a new fault; `length` is how long it stays."""
+    if "length" in options:
+        options["for"] = options.pop("length")
+    answer = service.control("POST", "/v1/faults", {"kind": kind, **options})
+    assert answer.status == 201, answer
+    return str(answer.json()["id"])
+
+
+def active(service: Service) -> dict[str, int]:
+    """The faults that can still strike, and how often each has."""
+    return {fault["id"]: fault["struck"] for fault in service.all("/v1/faults")}
+
+
+def until_struck(service: Service) -> None:
+    """Until no fault is left; each test's socket gives up before this would go on for ever."""
+    for _ in range(100_000):
+        if not active(service):
+            return
+    raise AssertionError(active(service))
+
+
+def see_it_wait(service: Service, line: Line) -> None:
+    """It is not answered, though others are who ask later."""
+    for _ in range(2):
+        assert service.request().status == 200
+    assert not select.select([line.socket], [], [], 0)[0]
+
+
+def approval(event_id: str) -> bytes:
+    return request("POST", TARGET, TRUE, json.dumps({"StartRequests": [{"EventId": event_id}]}).encode())
+
+
+def status_of(service: Service, event_id: str) -> str:
+    return str(service.answer(f"/v1/events/{event_id}")["status"])
+
+
+def end(service: Service) -> None:
+    """It stops at once and well, and has had nothing to complain of."""
+    stop_cleanly(service)
+    assert "ERROR" not in service.greeting
+    assert "Cancel" not in service.greeting
+
+
+# --- The kinds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("kind", DIRECT)
+def test_a_status_is_answered_as_this_wire_says_it(service: Service, kind: str, method: str) -> None:
+    add(service, kind, on=method)
+    text, content_type = DIRECT[kind]
+    event = service.request_operation("restart", "web-0")["events"][0]["id"]
+    sent = POLL if method == "GET" else approval(event)
+    with Line(service) as line:
+        row = Row(name="", mark="", says="", status=int(kind), answer=text, content_type=content_type)
+        assert line.ask(sent).unmeasured == row.expected
+        assert status_of(service, event) == "scheduled", "what is struck approves nothing"
+        assert line.ask(sent).status == 200
+    assert status_of(service, event) == ("started" if method == "POST" else "scheduled")
+    end(service)
+
+
+def test_an_empty_body(service: Service) -> None:
+    add(service, "empty")
+    with Line(service) as line:
+        struck, good = line.ask(POLL), line.ask(POLL)
+    assert (struck.status, struck.header("content-length"), struck.body) == (200, "0", b"")
+    for name in ("etag", "server", "content-type"):
+        assert struck.header(name) == good.header(name)
+    assert struck.header("x-ms-request-id")
+    assert struck.header("date")
+    assert good.body == NOTHING_YET
+    end(service)
+
+
+@pytest.mark.parametrize("tag", [None, '"another.7"', '"a", "b"', "*"])
+def test_unchanged_whatever_the_tag(service: Service, tag: str | None) -> None:
+    add(service, "unchanged", count=2)
+    sent = request("GET", TARGET, (*TRUE, *((("If-None-Match", tag),) if tag else ())))
+    with Line(service) as line:
+        for _ in range(2):
+            struck = line.ask(sent)
+            assert (struck.status, struck.body) == (304, b"")
+            assert struck.header("etag") == (tag if tag == '"another.7"' else None)
+            assert struck.header("x-ms-request-id")
+        assert line.ask(POLL).body == NOTHING_YET
+    end(service)
+
+
+def test_a_stall_is_half_of_the_body_then_nothing_then_the_end(service: Service) -> None:
+    add(service, "stall", delay="0.05s")
+    right = service.control("GET", "/v1/vms/web-0/document").body
+    with Line(service) as line:
+        line.send(POLL)
+        head, _, part = line.rest().partition(b"\r\n\r\n")
+    struck = Reply(head + b"\r\n\r\n", part)
+    assert (struck.status, struck.header("content-length")) == (200, str(len(right)))
+    assert part == right[: len(right) // 2]
+    assert service.request().body == right
+    end(service)
+
+
+def test_a_stall_that_lasts_holds_up_nobody_else_and_not_the_stop(service: Service) -> None:
+    add(service, "stall", delay="10m", vm="web-1")
+    with Line(service, "127.0.0.2") as line:
+        line.send(POLL)
+        until_struck(service)
+        started = line.socket.recv(65536)
+        while not started.endswith(NOTHING_YET[: len(NOTHING_YET) // 2]):
+            started += line.socket.recv(65536)
+        see_it_wait(service, line)
+        end(service)
+        assert line.rest() == b""
+
+
+def test_a_reset_is_one_and_no_answer_comes(service: Service) -> None:
+    add(service, "reset")
+    with Line(service) as line:
+        line.send(POLL)
+        with pytest.raises(ConnectionResetError):
+            line.socket.recv(65536)
+    assert service.request().body == NOTHING_YET
+    end(service)
+
+
+def test_a_wrong_length_announces_more_than_comes(service: Service) -> None:
+    add(service, "length")
+    with Line(service) as line:
+        line.send(POLL)
+        head, _, body = line.rest().partition(b"\r\n\r\n")
+    struck = Reply(head + b"\r\n\r\n", body)
+    assert body == NOTHING_YET
+    assert int(struck.header("content-length") or 0) > len(body)
+    assert service.request().body == NOTHING_YET
+    end(service)
+
+
+def test_stale_is_the_document_before_with_its_own_tag(service: Service) -> None:
+    before = service.request()
+    add(service, "stale", count=3)
+    assert service.request().body == before.body
+    assert active(service) == {"f1": 0}, "it waits until there is an older document"
+    service.request_operation("restart", "web-0")
+    with Line(service) as line:
+        tags = [before.headers["etag"], before.headers["etag"].replace(".0", ".1"), '"another.7"']
+        for tag in tags:  # none of them matters
+            struck = line.ask(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
+            assert (struck.status, struck.body, struck.header("etag")) == (200, before.body, before.headers["etag"])
+        now = line.ask(POLL)
+    assert json.loads(now.body)["DocumentIncarnation"] == 1
+    assert now.header("etag") == tags[1]
+    end(service)
+
+
+def test_stale_is_one_incarnation_back_in_the_version_that_is_asked_for(service: Service) -> None:
+    service.request_operation("restart", "web-0")
+    old = f"{EVENTS}?api-version=2017-08-01"
+    second = service.request(target=old)
+    service.request_operation("restart", "web-1")
+    add(service, "stale")
+    struck = service.request(target=old)
+    assert (struck.body, struck.headers["etag"]) == (second.body, second.headers["etag"])
+    assert service.request(target=old).json()["DocumentIncarnation"] == 2
+
+
+def test_stale_does_not_go_back_behind_an_enabling(service: Service) -> None:
+    service.request_operation("restart", "web-0")
+    add(service, "stale")
+    add(service, "disabled")
+    anew = service.request()
+    assert service.request().body == anew.body
+    assert active(service) == {"f1": 0}
+
+
+def test_slow_is_the_right_answer_later(service: Service) -> None:
+    add(service, "slow", delay="0.05s", on="any", count=2)
+    event = service.request_operation("restart", "web-0")["events"][0]["id"]
+    with Line(service) as line:
+        assert len(json.loads(line.ask(POLL).body)["Events"]) == 1
+        assert line.ask(approval(event)).status == 200
+    assert status_of(service, event) == "started"
+    assert active(service) == {}
+    end(service)
+
+
+def test_slow_enables_a_group_by_its_first_call(make_service: MakeService) -> None:
+    service = make_service("--allow-faults", "--clock", "virtual", fleet=FLEET)
+    add(service, "slow", delay="0.05s")
+    assert service.request().body == NOTHING_YET
+    assert [row["what"] for row in service.all("/v1/history")][-1] == "enabled"
+
+
+def test_what_is_slow_is_answered_when_the_service_stops(service: Service) -> None:
+    add(service, "slow", delay="10m")
+    with Line(service) as line:
+        line.send(POLL)
+        until_struck(service)
+        see_it_wait(service, line)
+        end(service)
+        assert line.answer().body == NOTHING_YET
+
+
+def test_an_approval_that_is_slow_is_not_made_before_its_time_nor_lost_at_a_stop(service: Service) -> None:
+    event = service.request_operation("restart", "web-0")["events"][0]["id"]
+    add(service, "slow", delay="10m", on="POST")
+    whole = approval(event)
+    with Line(service) as line:
+        line.send(whole[:-10])  # the rest of its body comes while it waits
+        until_struck(service)
+        line.send(whole[-10:])
+        see_it_wait(service, line)
+        assert status_of(service, event) == "scheduled"
+        assert service.stop() == 0
+        assert line.answer().status == 200
+    service.start("--clock", "virtual")
+    assert status_of(service, event) == "started"
+
+
+@pytest.mark.parametrize("kind", ["slow", "stall"])
+def test_a_kill_ends_them_and_the_next_start_knows_no_fault(service: Service, kind: str) -> None:
+    add(service, kind, delay="10m")
+    add(service, "500", length="1d")
+    with Line(service) as line:
+        line.send(POLL)
+        while active(service).keys() != {"f2"}:
+            pass
+        service.kill()
+        line.rest()
+    service.start("--allow-faults", "--clock", "virtual")
+    assert active(service) == {}
+    assert service.request().status == 200
+
+
+def test_disabled_is_as_after_a_day_of_silence(service: Service) -> None:
+    service.request_operation("restart", "web-0")
+    before = {source: service.request(source=source) for source in ("127.0.0.1", "127.0.0.3")}
+    add(service, "disabled", vm="web-1")
+    assert active(service) == {}, "it is over at once"
+    rows = [(row["what"], row["group"], row["by"], row["why"]) for row in service.all("/v1/history")[-3:]]
+    assert rows == [
+        ("fault added", "web", "admin", "f1: disabled"),
+        ("disabled", "web", "admin", "fault f1"),
+        ("fault over", "web", "admin", "f1: disabled; struck 1"),
+    ]
+    after = service.request()
+    assert after.headers["etag"].split(".")[0] != before["127.0.0.1"].headers["etag"].split(".")[0]
+    assert after.json()["DocumentIncarnation"] == 1, "as many as there are live events"
+    assert service.all("/v1/history")[-1]["what"] == "enabled"
+    assert service.request(source="127.0.0.3").headers["etag"] == before["127.0.0.3"].headers["etag"]
+    add(service, "disabled")
+    assert {row["group"] for row in service.all("/v1/history") if row["why"] == "fault f2"} == {"web", "db"}
+
+
+def test_a_poll_that_is_held_when_its_group_is_disabled_is_told(service: Service) -> None:
+    tag = service.request().headers["etag"]
+    with Line(service) as line:
+        line.send(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
+        while b"forewarn_held_polls 1.0" not in service.control("GET", "/metrics").body:
+            pass
+        add(service, "disabled")
+        told = line.answer()
+    assert (told.status, told.body) == (200, NOTHING_YET)
+    assert told.header("etag") != tag
+
+
+# --- Which requests -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*DIRECT, "reset"])
+def test_a_post_that_is_struck_approves_nothing_and_can_be_sent_again(service: Service, kind: str) -> None:
+    event = service.request_operation("restart", "web-0")["events"][0]["id"]
+    add(service, kind, on="POST", count=3)
+    assert service.request().status == 200, "a GET is not struck"
+    for _ in range(3):
+        if kind == "reset":
+            with pytest.raises(ConnectionResetError):
+                service.approve(event)
+        else:
+            assert service.approve(event).status == int(kind)
+        assert status_of(service, event) == "scheduled"
+    assert service.approve(event).status == 200
+    assert status_of(service, event) == "started"
+    end(service)
+
+
+def test_one_vm_or_all(service: Service) -> None:
+    add(service, "500", vm="web-1", length="1h")
+    asked = [service.request(source=f"127.0.0.{number}").status for number in (1, 2, 3)]
+    assert asked == [200, 500, 200]
+    add(service, "429", length="1h")
+    asked = [service.request(source=f"127.0.0.{number}").status for number in (1, 2, 3)]
+    assert asked == [429, 500, 429], "the oldest strikes"
+
+
+def test_only_the_document_and_only_whom_the_fleet_knows(service: Service) -> None:
+    add(service, "500", on="any", count=2)
+    assert service.request(target="/metadata/versions").status == 200
+    assert service.request(target="/metadata/instance?api-version=2021-02-01").status == 200
+    assert service.request("DELETE").status == 405
+    assert service.request(source="127.0.0.9").status == 404
+    assert active(service) == {"f1": 0}
+    assert service.request(target=TARGET.replace("scheduledevents", "ScheduledEvents")).status == 500
+    assert service.request(headers={}).status == 500, "before anything of the request is looked at"
+
+
+@pytest.mark.parametrize("kind", ["empty", "stall", "length", "stale"])
+def test_what_spoils_a_document_waits_for_one(service: Service, kind: str) -> None:
+    service.request_operation("restart", "web-0")
+    tag = service.request().headers["etag"]
+    add(service, kind, **({"delay": "0.05s"} if kind == "stall" else {}))
+    assert service.request(headers={}).status == 400
+    assert service.request(target=f"{EVENTS}?api-version=1999-01-01").status == 404
+    assert service.approve("nothing").status == 400
+    if kind != "stale":
+        assert service.request(headers={"Metadata": "true", "If-None-Match": tag}).status == 304
+    assert active(service) == {"f1": 0}
+    with Line(service) as line:
+        line.send(POLL)
+        until_struck(service)
+    end(service)
+
+
+# --- How often, how long ------------------------------------------------------------------------------
+
+
+def test_a_count_a_length_and_both(service: Service) -> None:
+    add(service, "500", count=2)
+    assert [service.request().status for _ in range(3)] == [500, 500, 200]
+    add(service, "500", length="10m")
+    assert [service.request().status for _ in range(3)] == [500, 500, 500]
+    service.advance("9m59s")
+    assert service.request().status == 500
+    service.advance("1s")
+    assert service.request().status == 200
+    add(service, "500", length="10m", count=2)
+    service.advance("5m")
+    assert service.request().status == 500
+    service.advance("5m")
+    assert service.request().status == 200
+    assert active(service) == {}, "who sees none finds in history that they are over"
+    rows = [(row["what"], row["by"], row["why"]) for row in service.all("/v1/history") if "fault" in row["what"]]
+    assert rows == [
+        ("fault added", "admin", "f1: 500 2 times"),
+        ("fault over", "forewarn", "f1: 500 2 times; struck 2"),
+        ("fault added", "admin", "f2: 500 for 10m"),
+        ("fault over", "forewarn", "f2: 500 for 10m; struck 4"),
+        ("fault added", "admin", "f3: 500 2 times for 10m"),
+        ("fault over", "forewarn", "f3: 500 2 times for 10m; struck 1"),
+    ]
+
+
+def test_answers_keep_their_order_behind_a_slow_one(service: Service) -> None:
+    add(service, "slow", delay="0.05s")
+    add(service, "429")
+    with Line(service) as line:
+        line.send(POLL * 3)
+        assert [line.answer().status for _ in range(3)] == [200, 429, 200]
+    end(service)
+
+
+def test_long_polls_go_on_where_faults_are_allowed(service: Service) -> None:
+    tag = service.request().headers["etag"]
+    with Line(service) as line:
+        line.send(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
+        while b"forewarn_held_polls 1.0" not in service.control("GET", "/metrics").body:
+            pass
+        add(service, "500")  # what is held already is not struck
+        service.request_operation("restart", "web-0")
+        assert line.answer().status == 200
+        assert line.ask(POLL).status == 500

@@ -1,0 +1,325 @@
+"""Faults as values, and as the engine's: what may be asked, what fits whom, and when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from engines import MINUTE, ask, running_engine
+
+from forewarn.core.faults import FAULTS, LONGEST_DELAY, MOST_FAULTS, Fault, FaultOrder, describe, fill_in
+from forewarn.core.fleet import VM, Fleet
+from forewarn.errors import BadOption, FaultsNotAllowed, ForewarnError, TooMany, Unknown, UnknownVM
+from forewarn.faults import Faults
+from forewarn.ports import HistoryFilter
+from forewarn.server.callers import Callers
+from forewarn.server.faulty import Faulty
+from forewarn.server.lane import Lane
+from forewarn.server.listeners import MetadataServer, address_of, open_socket
+from forewarn.server.metadata import Rules
+from forewarn.server.pages import Pages
+from forewarn.server.stamp import Stamp
+from forewarn.server.tally import Tallies
+from forewarn.server.waiters import Waiters
+from forewarn.wire.versions import available_versions
+from golden.exchange import POLL
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from forewarn.engine import Engine
+
+pytestmark = pytest.mark.anyio
+HOUR = timedelta(hours=1)
+TIMEOUT_SECONDS = 20
+
+
+# --- What may be asked ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda kind: kind.name)
+def test_what_is_left_open_is_filled_in(kind: Any) -> None:
+    assert fill_in(FaultOrder(kind.name)) == FaultOrder(
+        kind.name, on="GET", count=1 if kind.methods else None, delay=kind.delay
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "count", "length"),
+    [
+        (FaultOrder("500", count=7), 7, None),
+        (FaultOrder("500", length=HOUR), None, HOUR),
+        (FaultOrder("500", count=7, length=HOUR), 7, HOUR),
+    ],
+)
+def test_a_bound_that_is_given_is_the_only_one(asked: FaultOrder, count: int | None, length: timedelta | None) -> None:
+    assert fill_in(asked)[3:5] == (count, length)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (FaultOrder("slwo"), "'slwo' is not a fault. Known are: slow, empty,"),
+        (FaultOrder("slwo"), "Did you mean 'slow'?"),
+        (FaultOrder("500", on="PUT"), "on 'PUT' does not fit: choose one of GET, POST, any."),
+        (
+            FaultOrder("empty", on="POST"),
+            "empty strikes only GET. A POST can be struck by: slow, 410, 429, 500, reset.",
+        ),
+        (FaultOrder("500", count=0), "count '0' does not fit: write a whole number from 1 to 1,000,000."),
+        (FaultOrder("500", count=1_000_001), "write a whole number from 1 to 1,000,000."),
+        (FaultOrder("500", length=timedelta(0)), "for '0s' does not fit: write more than 0s and at most 366d."),
+        (FaultOrder("500", length=timedelta(days=367)), "for '367d' does not fit"),
+        (FaultOrder("500", delay=MINUTE), "500 keeps nobody waiting. A delay is for: slow, stall."),
+        (FaultOrder("slow", delay=timedelta(0)), "delay '0s' does not fit: write more than 0s and at most 10m."),
+        (FaultOrder("slow", delay=LONGEST_DELAY + timedelta(seconds=0.5)), "delay '600.5s' does not fit"),
+        (FaultOrder("disabled", count=2), "count '2' does not fit: disabled happens at once"),
+        (FaultOrder("disabled", length=HOUR), "for '1h' does not fit: disabled happens at once"),
+        (FaultOrder("disabled", delay=HOUR), "delay '1h' does not fit: disabled happens at once"),
+        (FaultOrder("disabled", on="POST"), "on 'POST' does not fit: disabled happens at once"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_what_would(asked: FaultOrder, said: str) -> None:
+    with pytest.raises(ForewarnError) as refused:
+        fill_in(asked)
+    assert said in str(refused.value)
+
+
+def test_the_bounds_themselves_are_allowed() -> None:
+    fill_in(FaultOrder("slow", count=1_000_000, length=timedelta(days=366), delay=LONGEST_DELAY))
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (FaultOrder("500", count=1), "500 once"),
+        (FaultOrder("429", on="any", count=1500, length=HOUR), "429 on any 1,500 times for 1h"),
+        (FaultOrder("slow", count=2, delay=timedelta(seconds=0.05)), "slow 2 times with a delay of 0.05s"),
+    ],
+)
+def test_a_fault_in_words(order: FaultOrder, said: str) -> None:
+    assert describe(order) == said
+
+
+@pytest.mark.parametrize(
+    ("order", "strikes"),
+    [
+        (FaultOrder("500"), {"a GET", "b GET"}),
+        (FaultOrder("500", on="POST"), {"a POST", "b POST"}),
+        (FaultOrder("500", on="any", vm="a"), {"a GET", "a POST"}),
+        (FaultOrder("empty", on="any"), {"a GET", "b GET"}),
+    ],
+)
+def test_whom_a_fault_fits(order: FaultOrder, strikes: set[str]) -> None:
+    fault = Fault("f1", order, "me", None)  # type: ignore[arg-type]  # when does not matter
+    assert {f"{vm} {method}" for vm in "ab" for method in ("GET", "POST", "PUT") if fault.fits(vm, method)} == strikes
+
+
+# --- Over an engine ---------------------------------------------------------------------------------
+
+
+async def said(engine: Engine) -> list[tuple[str, str, str, tuple[str, ...], str]]:
+    """What history says of faults."""
+    rows = await engine.archive.history(HistoryFilter())
+    return [(row.what, row.by, row.group, row.vms, row.why) for row in rows if "fault" in row.what]
+
+
+async def test_the_oldest_that_fits_strikes_until_it_is_spent() -> None:
+    async with running_engine() as engine:
+        faults = Faults(engine, allowed=True)
+        first = await faults.add(FaultOrder("500", count=2), "me")
+        second = await faults.add(FaultOrder("429", vm="web-0"), "me")
+        struck = []
+        while (fault := faults.find("web-0", "web", "GET")) is not None:
+            assert faults.strike(fault.id)
+            struck.append(fault.id)
+        assert struck == [first.id, first.id, second.id] == ["f1", "f1", "f2"]
+        assert not faults.strike("f1")
+        assert (faults.struck["500"], faults.struck["429"]) == (2, 1)
+        await faults.noted()
+        assert await said(engine) == [
+            ("fault added", "me", "", (), "f1: 500 2 times"),
+            ("fault added", "me", "web", ("web-0",), "f2: 429 once"),
+            ("fault over", "forewarn", "", (), "f1: 500 2 times; struck 2"),
+            ("fault over", "forewarn", "web", ("web-0",), "f2: 429 once; struck 1"),
+        ]
+
+
+async def test_looking_spends_nothing() -> None:
+    async with running_engine() as engine:
+        faults = Faults(engine, allowed=True)
+        await faults.add(FaultOrder("500"), "me")
+        assert faults.find("db-0", "db-0", "GET") == faults.find("db-0", "db-0", "GET") == faults.list()[0]
+        assert faults.find("db-0", "db-0", "POST") is None
+
+
+async def test_time_ends_a_fault_to_the_moment() -> None:
+    async with running_engine() as engine:
+        faults = Faults(engine, allowed=True)
+        added = await faults.add(FaultOrder("500", length=10 * MINUTE), "me")
+        assert added.until == engine.clock.now() + 10 * MINUTE
+        await engine.advance(10 * MINUTE - timedelta(seconds=1))
+        assert faults.find("db-0", "db-0", "GET") is not None
+        await engine.advance(timedelta(seconds=1))
+        assert not faults.strike(added.id)
+        assert faults.find("db-0", "db-0", "GET") is None
+        assert faults.list() == []
+        await faults.noted()
+        assert [row[0] for row in await said(engine)] == ["fault added", "fault over"]
+
+
+async def test_clearing_one_or_all() -> None:
+    async with running_engine() as engine:
+        faults = Faults(engine, allowed=True)
+        for _ in range(3):
+            await faults.add(FaultOrder("500"), "me")
+        assert [fault.id for fault in await faults.clear("f2", "you")] == ["f2"]
+        with pytest.raises(Unknown, match="There is no fault 'f2'"):
+            await faults.clear("f2", "you")
+        assert [fault.id for fault in await faults.clear(None, "you")] == ["f1", "f3"]
+        assert await faults.clear(None, "you") == []
+        assert [row[:2] for row in await said(engine)][3:] == [("fault cleared", "you")] * 3
+
+
+async def test_nothing_without_leave() -> None:
+    async with running_engine() as engine:
+        faults = Faults(engine, allowed=False)
+        with pytest.raises(FaultsNotAllowed, match="forewarn up --allow-faults"):
+            await faults.add(FaultOrder("500"), "me")
+        assert faults.list() == []
+        assert await faults.clear(None, "me") == []
+        assert await said(engine) == []
+
+
+async def test_no_id_is_used_up_by_what_is_refused_and_there_are_not_too_many() -> None:
+    async with running_engine() as engine:
+        faults = Faults(engine, allowed=True)
+        with pytest.raises(UnknownVM, match="Did you mean 'web-0'"):
+            await faults.add(FaultOrder("500", vm="wbe-0"), "me")
+        with pytest.raises(BadOption):
+            await faults.add(FaultOrder("500", count=0), "me")
+        for number in range(1, MOST_FAULTS + 1):
+            assert (await faults.add(FaultOrder("500"), "me")).id == f"f{number}"
+        with pytest.raises(TooMany, match="at most 100"):
+            await faults.add(FaultOrder("500"), "me")
+
+
+async def test_the_older_document_is_of_the_same_enabling() -> None:
+    async with running_engine() as engine:
+        faults = Faults(engine, allowed=True)
+        await faults.add(FaultOrder("stale"), "me")
+        assert faults.find("web-0", "web", "GET") is None, "it knows what is told now, and nothing older"
+        await ask(engine, "restart", "web-0")
+        older = faults.older("web")
+        assert older is not None
+        assert (older.incarnation, older.events) == (0, ())
+        assert faults.find("web-0", "web", "GET") is not None
+        assert faults.find("db-0", "db-0", "GET") is None, "of its own group"
+        disabling = await faults.add(FaultOrder("disabled", vm="web-1"), "me")
+        assert (disabling.left, disabling.struck) == (0, 1)
+        assert faults.older("web") is None
+        await engine.enable("web", by="web-0")
+        assert faults.find("web-0", "web", "GET") is None
+        assert not engine.document("db-0").events
+        assert engine.document("db-0").enabled
+
+
+async def test_a_group_that_is_enabled_anew_in_the_same_commit_has_nothing_older() -> None:
+    async with running_engine() as engine:
+        faults = Faults(engine, allowed=True)
+        await ask(engine, "restart", "web-0")
+        assert faults.find("web-0", "web", "GET") is None
+        before = engine.document("web")
+        commits: list[object] = []
+        engine.follow(commits.append)
+        await asyncio.gather(faults.add(FaultOrder("disabled"), "me"), engine.enable("web", by="web-0"))
+        assert len(commits) == 1
+        await ask(engine, "restart", "web-1")
+        older = faults.older("web")
+        assert older is not None
+        assert older.enabling == engine.document("web").enabling != before.enabling
+
+
+async def test_disabled_says_only_who_listened() -> None:
+    async with running_engine(listening=False) as engine:
+        faults = Faults(engine, allowed=True)
+        assert (await faults.add(FaultOrder("disabled"), "me")).struck == 0
+        await engine.enable("web", by="web-0")
+        assert (await faults.add(FaultOrder("disabled"), "me")).struck == 1
+        assert not engine.document("web").enabled
+        assert faults.struck["disabled"] == 1
+
+
+# --- What a client that goes away leaves behind -------------------------------------------------------
+
+
+class Running(NamedTuple):
+    """A metadata service in this process that may fail."""
+
+    faults: Faults
+    server: MetadataServer
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, _, port = address_of(self.server.listener).rpartition(":")
+        return await asyncio.open_connection(host, int(port))
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Running]:
+    fleet = Fleet([VM("web-0", "web-0", "a", address="127.0.0.1")])
+    async with running_engine(fleet=fleet) as engine:
+        versions, faults = available_versions(preview=False), Faults(engine, allowed=True)
+        callers, tallies = Callers(engine, 0), Tallies(versions)
+        stamp, waiters = Stamp(engine.clock), Waiters(engine)
+        lane = Lane(engine, callers, Pages(engine), stamp, waiters, tallies, versions, limited=False, fast=False)
+        server = MetadataServer(Faulty(lane, Rules(), faults), open_socket("127.0.0.1:0"), lane)
+        await server.start()
+        try:
+            yield Running(faults, server)
+        finally:
+            await server.stop()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """As many turns of the loop as it takes."""
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while not is_so():
+            await turn()
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("kind", ["slow", "stall"])
+async def test_who_goes_away_while_kept_waiting_leaves_nothing_behind(kind: str) -> None:
+    async with running() as service:
+        state = service.server.server_state
+        before = asyncio.all_tasks()
+        await service.faults.add(FaultOrder(kind, delay=LONGEST_DELAY), "me")
+        _, writer = await service.connect()
+        writer.write(POLL)
+        await until(lambda: service.faults.struck[kind] == 1 and len(state.tasks) == 1)
+        writer.close()
+        await until(lambda: not state.tasks and not state.connections)
+        await until(lambda: asyncio.all_tasks() <= before)
+
+
+@pytest.mark.parametrize("kind", ["reset", "length", "stall"])
+async def test_whose_connection_was_ended_leaves_nothing_behind(kind: str) -> None:
+    async with running() as service:
+        state = service.server.server_state
+        delay = timedelta(seconds=0.01) if kind == "stall" else None
+        await service.faults.add(FaultOrder(kind, delay=delay), "me")
+        reader, writer = await service.connect()
+        writer.write(POLL)
+        if kind == "reset":
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+        else:
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        await until(lambda: not state.tasks and not state.connections)
+        writer.close()
