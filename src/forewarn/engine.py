@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
     from forewarn.core.terms import Terms
-    from forewarn.ports import Clock, Fabric, Store
+    from forewarn.ports import Audience, Clock, Fabric, Store
     from forewarn.vitals import Vitals
 
 T = TypeVar("T")
@@ -212,9 +212,9 @@ class Engine:
             self.hearing.look_again(silent, now)
             raise
 
-    async def advance(self, length: timedelta) -> datetime:
-        """Move a virtual clock on; returns when everything due by then is done."""
-        return await self._timekeeper.advance(length)
+    async def advance(self, length: timedelta, audience: Audience | None = None) -> datetime:
+        """Move a virtual clock on; returns when everything due by then is done, and the audience has seen it."""
+        return await self._timekeeper.advance(length, audience)
 
     # --- Reading: memory only ---------------------------------------------------------------------
 

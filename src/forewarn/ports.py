@@ -35,6 +35,20 @@ class Clock(Protocol):
         """Return when the moment has come, or a little earlier: ask `now` again."""
 
 
+class Audience(Protocol):
+    """VMs that are to take in every step of a moved clock."""
+
+    @property
+    def groups(self) -> set[str]:
+        """Whose documents they are given."""
+
+    def missing(self) -> list[str]:
+        """Who has not taken in what is true now."""
+
+    async def wait(self) -> None:
+        """Until nobody is missing; an error when that takes too long."""
+
+
 @dataclass(slots=True)
 class Saved:
     """Everything that is needed to go on after a stop."""

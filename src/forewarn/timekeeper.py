@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forewarn.agenda import Agenda
     from forewarn.carrier import Carrier
     from forewarn.hearing import Hearing
-    from forewarn.ports import Clock
+    from forewarn.ports import Audience, Clock
     from forewarn.retention import Retention
     from forewarn.writer import Writer
 
@@ -50,6 +50,8 @@ class Timekeeper:
         self._retention = retention
         self._tick = tick
         self._task: asyncio.Task[None] | None = None
+        self._moving = asyncio.Lock()
+        """One at a time moves a virtual clock: each is to see every step of its own."""
 
     def resume(self) -> None:
         """Virtual time goes on where it stood; no time goes back behind what has happened."""
@@ -77,25 +79,37 @@ class Timekeeper:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._retention.stop()
 
-    async def advance(self, length: timedelta) -> datetime:
-        """Move a virtual clock, from deadline to deadline; returns when all that is due by then is done."""
+    async def advance(self, length: timedelta, audience: Audience | None = None) -> datetime:
+        """Move a virtual clock, from deadline to deadline; returns when all that is due by then is done.
+
+        An audience takes in each step before the next, the last one too.
+        """
         clock = self._clock
         if not isinstance(clock, VirtualClock):
             raise ClockNotVirtual
-        target = clock.now() + length
+        async with self._moving:
+            target = clock.now() + length
+            await self._until_taken_in(clock, audience)
+            while True:
+                self._hearing.take()
+                moments = [moment for moment in (self._agenda.next(), clock.next_waking()) if moment]
+                if not moments or min(moments) > target:
+                    break
+                clock.set(min(moments))
+                if audience is not None:  # it asks all the time, also in the time that was passed over
+                    self._hearing.asked |= audience.groups
+                await self._tick()
+                await self._until_taken_in(clock, audience)
+            clock.set(target)
+            await self._hearing.write()
+            await self._retention.settle()
+            return clock.now()
+
+    async def _until_taken_in(self, clock: VirtualClock, audience: Audience | None) -> None:
         await self.until_quiet(clock)
-        while True:
-            self._hearing.take()
-            moments = [moment for moment in (self._agenda.next(), clock.next_waking()) if moment]
-            if not moments or min(moments) > target:
-                break
-            clock.set(min(moments))
-            await self._tick()
-            await self.until_quiet(clock)
-        clock.set(target)
-        await self._hearing.write()
-        await self._retention.settle()
-        return clock.now()
+        while audience is not None and audience.missing():
+            await audience.wait()
+            await self.until_quiet(clock)  # it may have answered by an approval: that is the next thing to see
 
     async def until_quiet(self, clock: VirtualClock) -> None:
         """Until no order is under way and the fabric only waits for time to move."""

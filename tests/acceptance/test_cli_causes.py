@@ -140,7 +140,10 @@ def test_an_event_is_postponed_and_explained(service: Service) -> None:
 
 def test_watching_shows_each_change_until_it_is_over(service: Service) -> None:
     watching = subprocess.Popen(
-        [FOREWARN, "vm", "restart", "web-0", "--wait"], env=service.environment, stdout=subprocess.PIPE, text=True
+        [FOREWARN, "vm", "restart", "web-0", "--wait"],
+        env={**os.environ, **service.environment},
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert watching.stdout is not None
     lines = iter(watching.stdout.readline, "")
@@ -156,7 +159,7 @@ def test_watching_shows_each_change_until_it_is_over(service: Service) -> None:
 def test_watching_something_that_is_cancelled_ends_with_its_code(service: Service) -> None:
     watching = subprocess.Popen(
         [FOREWARN, "vm", "restart", "web-0", "--wait"],
-        env=service.environment,
+        env={**os.environ, **service.environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -239,7 +242,11 @@ def test_what_cannot_be_undone_is_asked_on_a_terminal(service: Service, answer: 
     """Elsewhere nothing asks: every other test of this file has no terminal."""
     main, terminal = pty.openpty()
     asking = subprocess.Popen(
-        [FOREWARN, "vm", "delete", "pool_2"], env=service.environment, stdin=terminal, stdout=terminal, stderr=terminal
+        [FOREWARN, "vm", "delete", "pool_2"],
+        env={**os.environ, **service.environment},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
     )
     os.close(terminal)
     seen = b""

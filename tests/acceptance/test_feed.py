@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -66,7 +67,7 @@ def give_orders(service: Service, seed: int, stop: threading.Event) -> None:
     rng = random.Random(seed)  # noqa: S311
     try:
         while not stop.is_set():
-            operation = service.restart_vm(rng.choice(["web_0", "web_1", "web_2", "web_3", "db"]))
+            operation = service.request_operation("restart", rng.choice(["web_0", "web_1", "web_2", "web_3", "db"]))
             if rng.random() < 0.5:
                 service.control("POST", f"/v1/operations/{operation['id']}/cancel")
     except (OSError, HTTPException, AssertionError, ValueError):
@@ -109,7 +110,7 @@ def test_across_restarts_nothing_is_lost_and_nothing_comes_twice(
     service.start("--fleet", fleet_file)
     for follower in followers:
         follower.up()
-    service.restart_vm("db")
+    service.request_operation("restart", "db")
     history = service.all("/v1/history")
     assert [row["sequence"] for row in history] == list(range(1, len(history) + 1))
     wanted = [row for row in history if row["group"] == "db" and row["what"] == "scheduled"]
@@ -134,7 +135,7 @@ def test_who_was_told_nothing_yet_misses_nothing_either(make_service: Callable[.
     service.kill()
     service.start("--fleet", str(service.folder / "fleet.toml"))
     before = newest(service)
-    service.restart_vm("db")  # while nobody follows
+    service.request_operation("restart", "db")  # while nobody follows
     follower.up()
     follower.wait_for(before + 1)
     assert follower.found[0]["sequence"] == before + 1
@@ -149,7 +150,7 @@ def test_by_group_and_kind(make_service: Callable[..., Service]) -> None:
     service = make_service(fleet=FLEET)
     listen(service)
     for name in ("web_0", "db", "web_1"):
-        service.restart_vm(name)
+        service.request_operation("restart", name)
     history = service.all("/v1/history")
     cases: dict[str, Callable[[dict[str, Any]], bool]] = {
         "": lambda row: True,
@@ -168,7 +169,7 @@ def test_by_group_and_kind(make_service: Callable[..., Service]) -> None:
 def test_where_it_begins(make_service: Callable[..., Service]) -> None:
     service = make_service(fleet=FLEET)
     listen(service)
-    service.restart_vm("db")
+    service.request_operation("restart", "db")
     history = service.all("/v1/history")
     last = history[-1]["sequence"]
     with Feed(service, "?after=2") as feed:
@@ -176,7 +177,7 @@ def test_where_it_begins(make_service: Callable[..., Service]) -> None:
     with Feed(service, "?after=0", last_id="3") as feed:  # the header is newer than the URL
         assert feed.until(last) == history[3:]
     with Feed(service) as feed:
-        service.restart_vm("db")
+        service.request_operation("restart", "db")
         assert feed.until(last + 1)[0]["sequence"] == last + 1
 
 
@@ -198,9 +199,9 @@ def test_further_back_than_is_kept_in_memory(make_service: Callable[..., Service
 
 def test_what_is_not_kept_any_more_is_said_to_be_gone(make_service: Callable[..., Service]) -> None:
     service = make_service("--clock", "virtual", "--history-retention", "1d", fleet=FLEET)
-    service.restart_vm("db")
+    service.request_operation("restart", "db")
     service.advance("3d")
-    service.restart_vm("db")
+    service.request_operation("restart", "db")
     oldest = service.all("/v1/history")[0]["sequence"]
     assert oldest > 3
     with Feed(service, "?after=1") as feed:
@@ -261,8 +262,8 @@ def test_a_look_at_the_head_does_not_stay(shared: Service) -> None:
 def test_tenants_are_told_of_their_group_until_their_token_is_revoked(make_service: Callable[..., Service]) -> None:
     service = make_service(fleet=FLEET)
     listen(service)
-    service.restart_vm("web_0")
-    service.restart_vm("db")
+    service.request_operation("restart", "web_0")
+    service.request_operation("restart", "db")
     made = service.control("POST", "/v1/tokens", {"name": "shop", "role": "tenant", "group": "db"})
     token = made.json()["token"]
     own = [row for row in service.all("/v1/history") if row["group"] == "db"]
@@ -336,7 +337,7 @@ class Watch:
     def __init__(self, service: Service, *arguments: str) -> None:
         self.process = subprocess.Popen(
             [FOREWARN, "event", "watch", *arguments],
-            env=service.environment,
+            env={**os.environ, **service.environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -365,7 +366,7 @@ def test_watching_goes_on_after_a_kill(make_service: Callable[..., Service]) -> 
     service = make_service(fleet=FLEET)
     listen(service)
     watch = Watch(service, "--after", "0", "--kind", "scheduled", "--kind", "cancelled")
-    operation = service.restart_vm("db")
+    operation = service.request_operation("restart", "db")
     (first,) = watch.until("scheduled")
     assert "db by admin: not before" in first
     service.kill()
@@ -386,7 +387,7 @@ def test_watching_as_json_until_the_pipe_is_closed(make_service: Callable[..., S
     assert watch.process.stdout is not None
     watch.process.stdout.close()
     for _ in range(5):
-        service.restart_vm("db")
+        service.request_operation("restart", "db")
     assert watch.process.stderr is not None
     assert (watch.process.wait(60), watch.process.stderr.read()) == (0, "")
     watch.process.stderr.close()

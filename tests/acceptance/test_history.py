@@ -248,7 +248,7 @@ def test_the_command_says_what_is_wrong(service: Service) -> None:
 
 def test_history_outlives_a_restart_and_is_kept_as_long_as_said(make_service: Callable[..., Service]) -> None:
     service = make_service("--clock", "virtual", "--history-retention", "30d", fleet=FLEET)
-    operation = service.restart_vm("db")
+    operation = service.request_operation("restart", "db")
     service.advance("20d")
     before = service.all("/v1/history")
     service.kill()
@@ -258,7 +258,7 @@ def test_history_outlives_a_restart_and_is_kept_as_long_as_said(make_service: Ca
     left = service.all("/v1/history")
     assert left == before[-len(left) :]
     assert service.control("GET", f"/v1/operations/{operation['id']}").status == 404
-    service.restart_vm("db")
+    service.request_operation("restart", "db")
     after = service.all("/v1/history")
     assert [row["sequence"] for row in after] == list(range(after[0]["sequence"], after[0]["sequence"] + len(after)))
 

@@ -85,7 +85,7 @@ def test_all_who_are_being_told_go_on_where_they_were(
     first = service.answer("/v1/history?order=newest&limit=1")["history"][0]["sequence"] + 1
     for life in range(3):
         receiver.answer = lambda _: Reply(hang=True)
-        event = service.restart_vm("web-0")["events"][0]["id"]
+        event = service.request_operation("restart", "web-0")["events"][0]["id"]
         receiver.until(lambda: bool(receiver.got) and receiver.got[-1].status is None)  # it hangs
         tag = service.request().headers["etag"]
         held = hold(service, tag)

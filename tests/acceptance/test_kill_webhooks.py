@@ -82,7 +82,7 @@ def test_nothing_is_lost_nothing_comes_twice_and_all_in_order(
     operations: list[str] = []
     for _ in range(ROUNDS):
         receiver.answer = moody(luck)
-        operations += [service.restart_vm(luck.choice(VMS))["id"] for _ in range(luck.randint(1, 6))]
+        operations += [service.request_operation("restart", luck.choice(VMS))["id"] for _ in range(luck.randint(1, 6))]
         enough = len(receiver.got) + luck.randint(1, 15)
         receiver.until(lambda: len(receiver.got) >= enough or receiver_has_all(service, receiver, operations))  # noqa: B023
         if how == "stop":
@@ -129,13 +129,13 @@ def test_killed_while_everything_fails_and_the_receiver_comes_back(
     receiver.answer = lambda _: Reply(503)
     operations: list[str] = []
     for _ in range(5):
-        operations += [service.restart_vm(vm)["id"] for vm in VMS]
+        operations += [service.request_operation("restart", vm)["id"] for vm in VMS]
         enough = len(receiver.got) + 5
         receiver.until(lambda: len(receiver.got) >= enough)  # noqa: B023
         service.kill()
         service.start(*OPTIONS)
     receiver.close()
-    operations.append(service.restart_vm("a")["id"])
+    operations.append(service.request_operation("restart", "a")["id"])
     for _ in range(1000):
         if any("refused" in (row["problem"] or "") for row in service.all("/v1/webhooks/pager/failures")):
             break

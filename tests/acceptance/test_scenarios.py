@@ -78,7 +78,7 @@ def test_every_shipped_one_is_played_to_its_end(name: str, make_service: Make) -
 def test_on_the_system_clock_only_the_run_goes_faster(make_service: Make) -> None:
     service = make_service(fleet=FLEET)
     service.document()
-    other = service.restart_vm("web-1")["events"][0]
+    other = service.request_operation("restart", "web-1")["events"][0]
     played = service.cli("scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "900", "--json")
     assert played.returncode == 0, played.stdout
     run = json.loads(played.stdout)

@@ -80,7 +80,7 @@ def test_with_no_fleet_there_is_this_machine(make_service: Callable[..., Service
     name = socket.gethostname()
     assert [vm["name"] for vm in service.control("GET", "/v1/vms").json()["vms"]] == [name]
     service.document()
-    service.restart_vm(name)
+    service.request_operation("restart", name)
     assert service.document()["Events"][0]["Resources"] == [name]
 
 
@@ -123,7 +123,7 @@ def test_a_damaged_database_is_refused_and_kept(make_service: Callable[..., Serv
 def test_a_full_disk_gets_503_and_reading_goes_on(make_service: Callable[..., Service]) -> None:
     service = make_service(fleet=FLEET)
     service.document()
-    event = service.restart_vm("one")["events"][0]["id"]
+    event = service.request_operation("restart", "one")["events"][0]["id"]
     assert service.process is not None
     pid = service.process.pid
     # No file may grow: to the service that is a full disk, whoever runs this.

@@ -211,7 +211,7 @@ def test_a_service_elsewhere_is_asked_with_a_token_from_a_file(make_service: Mak
     host, port = service.control_address
     token = tmp_path / "token"
     service.cli("token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(token))
-    event = service.restart_vm("web-0")["events"][0]["id"]
+    event = service.request_operation("restart", "web-0")["events"][0]["id"]
     elsewhere = {"FOREWARN_DATA": str(tmp_path / "nothing"), "FOREWARN_SERVER": f"http://{host}:{port}"}
     listed = service.cli("event", "list", "--token-file", str(token), **elsewhere)
     assert (listed.returncode, event[:8] in listed.stdout) == (0, True)

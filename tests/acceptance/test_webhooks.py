@@ -84,7 +84,7 @@ def check_order(got: list[Got], expected: dict[str, str]) -> None:
 def test_from_adding_to_removing_by_command_line(service: Service, receiver: Receiver) -> None:
     secret = run(service, "webhook", "add", "pager", receiver.url()).strip()
     assert len(secret) >= 32
-    operation = service.restart_vm("web-0")
+    operation = service.request_operation("restart", "web-0")
     expected = events(service, [operation])
     receiver.until_taken(set(expected))
     check_order(receiver.got, expected)
@@ -106,7 +106,7 @@ def test_from_adding_to_removing_by_command_line(service: Service, receiver: Rec
     assert "nothing to try again" in run(service, "webhook", "retry", "pager")
     before = len(receiver.got)
     assert run(service, "webhook", "remove", "pager") == "pager is told no more.\n"
-    service.restart_vm("db")
+    service.request_operation("restart", "db")
     assert "There is no webhook" in run(service, "webhook", "list")
     assert len(receiver.got) == before
     assert service.cli("webhook", "show", "pager").returncode == 3
@@ -147,7 +147,7 @@ def test_a_receiver_that_fails_hangs_redirects_and_comes_back(service: Service, 
     other = Receiver()
     parsed(service, "webhook", "add", "pager", receiver.url())
     receiver.answer = lambda got: Reply(503) if got.group == "web" else Reply()
-    operations = [service.restart_vm(vm) for vm in ("web-0", "db", "web-0", "db")]
+    operations = [service.request_operation("restart", vm) for vm in ("web-0", "db", "web-0", "db")]
     expected = events(service, operations)
     receiver.until_taken({number for number, group in expected.items() if group != "web"})
     first = min((number for number, group in expected.items() if group == "web"), key=int)
@@ -177,7 +177,7 @@ def test_a_receiver_that_hangs_is_no_reason_to_stop_late_or_to_lose_anything(
 ) -> None:
     parsed(service, "webhook", "add", "pager", receiver.url())
     receiver.answer = lambda _: Reply(hang=True)
-    expected = events(service, [service.restart_vm("db")])
+    expected = events(service, [service.request_operation("restart", "db")])
     receiver.until(lambda: len(receiver.got) > 0)
     assert service.stop() == 0
     receiver.answer = lambda _: Reply()
@@ -197,7 +197,7 @@ def test_what_was_taken_while_the_disk_takes_no_writes_is_written_later_and_not_
         return Reply()
 
     receiver.answer = answer_late
-    first = min(events(service, [service.restart_vm("db")]), key=int)
+    first = min(events(service, [service.request_operation("restart", "db")]), key=int)
     receiver.until(lambda: len(receiver.got) == 1)
     assert service.process is not None
     _, most = resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE)
@@ -206,11 +206,11 @@ def test_what_was_taken_while_the_disk_takes_no_writes_is_written_later_and_not_
     receiver.until_taken({first})
     until(lambda: "could not be written" in str(service.control("GET", "/readyz", token="").json()))
     resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))
-    second = min(events(service, [service.restart_vm("db")]), key=int)
+    second = min(events(service, [service.request_operation("restart", "db")]), key=int)
     receiver.until_taken({second})
     assert service.stop() == 0
     service.start(*LOCAL)
-    third = min(events(service, [service.restart_vm("db")]), key=int)
+    third = min(events(service, [service.request_operation("restart", "db")]), key=int)
     receiver.until_taken({third})
     assert [got.id for got in receiver.got] == [first, second, third]
 
@@ -221,7 +221,7 @@ def test_what_was_given_up_is_shown_and_sent_again(make_service: Callable[..., S
     receiver.answer = lambda _: Reply(400)
     expected = {
         number
-        for operation in (service.restart_vm("web-0"), service.restart_vm("db"))
+        for operation in (service.request_operation("restart", "web-0"), service.request_operation("restart", "db"))
         for number in events(service, [operation])
     }
     receiver.until(lambda: len(receiver.got) == 4)
@@ -291,7 +291,7 @@ def test_private_targets_are_refused_unless_the_operator_allows_them(
         result = service.cli("webhook", "test", name)
         assert result.returncode == 6
         assert "webhook_private_targets" in result.stderr
-    service.restart_vm("web-0")
+    service.request_operation("restart", "web-0")
     until(lambda: service.answer("/v1/webhooks/local")["last_problem"] is not None)
     assert "webhook_private_targets" in run(service, "webhook", "show", "local")
     assert service.stop() == 0

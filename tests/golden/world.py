@@ -149,8 +149,8 @@ def build(folder: Path) -> World:
 
 def _events(service: Service) -> dict[str, str]:
     """The ids of the events, by the names that rows have for them."""
-    told = service.restart_vm("web-0")["events"][0]["id"]
-    started = service.restart_vm("app_1")["events"][0]["id"]
+    told = service.request_operation("restart", "web-0")["events"][0]["id"]
+    started = service.request_operation("restart", "app_1")["events"][0]["id"]
     service.control("POST", f"/v1/events/{started}/approve")
     # These wait for another scope's approval, so that an approval by their own does not start them.
     shared = {"cause": "host-update", "host": "shared"}

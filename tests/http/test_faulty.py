@@ -109,7 +109,7 @@ def end(service: Service) -> None:
 def test_a_status_is_answered_as_this_wire_says_it(service: Service, kind: str, method: str) -> None:
     add(service, kind, on=method)
     text, content_type = DIRECT[kind]
-    event = service.restart_vm("web-0")["events"][0]["id"]
+    event = service.request_operation("restart", "web-0")["events"][0]["id"]
     sent = POLL if method == "GET" else approval(event)
     with Line(service) as line:
         row = Row(name="", mark="", says="", status=int(kind), answer=text, content_type=content_type)
@@ -200,7 +200,7 @@ def test_stale_is_the_document_before_with_its_own_tag(service: Service) -> None
     add(service, "stale", count=3)
     assert service.request().body == before.body
     assert active(service) == {"f1": 0}, "it waits until there is an older document"
-    service.restart_vm("web-0")
+    service.request_operation("restart", "web-0")
     with Line(service) as line:
         tags = [before.headers["etag"], before.headers["etag"].replace(".0", ".1"), '"another.7"']
         for tag in tags:  # none of them matters
@@ -213,10 +213,10 @@ def test_stale_is_the_document_before_with_its_own_tag(service: Service) -> None
 
 
 def test_stale_is_one_incarnation_back_in_the_version_that_is_asked_for(service: Service) -> None:
-    service.restart_vm("web-0")
+    service.request_operation("restart", "web-0")
     old = f"{EVENTS}?api-version=2017-08-01"
     second = service.request(target=old)
-    service.restart_vm("web-1")
+    service.request_operation("restart", "web-1")
     add(service, "stale")
     struck = service.request(target=old)
     assert (struck.body, struck.headers["etag"]) == (second.body, second.headers["etag"])
@@ -224,7 +224,7 @@ def test_stale_is_one_incarnation_back_in_the_version_that_is_asked_for(service:
 
 
 def test_stale_does_not_go_back_behind_an_enabling(service: Service) -> None:
-    service.restart_vm("web-0")
+    service.request_operation("restart", "web-0")
     add(service, "stale")
     add(service, "disabled")
     anew = service.request()
@@ -234,7 +234,7 @@ def test_stale_does_not_go_back_behind_an_enabling(service: Service) -> None:
 
 def test_slow_is_the_right_answer_later(service: Service) -> None:
     add(service, "slow", delay="0.05s", on="any", count=2)
-    event = service.restart_vm("web-0")["events"][0]["id"]
+    event = service.request_operation("restart", "web-0")["events"][0]["id"]
     with Line(service) as line:
         assert len(json.loads(line.ask(POLL).body)["Events"]) == 1
         assert line.ask(approval(event)).status == 200
@@ -261,7 +261,7 @@ def test_what_is_slow_is_answered_when_the_service_stops(service: Service) -> No
 
 
 def test_an_approval_that_is_slow_is_not_made_before_its_time_nor_lost_at_a_stop(service: Service) -> None:
-    event = service.restart_vm("web-0")["events"][0]["id"]
+    event = service.request_operation("restart", "web-0")["events"][0]["id"]
     add(service, "slow", delay="10m", on="POST")
     whole = approval(event)
     with Line(service) as line:
@@ -292,7 +292,7 @@ def test_a_kill_ends_them_and_the_next_start_knows_no_fault(service: Service, ki
 
 
 def test_disabled_is_as_after_a_day_of_silence(service: Service) -> None:
-    service.restart_vm("web-0")
+    service.request_operation("restart", "web-0")
     before = {source: service.request(source=source) for source in ("127.0.0.1", "127.0.0.3")}
     add(service, "disabled", vm="web-1")
     assert active(service) == {}, "it is over at once"
@@ -328,7 +328,7 @@ def test_a_poll_that_is_held_when_its_group_is_disabled_is_told(service: Service
 
 @pytest.mark.parametrize("kind", [*DIRECT, "reset"])
 def test_a_post_that_is_struck_approves_nothing_and_can_be_sent_again(service: Service, kind: str) -> None:
-    event = service.restart_vm("web-0")["events"][0]["id"]
+    event = service.request_operation("restart", "web-0")["events"][0]["id"]
     add(service, kind, on="POST", count=3)
     assert service.request().status == 200, "a GET is not struck"
     for _ in range(3):
@@ -365,7 +365,7 @@ def test_only_the_document_and_only_whom_the_fleet_knows(service: Service) -> No
 
 @pytest.mark.parametrize("kind", ["empty", "stall", "length", "stale"])
 def test_what_spoils_a_document_waits_for_one(service: Service, kind: str) -> None:
-    service.restart_vm("web-0")
+    service.request_operation("restart", "web-0")
     tag = service.request().headers["etag"]
     add(service, kind, **({"delay": "0.05s"} if kind == "stall" else {}))
     assert service.request(headers={}).status == 400
@@ -425,6 +425,6 @@ def test_long_polls_go_on_where_faults_are_allowed(service: Service) -> None:
         while b"forewarn_held_polls 1.0" not in service.control("GET", "/metrics").body:
             pass
         add(service, "500")  # what is held already is not struck
-        service.restart_vm("web-0")
+        service.request_operation("restart", "web-0")
         assert line.answer().status == 200
         assert line.ask(POLL).status == 500

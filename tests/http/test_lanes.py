@@ -50,9 +50,9 @@ def test_the_same_poll_again_and_again_sees_each_change_at_once(
             return document["DocumentIncarnation"], [event["EventStatus"] for event in document["Events"]]
 
         assert [poll() for _ in range(3)] == [(0, [])] * 3
-        event = service.restart_vm("first")["events"][0]["id"]
+        event = service.request_operation("restart", "first")["events"][0]["id"]
         assert [poll() for _ in range(3)] == [(1, ["Scheduled"])] * 3
-        service.restart_vm("first")
+        service.request_operation("restart", "first")
         assert [poll() for _ in range(3)] == [(2, ["Scheduled"] * 2)] * 3
         assert service.approve(event).status == 200
         assert [poll() for _ in range(3)] == [(3, ["Started", "Scheduled"])] * 3
@@ -67,7 +67,7 @@ def test_a_tag_stops_matching_when_the_document_changes(make_service: Callable[.
         tag = line.ask(POLL).header("etag") or ""
         conditional = POLL.replace(b"\r\n\r\n", f"\r\nIf-None-Match: {tag}\r\n\r\n".encode())
         assert [line.ask(conditional).status for _ in range(3)] == [304] * 3
-        service.restart_vm("first")
+        service.request_operation("restart", "first")
         replies = [line.ask(conditional) for _ in range(3)]
         assert [reply.status for reply in replies] == [200] * 3
         assert {reply.header("etag") for reply in replies}.isdisjoint({tag})
@@ -79,7 +79,7 @@ def test_an_open_connection_loses_its_vm_and_gets_another(make_service: Callable
     name = request("GET", "/metadata/instance/compute/name?api-version=2021-02-01&format=text", TRUE)
     for source in ("127.0.0.1", "127.0.0.2"):
         service.document(source=source)
-    service.restart_vm("second")
+    service.request_operation("restart", "second")
     with Line(service) as line:
         assert [line.ask(POLL).body for _ in range(3)] == [b'{"DocumentIncarnation":0,"Events":[]}'] * 3
         apply(service, MOVED_AWAY)

@@ -106,14 +106,14 @@ def test_a_held_poll_sees_each_change_at_once(make: Callable[..., Service], lane
             return statuses(reply)
 
         tag = tag_of(service)
-        assert held_while(lambda: service.restart_vm("first")) == ["Scheduled"]
+        assert held_while(lambda: service.request_operation("restart", "first")) == ["Scheduled"]
         event = service.document()["Events"][0]["EventId"]
         tag = tag_of(service)
         assert held_while(lambda: service.approve(event)) == ["Started"]
         tag = tag_of(service)
         assert held_while(lambda: service.advance("10m")) == []
         tag = tag_of(service)
-        assert held_while(lambda: service.restart_vm("first")) == ["Scheduled"]
+        assert held_while(lambda: service.request_operation("restart", "first")) == ["Scheduled"]
         tag = tag_of(service)
         assert held_while(lambda: service.advance("15m")) == ["Started"]
 
@@ -124,7 +124,7 @@ def test_the_answer_is_that_of_a_poll_and_says_what_was_applied(make: Callable[.
     row = Row(name="", mark="", says="", answer=b"{}", tag=1, applied="wait=60")
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), "respond-async, wait=300"))
-        service.restart_vm("first")
+        service.request_operation("restart", "first")
         reply = line.answer()
         assert (
             Reply(reply.head, b"").masked.replace(b": %d\r" % len(reply.body), b": <length>\r") + b"{}" == row.expected
@@ -147,9 +147,9 @@ def test_another_groups_change_wakes_nobody(make: Callable[..., Service], lane: 
     tag_of(service, "127.0.0.2")
     with Line(service) as line:
         hold(service, line, patient(tag_of(service)))
-        service.restart_vm("second")
+        service.request_operation("restart", "second")
         see_it_held(service, line)
-        service.restart_vm("first")
+        service.request_operation("restart", "first")
         assert statuses(line.answer()) == ["Scheduled"]
 
 
@@ -193,7 +193,7 @@ def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., Se
         service.advance("25h")
         see_it_held(service, line)
         assert service.answer("/v1/vms/first")["listening"]
-        service.restart_vm("first")
+        service.request_operation("restart", "first")
         assert statuses(line.answer()) == ["Scheduled"]
     assert service.answer("/v1/history?kind=disabled")["history"] == []
     service.advance("25h")
@@ -207,7 +207,7 @@ def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., Service
     with Line(service) as star, Line(service) as several:
         hold(service, star, patient("*"))
         hold(service, several, patient(f'"other", {tag}'))
-        service.restart_vm("first")
+        service.request_operation("restart", "first")
         assert (star.answer().status, statuses(several.answer())) == (304, ["Scheduled"])
 
 
@@ -259,7 +259,7 @@ def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., Service], l
     with Line(service, "127.0.1.1") as line:
         hold(service, line, patient(tag))
         assert service.request(source="127.0.1.1").status == 429
-        service.restart_vm("set_0")
+        service.request_operation("restart", "set_0")
         assert statuses(line.answer()) == ["Scheduled"]
         assert line.ask(patient(tag)).unmeasured == THROTTLED.expected
 
@@ -273,7 +273,7 @@ def test_what_is_sent_behind_a_held_poll_is_answered_behind_it(make: Callable[..
     tag = tag_of(service)
     with Line(service) as line:
         hold(service, line, patient(tag) + patient(tag) + VERSIONS + POLL)
-        service.restart_vm("first")
+        service.request_operation("restart", "first")
         assert [statuses(line.answer()) for _ in range(2)] == [["Scheduled"]] * 2
         assert line.answer().body.startswith(b'{"apiVersions"')
         assert line.answer().header("preference-applied") is None
@@ -287,7 +287,7 @@ def test_a_client_that_wants_to_close_is_closed_behind_its_answer(make: Callable
     service = make(lane)
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), "wait=60", ("Connection", "close")))
-        service.restart_vm("first")
+        service.request_operation("restart", "first")
         reply = line.answer()
         assert (statuses(reply), reply.header("connection")) == (["Scheduled"], "close")
         assert line.rest() == b""
@@ -305,7 +305,7 @@ def test_many_are_each_answered_once(make: Callable[..., Service], lane: str) ->
     for line in lines[:5]:
         line.socket.close()
     lines = lines[5:]
-    event = service.restart_vm("set_0")["events"][0]["id"]
+    event = service.request_operation("restart", "set_0")["events"][0]["id"]
     tag = tag_of(service, sources[0])
     # Each asks again at once, every other with one more request behind it.
     for number, line in enumerate(lines):
@@ -352,7 +352,7 @@ def test_who_asks_again_after_a_crash_has_missed_nothing(make: Callable[..., Ser
     service.start("--clock", "virtual", "--fast-lane", lane)
     with Line(service) as line:
         hold(service, line, patient(tag))
-        service.restart_vm("first")
+        service.request_operation("restart", "first")
         assert statuses(line.answer()) == ["Scheduled"]
     service.kill()
     service.start("--clock", "virtual", "--fast-lane", lane)
@@ -370,7 +370,7 @@ def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., 
         gone = leaving.answer()
         assert (gone.status, gone.body, gone.header("preference-applied")) == (404, NOT_A_VM, None)
         see_it_held(service, staying)
-        service.restart_vm("first")
+        service.request_operation("restart", "first")
         assert statuses(staying.answer()) == ["Scheduled"]
 
 
@@ -378,7 +378,7 @@ def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., 
 def test_an_address_that_is_given_to_another_vm_hears_of_that_one(make: Callable[..., Service], lane: str) -> None:
     service = make(lane)
     tag_of(service, "127.0.0.2")
-    service.restart_vm("second")
+    service.request_operation("restart", "second")
     with Line(service) as line:
         hold(service, line, patient(tag_of(service)))
         assert service.control("PUT", "/v1/fleet", GIVEN_TO_THE_OTHER.encode()).status == 200
@@ -393,7 +393,7 @@ def test_a_vm_with_an_address_of_its_own_waits_there(make: Callable[..., Service
     tag = service.request(address=own).headers["etag"]
     with Line(service, address=own) as line:
         hold(service, line, patient(tag))
-        service.restart_vm("second")
+        service.request_operation("restart", "second")
         assert statuses(line.answer()) == ["Scheduled"]
         hold(service, line, patient(service.request(address=own).headers["etag"]))
         assert service.control("PUT", "/v1/fleet", FIRST_ALONE.encode()).status == 200

@@ -51,8 +51,8 @@ def test_what_happens_is_counted(make_service: MakeService, lane: str) -> None:
     service.request(target=f"{V}2017-03-01")
     service.request(target=f"{V}1999-01-01")
     service.request(headers={})
-    event = service.restart_vm("web-0")["events"][0]["id"]
-    other = service.restart_vm("web-0")["events"][0]["id"]
+    event = service.request_operation("restart", "web-0")["events"][0]["id"]
+    other = service.request_operation("restart", "web-0")["events"][0]["id"]
     service.advance("5m")
     service.approve(event)
     service.approve("nothing")
@@ -91,7 +91,7 @@ def test_every_metric_is_on_the_page_of_the_api(make_service: MakeService) -> No
 def test_what_is_due_late_is_measured_in_real_time(make_service: MakeService) -> None:
     service = make_service("--speed", "3600", fleet=FLEET)
     service.document()
-    event = service.restart_vm("web-0")["events"][0]["id"]
+    event = service.request_operation("restart", "web-0")["events"][0]["id"]
     for _ in range(100_000):
         if service.answer(f"/v1/events/{event}")["status"] == "completed":
             break

@@ -30,7 +30,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service = Service(folder).start("--fleet", str(folder / "fleet.toml"), "--clock", "virtual")
     for number, name in enumerate(VMS):
         service.document(source=f"127.0.1.{number}")
-        service.restart_vm(name)
+        service.request_operation("restart", name)
         assert service.control("POST", "/v1/tokens", {"name": name, "role": "viewer"}).status == 201
         assert service.control("POST", "/v1/rollouts", {"hosts": [f"host-{number}"]}).status == 201
     yield service
@@ -100,7 +100,7 @@ def test_what_comes_and_goes_between_pages_moves_nothing_else(service: Service, 
         found += [event["id"] for event in seen]
     # What the cursor points at.
     assert service.control("POST", f"/v1/events/{seen[-1]['id']}/cancel").status == 200
-    service.restart_vm("vm-0")
+    service.request_operation("restart", "vm-0")
     found += [event["id"] for page in reading for event in page]
     stayed = [event["id"] for event in before]
     assert [event_id for event_id in found if event_id in stayed] == stayed

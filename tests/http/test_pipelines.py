@@ -100,7 +100,7 @@ def test_many_polls_in_one_write(service: Service, count: int) -> None:
 def test_answers_keep_the_order_of_the_requests(service: Service) -> None:
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
     before = service.document()
-    event = service.restart_vm(name)["events"][0]["id"]
+    event = service.request_operation("restart", name)["events"][0]["id"]
     with Line(service) as line:
         line.send(POLL + approval(event) + POLL + VERSIONS + POLL)
         replies = [line.answer() for _ in range(5)]
@@ -117,7 +117,7 @@ def test_answers_keep_the_order_of_the_requests(service: Service) -> None:
 @pytest.mark.parametrize("rubbish", [b"\x00\xff rubbish\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"X" * 40_000])
 def test_an_approval_under_way_is_answered_before_the_rubbish_behind_it(service: Service, rubbish: bytes) -> None:
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
-    event = service.restart_vm(name)["events"][0]["id"]
+    event = service.request_operation("restart", name)["events"][0]["id"]
     with Line(service) as line:
         line.send(approval(event) + rubbish)
         reply = line.answer()
@@ -169,6 +169,6 @@ def test_large_documents_left_unread_do_not_grow_the_service(make_service: Calla
     service.document()
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
     for _ in range(100):
-        service.restart_vm(name)
+        service.request_operation("restart", name)
     short = b"GET /metadata/scheduledevents?api-version=2017-03-01 HTTP/1.1\r\n\r\n"
     test_a_client_that_never_reads_does_not_grow_the_service(service, short)

@@ -14,7 +14,7 @@ def test_a_fresh_service_answers_a_poll_and_tells_of_a_restart(make_service: Cal
     service = make_service("--clock", "virtual")
     assert service.request().body == b'{"DocumentIncarnation":0,"Events":[]}'
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
-    service.restart_vm(name)
+    service.request_operation("restart", name)
     document = service.document()
     assert document["DocumentIncarnation"] == 1
     assert document["Events"][0]["Resources"] == [name]

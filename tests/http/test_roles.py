@@ -165,7 +165,7 @@ def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: 
     service, tenant = door.service, door.tokens["tenant"]
     for address in ("127.0.0.1", "127.0.0.2"):
         service.document(source=address)
-    own, foreign = (service.restart_vm(name)["events"][0]["id"] for name in ("web-0", "other"))
+    own, foreign = (service.request_operation("restart", name)["events"][0]["id"] for name in ("web-0", "other"))
     listed = service.control("GET", "/v1/events?all=true", token=tenant).json()["events"]
     assert [event["id"] for event in listed] == [own]
     assert service.control("GET", "/v1/events?group=other", token=tenant).json()["events"] == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +17,17 @@ from forewarn.core.operations import Progress
 from forewarn.core.scenario_run import Casting, RunState, StepState
 from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown
 from forewarn.faults import Faults
-from forewarn.play.pace import without_audience
 from forewarn.play.player import REMEMBERED, Player
 from forewarn.wire.fleet_file import parse_fleet
 from forewarn.wire.scenario_file import parse_scenario
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from forewarn.core.scenario_run import Run
     from forewarn.engine import Engine, Published
+    from forewarn.ports import Audience
 
 pytestmark = pytest.mark.anyio
 MINUTE = timedelta(minutes=1)
@@ -37,13 +37,17 @@ RESTART = '[[step]]\ndo = "restart"\n'
 TO_ITS_END = '[[step]]\nuntil = "Started"\nwithin = "15m"\n[[step]]\nuntil = "gone"\nwithin = "10m"\n'
 
 
+def no_audience(vms: Sequence[str]) -> nullcontext[Audience]:
+    raise AssertionError(f"{vms} are not waited for here")
+
+
 class Stage:
     """An engine with a player over it."""
 
     def __init__(self, engine: Engine, *, faults: bool = False) -> None:
         self.engine = engine
         self.faults = Faults(engine, allowed=faults)
-        self.player = Player(engine, self.faults, without_audience(engine), VERSIONS[max(VERSIONS)])
+        self.player = Player(engine, self.faults, no_audience, VERSIONS[max(VERSIONS)])
 
     async def start(self, text: str, *vms: str, name: str = "mine", **casting: Any) -> Run:
         return await self.player.start(parse_scenario(text, name, name), Casting(vms, **casting), "tester")

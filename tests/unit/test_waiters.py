@@ -20,6 +20,7 @@ from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
 from forewarn.server.tally import Tallies
 from forewarn.server.waiters import WOKEN_AT_ONCE, Waiters
+from forewarn.server.witness import Witness
 from forewarn.wire.document import entity_tag
 from forewarn.wire.versions import available_versions
 from golden.exchange import request
@@ -95,7 +96,7 @@ async def running(*, fast: bool, rate: float = 0) -> AsyncIterator[Running]:
             limited=rate > 0,
             fast=fast,
         )
-        server = MetadataServer(Metadata(lane, Rules(rate_limit=rate)), open_socket("127.0.0.1:0"), lane)
+        server = MetadataServer(Witness(Metadata(lane, Rules(rate_limit=rate)), lane), open_socket("127.0.0.1:0"), lane)
         await server.start()
         try:
             yield Running(engine, lane, server)

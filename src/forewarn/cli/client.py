@@ -98,8 +98,8 @@ class Client:
                 return {key: found}
             cursor = {"cursor": page["next"]}
 
-    def post(self, *path: str, body: dict[str, Any] | None = None) -> Any:
-        return self._parsed("POST", path, {}, json.dumps(body or {}).encode())
+    def post(self, *path: str, body: dict[str, Any] | None = None, seconds: float = TIMEOUT_SECONDS) -> Any:
+        return self._parsed("POST", path, {}, json.dumps(body or {}).encode(), seconds)
 
     def put(self, *path: str, body: bytes, **query: str) -> Any:
         return self._parsed("PUT", path, query, body)
@@ -107,16 +107,30 @@ class Client:
     def delete(self, *path: str) -> Any:
         return self._parsed("DELETE", path, {})
 
-    def _parsed(self, method: str, path: tuple[str, ...], query: dict[str, str], body: bytes | None = None) -> Any:
-        content = self.raw(method, path, query, body)
+    def _parsed(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: dict[str, str],
+        body: bytes | None = None,
+        seconds: float = TIMEOUT_SECONDS,
+    ) -> Any:
+        content = self.raw(method, path, query, body, seconds)
         try:
             return json.loads(content)
         except ValueError as error:
             raise ServiceUnreachable(url=self._place.url, problem="what it answers is not JSON") from error
 
-    def raw(self, method: str, path: tuple[str, ...], query: dict[str, str], body: bytes | None = None) -> bytes:
+    def raw(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: dict[str, str],
+        body: bytes | None = None,
+        seconds: float = TIMEOUT_SECONDS,
+    ) -> bytes:
         """The bytes of an answer."""
-        with self.open(method, path, query, body) as answer:
+        with self.open(method, path, query, body, seconds=seconds) as answer:
             try:
                 return answer.read()
             except (OSError, HTTPException) as error:

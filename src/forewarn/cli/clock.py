@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from forewarn.cli.client import TIMEOUT_SECONDS
 from forewarn.cli.show import print_json, service_command
+from forewarn.errors import BadOption
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client
@@ -37,15 +39,33 @@ def show(client: Client, as_json: bool) -> None:
 
 @command.command()
 @click.argument("length")
+@click.option(
+    "--seen-by",
+    metavar="VM",
+    multiple=True,
+    help="Let this VM, which polls by itself, see every step before the next; may be given several times.",
+)
+@click.option("--limit", metavar="LENGTH", help="How long a VM may take for a step, in real time.  [default: 30s]")
 @service_command
-def advance(length: str, client: Client, as_json: bool) -> None:
+def advance(length: str, seen_by: tuple[str, ...], limit: str | None, client: Client, as_json: bool) -> None:
     """Move a virtual clock on. Returns when everything due by then is done.
 
+    It never waits for an application, unless VMs are named with --seen-by: then it goes from deadline to deadline,
+    and at each one until they have been given their document and have come back for more.
+
     \b
-    Example:
+    Examples:
       forewarn clock advance 14m50s
+      forewarn clock advance 15m --seen-by web-0
     """
-    _print(client.post("clock", "advance", body={"by": length}), as_json)
+    if not seen_by and limit is not None:
+        raise BadOption(name="--limit", value=limit, problem="it is for --seen-by: name a VM with that")
+    body: dict[str, Any] = {"by": length}
+    if seen_by:
+        body |= {"seen_by": list(seen_by), "limit": limit}
+    # The service gives up by itself; how many steps there are, only it knows.
+    seconds = timedelta(days=1).total_seconds() if seen_by else TIMEOUT_SECONDS
+    _print(client.post("clock", "advance", body=body, seconds=seconds), as_json)
 
 
 def _print(clock: dict[str, Any], as_json: bool) -> None:

@@ -45,6 +45,8 @@ def _example_vm(fleet: Fleet) -> str:
 def _command_line(data: str) -> str:
     """How this program is called from a shell here."""
     program = "forewarn" if shutil.which("forewarn") else _short(Path(sys.argv[0]))
+    if program.endswith("__main__.py"):
+        program = f"{Path(sys.executable).name} -m forewarn"
     default = resolve_settings(None, {})["data"].value
     return program if data in (MEMORY, default) else f"FOREWARN_DATA={data} {program}"
 

@@ -21,6 +21,16 @@ class NotStarted(Conflict):
     """Event {event_id} has not started yet, so it cannot be over."""
 
 
+class NeverStarted(Conflict):
+    """Event {event_id} has not started at its NotBefore: it is {status}. An operation waits for all groups on its host,
+    and for maintenance windows; a cancelled one never starts."""
+
+
+class NobodyTold(Conflict):
+    """{vm} would not be told of this {cause}: {problem}. Nothing was done. If it is to happen without
+    notice, use ask()."""
+
+
 class VMHasLiveEvent(Conflict):
     """{vms} would leave or change group with a live event ({events}). Wait, cancel the events, or apply
     with --force, which ends them."""

@@ -134,3 +134,7 @@ class BadWebhookTarget(Invalid):
     """{url!r} cannot be the target of a webhook: {problem}."""
 
     member = "url"
+
+
+class UnreadableDocument(Invalid):
+    """This is no document of scheduled events: {problem}."""

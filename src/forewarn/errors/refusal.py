@@ -56,6 +56,11 @@ class Stopping(Unavailable):
     """The service is stopping. Try again when it is back."""
 
 
+class NotSeen(Unavailable):
+    """{vm} has not taken in its document within {limit:g} s of real time: {did}. The clock stands at {now} UTC.
+    Start what polls for {vm}, or allow more time with a longer limit."""
+
+
 class ServiceUnreachable(Unavailable):
     """The service at {url} does not answer ({problem})."""
 

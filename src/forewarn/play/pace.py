@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.clock import VirtualClock, real_seconds
-from forewarn.errors import BadOption
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from datetime import datetime
 
     from forewarn.core.scenario_run import Casting
     from forewarn.engine import Engine
-
-Advance = Callable[[timedelta, Sequence[str]], Awaitable[object]]
-"""Moves a virtual clock; returns when all that is due by then is done, and those VMs have seen it."""
+    from forewarn.ports import Audience
 
 LOOK_EVERY_SECONDS = 0.1
 """At a pace, how often a virtual clock is moved on."""
@@ -31,18 +27,6 @@ ROUNDING = timedelta(seconds=1)
 """NotBefore is told in whole seconds, rounded up."""
 
 
-def without_audience(engine: Engine) -> Advance:
-    """The way to move a clock where nobody knows what VMs have seen."""
-
-    async def advance(length: timedelta, seen_by: Sequence[str]) -> object:
-        if seen_by:
-            problem = "this service cannot tell what a VM has seen. Leave it out."
-            raise BadOption(name="seen_by", value=", ".join(seen_by), problem=problem)
-        return await engine.advance(length)
-
-    return advance
-
-
 class RunStopped(Exception):
     """Somebody has stopped the run."""
 
@@ -50,9 +34,10 @@ class RunStopped(Exception):
 class Pace:
     """The passing of time, for one run."""
 
-    def __init__(self, engine: Engine, advance: Advance, casting: Casting, groups: Collection[str]) -> None:
+    def __init__(
+        self, engine: Engine, casting: Casting, groups: Collection[str], audience: Audience | None = None
+    ) -> None:
         self._engine = engine
-        self._advance = advance
         self._casting = casting
         self._groups = groups
         self._last_moved = real_seconds()
@@ -63,6 +48,7 @@ class Pace:
         self.changed = asyncio.Event()
         """Set when a document has changed, and when the run is to stop."""
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._audience = Watchers(audience, self._stopping) if audience is not None else None
         self.moving: asyncio.Task[None] | None = None
         """A move of the clock that is under way."""
 
@@ -132,7 +118,7 @@ class Pace:
 
     async def _move_on(self, length: timedelta) -> None:
         """The one place where the clock is moved."""
-        await self._advance(length, self._casting.seen_by)
+        await self._engine.advance(length, self._audience)
 
     def _keep_listening(self) -> None:
         """While a run moves the clock nobody can ask often enough: that is not the groups' silence."""
@@ -142,3 +128,30 @@ class Pace:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(seconds, 0)):
                 await self.changed.wait()
+
+
+class Watchers:
+    """An audience that is not waited for any more when the run is to stop."""
+
+    def __init__(self, audience: Audience, stopping: asyncio.Future[None]) -> None:
+        self._audience = audience
+        self._stopping = stopping
+
+    @property
+    def groups(self) -> set[str]:
+        return self._audience.groups
+
+    def missing(self) -> list[str]:
+        return [] if self._stopping.done() else self._audience.missing()
+
+    async def wait(self) -> None:
+        waiting = asyncio.create_task(self._wait())
+        try:
+            await asyncio.wait({waiting, self._stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                waiting.result()
+        finally:
+            waiting.cancel()
+
+    async def _wait(self) -> None:
+        await self._audience.wait()

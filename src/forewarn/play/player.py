@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,17 @@ from forewarn.play.playing import Playing
 from forewarn.play.record import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
     from forewarn.core.scenario import Scenario
     from forewarn.core.scenario_run import Casting
     from forewarn.engine import Engine, Published
     from forewarn.faults import Faults
-    from forewarn.play.pace import Advance
+    from forewarn.ports import Audience
     from forewarn.wire.versions import ApiVersion
+
+    Gather = Callable[[Sequence[str]], AbstractContextManager[Audience]]
 
 logger = logging.getLogger(__name__)
 
@@ -32,11 +38,11 @@ REMEMBERED = 100
 class Player:
     """Starts runs, and knows how they went."""
 
-    def __init__(self, engine: Engine, faults: Faults, advance: Advance, version: ApiVersion) -> None:
-        """`version` is the api-version as which documents are judged."""
+    def __init__(self, engine: Engine, faults: Faults, audience: Gather, version: ApiVersion) -> None:
+        """`audience` gathers VMs that are to be waited for; documents are judged as this `version` shows them."""
         self._engine = engine
         self._faults = faults
-        self._advance = advance
+        self._audience = audience
         self._version = version
         self._playings: dict[str, Playing] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -52,8 +58,22 @@ class Player:
         if any(step.fault is not None for step in scenario.steps) and not self._faults.allowed:
             raise FaultsNotAllowed
         self._refuse_second()
-        if casting.seen_by:  # they are there before anything happens
-            await self._advance(timedelta(0), casting.seen_by)
+        with ExitStack() as stack:
+            audience = stack.enter_context(self._audience(casting.seen_by)) if casting.seen_by else None
+            if audience is not None:  # they are there before anything happens
+                await engine.advance(timedelta(0), audience)
+            return await self._begin(scenario, casting, vms, by, audience, stack)
+
+    async def _begin(
+        self,
+        scenario: Scenario,
+        casting: Casting,
+        vms: tuple[str, ...],
+        by: str,
+        audience: Audience | None,
+        stack: ExitStack,
+    ) -> Run:
+        engine = self._engine
         groups = list(dict.fromkeys(engine.fleet.vm(name).group for name in vms))
         await self._have_them_listen(groups, by, enable=casting.enable)
         self._refuse_second()  # another may have come in between
@@ -67,11 +87,12 @@ class Player:
             started_at=engine.clock.now(),
             steps=tuple(Played(step.in_words()) for step in scenario.steps),
         )
-        pace = Pace(engine, self._advance, casting, groups)
+        pace = Pace(engine, casting, groups, audience)
         playing = Playing(run, engine, self._faults, pace, Record(engine, self._version, groups))
         self._playings[run.id] = playing
         self._tasks[run.id] = task = asyncio.create_task(playing.play())
-        task.add_done_callback(lambda _: self._ended(playing))
+        kept = stack.pop_all()  # the audience stays as long as the run
+        task.add_done_callback(lambda _: self._ended(playing, kept))
         return run
 
     def _refuse_second(self) -> None:
@@ -91,7 +112,8 @@ class Player:
             if why := why_no_notice(draft, group, now, engine.terms):
                 raise NotListening(why=why.removesuffix(": no notice"))
 
-    def _ended(self, playing: Playing) -> None:
+    def _ended(self, playing: Playing, kept: ExitStack) -> None:
+        kept.close()
         self._tasks.pop(playing.run.id, None)
         if (moving := playing.pace.moving) is not None and not moving.done():
             self._moves.add(moving)

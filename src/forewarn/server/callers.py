@@ -54,6 +54,8 @@ class Callers:
         self._engine = engine
         self._rate = rate
         self._known: dict[str, Caller] = {}
+        self.doors: dict[str, str] = {}
+        """Addresses that always mean one VM, though no fleet file says so."""
         engine.subscribe(self._on_published)
 
     def find(self, peer: str | None, called: str | None, listener: str | None) -> Caller | None:
@@ -65,7 +67,7 @@ class Callers:
         fleet = self._engine.fleet
         vm = None
         if listener is not None:
-            vm = fleet.at_listener(listener)
+            vm = fleet.at_listener(listener) or fleet.vms.get(self.doors.get(listener, ""))
         elif peer is not None:
             vm = fleet.at_address(normal_address(peer))
             if vm is None and peer == called:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 
 from forewarn.core.access import Role
-from forewarn.core.durations import to_text
+from forewarn.core.durations import format_duration, to_text
 from forewarn.errors import BadRequestBody, UnknownVersion
 from forewarn.server.bodies import A_LENGTH, LARGEST_FLEET, read_body, read_fields
 from forewarn.server.endpoints import Endpoint, caller, routes
@@ -35,7 +36,7 @@ from forewarn.server.webhook_control import WebhookControl
 from forewarn.wire import control as shapes
 from forewarn.wire.answer import JSON
 from forewarn.wire.document import render
-from forewarn.wire.schema import FLAG, LENGTH, TEXT, Field, choice, ref
+from forewarn.wire.schema import FLAG, LENGTH, TEXT, Field, choice, list_of, ref
 from forewarn.wire.shapes_schema import page_schema
 from forewarn.wire.versions import available_versions
 
@@ -50,8 +51,12 @@ if TYPE_CHECKING:
     from forewarn.server.listeners import MetadataServer
     from forewarn.server.metrics import Metrics
     from forewarn.server.webhooks.dispatcher import Dispatcher
+    from forewarn.server.witness import Witness
 
 TOML = "application/toml"
+SEEN_WITHIN = timedelta(seconds=30)
+"""How long, in real time, a VM may take to see a step of a moved clock."""
+LONGEST_LIMIT = timedelta(hours=1)
 
 
 class Control:
@@ -61,6 +66,7 @@ class Control:
         self,
         engine: Engine,
         metadata: MetadataServer,
+        witness: Witness,
         metrics: Metrics,
         webhooks: Dispatcher,
         faults: Faults,
@@ -74,6 +80,7 @@ class Control:
         self._player = player
         self._metrics = metrics
         self._metadata = metadata
+        self._witness = witness
         self._versions = available_versions(preview=preview_versions)
         self.feed = Feed(engine)
         metrics.add(self._followers)
@@ -124,7 +131,15 @@ class Control:
                 "Move a virtual clock on.",
                 clock,
                 Role.OPERATOR,
-                body=(Field("by", LENGTH, "How far.", required=True),),
+                body=(
+                    Field("by", LENGTH, "How far.", required=True),
+                    Field(
+                        "seen_by",
+                        list_of(TEXT),
+                        "VMs that poll by themselves: each takes in every step before the next.",
+                    ),
+                    Field("limit", LENGTH, "How long they may take for a step, in real time; 30s if it is not said."),
+                ),
             ),
             *OperationControl(self._engine).endpoints(),
             *EventControl(self._engine).endpoints(),
@@ -181,10 +196,18 @@ class Control:
         return JSONResponse(self._clock())
 
     async def advance(self, request: Request) -> Response:
-        length = (await read_fields(request)).length("by")
+        fields = await read_fields(request)
+        length, limit, vms = fields.length("by"), fields.length("limit"), fields.texts("seen_by")
         if length is None:
             raise BadRequestBody(pointer="/by", problem=f"must be {A_LENGTH}", valid=A_LENGTH)
-        await self._engine.advance(length)
+        if limit is not None and (not vms or limit > LONGEST_LIMIT):
+            problem = f"is at most {format_duration(LONGEST_LIMIT)}" if vms else "is for the VMs of seen_by: name them"
+            raise BadRequestBody(pointer="/limit", problem=problem, valid=A_LENGTH)
+        if vms:
+            with self._witness.audience(vms, limit if limit is not None else SEEN_WITHIN) as audience:
+                await self._engine.advance(length, audience)
+        else:
+            await self._engine.advance(length)
         return JSONResponse(self._clock())
 
     def _clock(self) -> dict[str, Any]:

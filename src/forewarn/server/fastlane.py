@@ -83,8 +83,10 @@ class FastLane(Holds):
     def _prepare(self, poll: Poll | None) -> bool:
         """Lay the answer to the poll ready; False when it is for the application to give."""
         caller = self._settle_caller()
-        page = self._lane.pages.page(caller.group, poll.version) if caller is not None and poll is not None else None
-        if caller is None or poll is None or page is None:
+        if caller is None or poll is None or not self._lane.targets:
+            return False
+        page = self._lane.pages.page(caller.group, poll.version)
+        if page is None:
             return False
         if poll.if_none_match not in page.same_tags:
             self._head, self._tail, status = page.found_head, poll.applied + b"\r\n" + page.body, 200

@@ -86,7 +86,7 @@ class Holds(Approvals):
         """Answer the poll if its document has changed or its time is over; else hold it on."""
         caller = self._settle_caller()
         page = self._lane.pages.page(caller.group, hold.poll.version) if caller is not None else None
-        if caller is None or page is None:
+        if caller is None or page is None or not self._lane.targets:
             self._hand_on(hold, caller)
         elif over or hold.poll.if_none_match not in page.same_tags:
             self._answer_hold(hold, page)
@@ -120,9 +120,10 @@ class Holds(Approvals):
         return not self._aside and super()._may_read()
 
     def _hand_on(self, hold: Hold, caller: Caller | None) -> None:
-        """Only the application can answer: the VM has left the fleet, or its group is to be enabled again."""
-        self._let_go(hold)
+        """It is for the application: the VM has left the fleet, its group is to be enabled again, or all is watched."""
         state = hold.cycle.scope["state"]
+        state["wait_seconds"] = max(hold.timer.when() - self.loop.time(), 0.0)
+        self._let_go(hold)
         state["caller"] = caller
         state["counted"] = True
         super()._start_asgi_task(hold.cycle, self.app)

@@ -57,13 +57,25 @@ class Lane:
         self.epoch = 0
         """Goes up with every change of any document or of the fleet: an answer holds within one."""
         # The whole request target says at once that path, query and version are in order.
-        self.targets = (
+        self._fast_targets = (
             {f"{EVENTS_PATH}?api-version={name}".encode(): version for name, version in versions.items()}
             if fast
             else {}
         )
+        self.targets = self._fast_targets
         engine.subscribe(self._on_published)
         engine.hearing.held = waiters.by_group
+
+    def go_slow(self) -> None:
+        """Hand everything to the application from now on, also polls that are held."""
+        self.targets = {}
+        self.epoch += 1
+        self.waiters.look_again()
+
+    def go_fast(self) -> None:
+        """Answer polls in the protocol again."""
+        self.targets = self._fast_targets
+        self.epoch += 1
 
     def _on_published(self, _: Published) -> None:
         self.epoch += 1

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from forewarn.core.fleet import Fleet
     from forewarn.server.lane import Lane
-    from forewarn.server.metadata import Metadata
     from forewarn.server.tls import Certificate
+    from forewarn.server.witness import Witness
 
 STOP_SECONDS = 10
 """How long requests under way may take to finish when the service stops."""
@@ -32,6 +32,9 @@ SWEEP_AT_STOP_SECONDS = 0.5
 """Who stands still from one look to the next, while the service stops, is not waited for."""
 HANDSHAKE_SECONDS = 10.0
 """How long a client may take to begin TLS."""
+
+TURNS_TO_CLOSE = 3
+"""After so many turns of the loop, connections that had nothing under way are closed."""
 
 SWEPT_AT_ONCE = 500
 """So many connections are looked at in a turn of the loop: polls are answered in between."""
@@ -125,11 +128,20 @@ class Server(uvicorn.Server):
         """Take no new requests, answer those under way."""
         if self._renewal is not None:
             self._renewal.cancel()
-        self.should_exit = True
-        if self._loop_task is not None:
-            await self._loop_task
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for task in (self._loop_task, self._sweeper):
+            if task is not None:
+                task.cancel()
+        self.listener.close()
+        if not self.started:
+            return
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        for _ in range(TURNS_TO_CLOSE):
+            await asyncio.sleep(0)
+        if not self.server_state.connections and not self.server_state.tasks:
+            return  # uvicorn would wait a while for nobody
         sweeper = asyncio.create_task(self._sweep_until_stopped())
         try:
             await self.shutdown(sockets=[self.listener])
@@ -157,12 +169,13 @@ class Server(uvicorn.Server):
 class MetadataServer(Server):
     """The metadata service on its own address and on those of single VMs."""
 
-    def __init__(self, app: Metadata, listener: socket.socket, lane: Lane) -> None:
+    def __init__(self, app: Witness, listener: socket.socket, lane: Lane) -> None:
         self._protocol = protocol_for(lane, app.connection)
         super().__init__(app, listener, self._protocol)
         self._app = app
         self._lane = lane
         self._of_vms: dict[str, asyncio.AbstractServer] = {}
+        self._doors: list[asyncio.AbstractServer] = []
         self._stamping: asyncio.Task[None] | None = None
         self.applying = asyncio.Lock()
         """One fleet at a time: two could reserve the same address."""
@@ -174,7 +187,7 @@ class MetadataServer(Server):
     async def stop(self) -> None:
         if self._stamping is not None:
             self._stamping.cancel()
-        for server in [*self.servers, *self._of_vms.values()]:
+        for server in [*(self.servers if self.started else ()), *self._of_vms.values(), *self._doors]:
             server.close()
         # First every connection is told that its answer is the last, so that the answer can say so.
         for connection in list(self.server_state.connections):
@@ -198,14 +211,24 @@ class MetadataServer(Server):
         """Listen for exactly the VMs of this fleet that have an address of their own."""
         self.close_departed(fleet)
         for address, listener in reserved.items():
-            make = partial(
-                self._protocol,
-                config=self.config,
-                server_state=self.server_state,
-                app_state={"listener": address},
-            )
-            loop = asyncio.get_running_loop()
-            self._of_vms[address] = await loop.create_server(make, sock=listener, backlog=self.config.backlog)
+            self._of_vms[address] = await self._listen_on(address, listener)
+
+    async def open_door(self, vm: str) -> str:
+        """An address with a free port that means this VM, whatever the fleet file says. Returns it."""
+        listener = open_socket("127.0.0.1:0")
+        address = address_of(listener)
+        self._lane.callers.doors[address] = vm
+        self._doors.append(await self._listen_on(address, listener))
+        return address
+
+    async def _listen_on(self, address: str, listener: socket.socket) -> asyncio.AbstractServer:
+        make = partial(
+            self._protocol,
+            config=self.config,
+            server_state=self.server_state,
+            app_state={"listener": address},
+        )
+        return await asyncio.get_running_loop().create_server(make, sock=listener, backlog=self.config.backlog)
 
     def close_departed(self, fleet: Fleet) -> None:
         """Listen no more for VMs that have left the fleet."""

@@ -167,7 +167,8 @@ class Metadata:
             return Answer(200, page.body, headers=(("etag", page.tag),))
         wait_seconds = parse_wait(request.headers(b"prefer"))
         if wait_seconds and tag_matches(if_none_match, page.tag):
-            page = await self._hold(request, caller, version, page, wait_seconds)
+            left_seconds = request.wait_seconds if request.wait_seconds is not None else wait_seconds
+            page = await self._hold(request, caller, version, page, left_seconds)
         applied = "" if wait_seconds is None else f"wait={wait_seconds}"
         if tag_matches(if_none_match, page.tag):
             return Answer(304, headers=(("etag", page.tag),), applied=applied)
@@ -180,7 +181,7 @@ class Metadata:
             page = self._pages.page(caller.group, version)
         return page
 
-    async def _hold(self, request: Request, caller: Caller, version: ApiVersion, page: Page, seconds: int) -> Page:
+    async def _hold(self, request: Request, caller: Caller, version: ApiVersion, page: Page, seconds: float) -> Page:
         """What the document is when it has changed, the time is over, or the service stops."""
         tag, over = page.tag, False
         bell = Bell(self._waiters, seconds)

@@ -29,8 +29,8 @@ _PROBLEMS = {
 }
 _PARAMETERS = re.compile(r"{(\w+)}").findall
 _ABOUT = """Everything that the command line does, for programs. Errors are problem details (RFC 9457). Lists come in
-pages: give `next` of one as `cursor` to get the next. Every POST that makes something which lasts heeds `Idempotency-Key` for
-a day. Members and parameters that are not known are refused."""
+pages: give `next` of one as `cursor` to get the next. Every POST that makes something, runs of scenarios apart, heeds
+`Idempotency-Key` for a day. Members and parameters that are not known are refused."""
 
 
 def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:

@@ -41,6 +41,12 @@ class Request:
         """Whether the caller's rate has been asked for this request before."""
         return bool(self._state.get("counted", False))
 
+    @property
+    def wait_seconds(self) -> float | None:
+        """How long it may still be held, where it was held before; None: as long as it says."""
+        left: float | None = self._state.get("wait_seconds")
+        return left
+
     def caller_now(self, callers: Callers) -> Caller | None:
         """Who is calling as the fleet is now."""
         peer, called = self._scope["client"], self._scope["server"]

@@ -71,6 +71,10 @@ class Waiters:
     def stop(self) -> None:
         """Wake all, and let nobody wait from now on."""
         self.stopping = True
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Wake all; who has still nothing to tell joins again."""
         self._rouse(list(self.by_group))
 
     def _on_published(self, published: Published) -> None:

@@ -37,23 +37,31 @@ _DEFAULT_DOMAINS = {
 _MOST_DOMAINS = (100, 10)
 
 
-def parse_fleet(text: str, source: str) -> Fleet:
-    """The fleet that a file declares. `source` is what messages call the file."""
+def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
+    """The fleet that a file declares. `source` is what messages call the file.
+
+    Beside a fleet, the file is an addition to it: it may refer to what is there, and the whole is returned.
+    """
     file = TomlFile(text, source)
     tables = _read_tables(file)
-    groups = _read_declared(tables["group"], _read_group)
-    hosts = _read_declared(tables["host"], _read_host)
+    there = beside or Fleet()
+    groups = there.groups | _read_declared(tables["group"], _read_group)
+    hosts = there.hosts | _read_declared(tables["host"], _read_host)
     vms: list[VM] = []
     entries: list[Entry] = []  # of each VM, the entry that declares it
     for entry in tables["vm"]:
-        vms.extend(read_vms(entry, groups, hosts))
-        entries.extend([entry] * (len(vms) - len(entries)))
+        declared = list(read_vms(entry, groups, hosts))
+        for vm in declared:
+            if vm.name in there.vms:
+                raise entry.wrong(f"{vm.name!r} is in the fleet already: every VM needs its own name.", "name")
+        vms += declared
+        entries += [entry] * len(declared)
     if not vms:
         raise file.wrong("The fleet has no VM. Add at least one [[vm]] with a name.", "vm", ("vm",))
     _refuse_doubles(vms, entries)
     _refuse_company(vms, entries, groups)
     _refuse_clash(vms, entries)
-    return Fleet(spread_domains(vms, groups), groups.values(), hosts.values())
+    return Fleet(spread_domains([*there.vms.values(), *vms], groups), groups.values(), hosts.values())
 
 
 def _read_tables(file: TomlFile) -> dict[str, list[Entry]]:

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""A sample application: a shop that keeps its orders in memory, and hears of what is about to happen to its machine.
+
+It has two handlers of Scheduled Events. The careful one leaves the load balancer's pool, saves its orders, and only
+then approves; it leaves others' events alone, comes back when an event is over, and lives through bad moments of the
+endpoint. The careless one is what one writes on the first day. `test_shop.py` tells them apart.
+"""
+
+import argparse
+import json
+import os
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ENDPOINT = os.environ.get("FOREWARN_ENDPOINT", "http://169.254.169.254")
+EVENTS = f"{ENDPOINT}/metadata/scheduledevents?api-version=2020-07-01"
+POLL_SECONDS = float(os.environ.get("POLL_SECONDS", "1"))
+
+
+class Shop:
+    """What the handlers protect. Its state is a file, so that a load balancer (or a test) can look at it."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._orders = 3
+        self._saved = 0
+        self.in_pool = True
+        self._write()
+
+    def leave_pool(self) -> None:
+        self.in_pool = False
+        self._write()
+
+    def join_pool(self) -> None:
+        self.in_pool = True
+        self._write()
+
+    def save(self) -> None:
+        self._saved = self._orders
+        self._write()
+
+    def _write(self) -> None:
+        unfinished = self._state.with_suffix(".new")
+        unfinished.write_text(json.dumps({"in_pool": self.in_pool, "orders": self._orders, "saved": self._saved}))
+        unfinished.replace(self._state)
+
+
+def careful(shop: Shop, document: dict, me: str) -> None:
+    mine = [event for event in document["Events"] if me in event["Resources"]]
+    if not mine:
+        if not shop.in_pool:
+            shop.join_pool()
+        return
+    for event in mine:
+        short = event["EventType"] == "Freeze" and 0 <= event["DurationInSeconds"] <= 10
+        if not short and shop.in_pool:
+            shop.leave_pool()
+            shop.save()
+        if event["EventStatus"] == "Scheduled" and len(event["Resources"]) == 1:
+            approve(event)  # with others in it, it is not this machine's alone to let it start
+
+
+def careless(shop: Shop, document: dict, _: str) -> None:
+    for event in document["Events"]:
+        approve(event)
+        shop.leave_pool()
+
+
+def approve(event: dict) -> None:
+    ask(json.dumps({"StartRequests": [{"EventId": event["EventId"]}]}).encode())
+
+
+def ask(body: "bytes | None" = None) -> bytes:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the endpoint is link-local
+    with opener.open(urllib.request.Request(EVENTS, body, {"Metadata": "true"}), timeout=5) as answer:  # noqa: S310
+        return answer.read()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state", type=Path, required=True, help="where to write how it is")
+    parser.add_argument("--handler", choices=["careful", "careless"], default="careful")
+    options = parser.parse_args()
+    shop, me = Shop(options.state), os.environ["FOREWARN_VM_NAME"]
+    pause = threading.Event()
+    handle = careful if options.handler == "careful" else careless
+    expected = (OSError, ValueError) if options.handler == "careful" else urllib.error.HTTPError
+    while True:
+        try:
+            handle(shop, json.loads(ask()), me)
+        except expected as error:  # what is not expected ends it
+            print(f"asking again: {error}", flush=True)
+        pause.wait(POLL_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Clock, store, fabric, engine and servers, put together: for `forewarn up`, and for a test."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+from forewarn.clock import SystemClock, VirtualClock
+from forewarn.core.backlog import Pace
+from forewarn.core.causes import CAUSES
+from forewarn.core.terms import Terms
+from forewarn.engine import Engine, Published
+from forewarn.errors import BadSetting
+from forewarn.fabrics.command import CommandFabric
+from forewarn.fabrics.manual import ManualFabric
+from forewarn.fabrics.simulated import SimulatedFabric
+from forewarn.faults import Faults
+from forewarn.play.player import Player
+from forewarn.server.callers import Callers
+from forewarn.server.control import SEEN_WITHIN, Control, control_app
+from forewarn.server.faulty import metadata_app
+from forewarn.server.first_token import leave_admin_token
+from forewarn.server.lane import Lane
+from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
+from forewarn.server.metadata import Rules
+from forewarn.server.metrics import Metrics, fault_metrics, lane_metrics, webhook_metrics
+from forewarn.server.pages import Pages
+from forewarn.server.stamp import Stamp
+from forewarn.server.tally import Tallies
+from forewarn.server.tls import Certificate
+from forewarn.server.waiters import Waiters
+from forewarn.server.webhooks.dispatcher import Dispatcher
+from forewarn.server.webhooks.outbound import Outbound
+from forewarn.server.witness import Witness
+from forewarn.settings import MEMORY
+from forewarn.stores.sqlite import SqliteStore
+from forewarn.wire.versions import available_versions
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from forewarn.ports import Clock, Fabric
+
+logger = logging.getLogger(__name__)
+
+
+def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
+    """Who does the work: what the setting names."""
+    program: str = values["fabric_command"]
+    if bool(program) != (values["fabric"] == "command"):
+        problem = (
+            "write the program to run, like '/usr/local/bin/host-work'"
+            if not program
+            else f"it is for --fabric command, and this is {values['fabric']}"
+        )
+        raise BadSetting(name="fabric_command", value=program, origin="--fabric", problem=problem)
+    if values["fabric"] == "manual":
+        return ManualFabric(clock)
+    if values["fabric"] == "command":
+        data = values["data"]
+        folder = Path(mkdtemp(prefix="forewarn-")) if data == MEMORY else Path(data)  # the programs may outlive us
+        return CommandFabric(_words(program), folder / "orders")
+    return SimulatedFabric(clock)
+
+
+def _words(program: str) -> list[str]:
+    try:
+        return shlex.split(program)
+    except ValueError as error:
+        problem = f"{error}; write it as for a shell"
+        raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem) from None
+
+
+def certificate_of(values: dict[str, Any]) -> Certificate | None:
+    """The certificate of the control API, if there is to be one."""
+    certificate, key = values["tls_certificate"], values["tls_key"]
+    if key and not certificate:
+        problem = "it is the key of a certificate: give that too, with --tls-certificate"
+        raise BadSetting(name="tls_key", value=key, origin="--tls-key", problem=problem)
+    host = values["control"].rpartition(":")[0].strip("[]")
+    if not certificate and not (host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)):
+        logger.warning(
+            "Tokens for %s travel unencrypted: give a certificate with --tls-certificate.", values["control"]
+        )
+    return Certificate(certificate, key) if certificate else None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
+    """The terms of the house, as the settings say."""
+    return Terms(
+        speed=values["speed"],
+        silence=values["silence"],
+        settle={cause: values[name] for cause in CAUSES if (name := f"settle_{cause.replace('-', '_')}") in values},
+        pending_user_operations=values["pending_user_operations"],
+        postponement=values["postponement"],
+        history_retention=values["history_retention"],
+        makes_hosts=fabric.makes_hosts,
+        webhook_targets=values["webhook_private_targets"],
+    )
+
+
+class Assembly:
+    """Everything that runs, put together."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        data: str = values["data"]
+        store = SqliteStore(None if data == MEMORY else Path(data))
+        clock = VirtualClock() if values["clock"] == "virtual" else SystemClock()
+        fabric = build_fabric(values, clock)
+        self.engine = Engine(clock, store, fabric, terms_of(values, fabric))
+        rules = Rules(
+            rate_limit=values["rate_limit"],
+            preview_versions=values["preview_versions"],
+            newer_versions=values["newer_versions"],
+            post_without_header=values["post_without_header"],
+            first_get_delay=values["first_get_delay"],
+        )
+        self.faults = Faults(self.engine, allowed=values["allow_faults"])
+        pages, stamp = Pages(self.engine), Stamp(clock)
+        if isinstance(clock, VirtualClock):
+            clock.on_move = stamp.turn
+        versions = available_versions(preview=rules.preview_versions)
+        lane = Lane(
+            self.engine,
+            Callers(self.engine, rules.rate_limit),
+            pages,
+            stamp,
+            Waiters(self.engine),
+            Tallies(versions),
+            versions,
+            limited=rules.rate_limit > 0,
+            fast=values["fast_lane"] and not self.faults.allowed,  # a fault strikes in the application
+        )
+        self.witness = Witness(metadata_app(lane, rules, self.faults), lane)
+        self.metadata = MetadataServer(self.witness, open_socket(values["metadata"]), lane)
+        self.engine.subscribe(self._on_published)
+        outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
+        pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
+        self.webhooks = Dispatcher(self.engine, outbound, pace)
+        audience = partial(self.witness.audience, limit=SEEN_WITHIN)
+        self.player = Player(self.engine, self.faults, audience, versions[max(versions)])
+        metrics = Metrics(self.engine)
+        metrics.add(partial(lane_metrics, lane))
+        metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
+        metrics.add(partial(fault_metrics, self.faults))
+        control = Control(
+            self.engine,
+            self.metadata,
+            self.witness,
+            metrics,
+            self.webhooks,
+            self.faults,
+            self.player,
+            preview_versions=rules.preview_versions,
+        )
+        self._feed = control.feed
+        self.certificate = certificate_of(values)
+        self.control = Server(
+            control_app(self.engine, control), open_socket(values["control"]), certificate=self.certificate
+        )
+
+    async def start(self, prepare: Callable[[], Awaitable[None]], left: str, leave: Callable[[str], None]) -> None:
+        """Start all. `prepare` sees to the fleet before anybody else can; `left` is the token that an earlier start
+        has left, `leave` keeps a new one."""
+        await self.engine.start()
+        try:
+            await self.webhooks.start()
+            await self.metadata.start()
+            await prepare()
+            await leave_admin_token(self.engine, left, leave)
+            await self.control.start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Answer what is under way, also what is held back, then stop."""
+        self._feed.stop()
+        try:
+            await asyncio.gather(self.metadata.stop(), self.control.stop(), self.webhooks.stop(), self.player.stop())
+        finally:
+            await self.engine.stop()
+
+    @property
+    def metadata_url(self) -> str:
+        return f"http://{address_of(self.metadata.listener)}"
+
+    @property
+    def control_url(self) -> str:
+        return f"{'https' if self.certificate else 'http'}://{address_of(self.control.listener)}"
+
+    def _on_published(self, published: Published) -> None:
+        if published.fleet:  # a VM that was deleted had perhaps an address of its own
+            self.metadata.close_departed(self.engine.fleet)

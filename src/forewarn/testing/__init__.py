@@ -1,0 +1,12 @@
+"""Forewarn in a test: the whole service in this process, in virtual time. (docs/testing.md)"""
+
+from __future__ import annotations
+
+from forewarn.testing.event import Event
+from forewarn.testing.process import ServiceProcess
+from forewarn.testing.reach import Answer
+from forewarn.testing.service import AsyncService, Service
+from forewarn.testing.vm import VM, Group
+from forewarn.wire.reading import ToldDocument, ToldEvent
+
+__all__ = ["VM", "Answer", "AsyncService", "Event", "Group", "Service", "ServiceProcess", "ToldDocument", "ToldEvent"]

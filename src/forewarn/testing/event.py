@@ -1,0 +1,121 @@
+"""An event, as a test looks at it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forewarn.core import approvals
+from forewarn.errors import UnknownEvent
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from forewarn.core import event as core
+    from forewarn.engine import Engine
+    from forewarn.testing.thread import LoopThread
+    from forewarn.testing.vm import VM
+
+OPERATOR = "operator"
+"""By whom a test does what no VM does."""
+
+
+class Event:
+    """What a group is told of. It is always as it is now, and as it was in the end once it is over."""
+
+    def __init__(self, engine: Engine, loop: LoopThread, event_id: str) -> None:
+        self._engine = engine
+        self._loop = loop
+        self._id = event_id
+
+    @property
+    def id(self) -> str:
+        """As VMs are told it: in upper case."""
+        return self._id.upper()
+
+    @property
+    def type(self) -> str:
+        return self._now().type
+
+    @property
+    def status(self) -> str:
+        """Scheduled, Started, Completed or Cancelled."""
+        return self._now().status.value
+
+    @property
+    def vms(self) -> tuple[str, ...]:
+        """The names of the VMs to which it happens."""
+        return self._now().resources
+
+    @property
+    def not_before(self) -> datetime:
+        return self._now().not_before
+
+    @property
+    def description(self) -> str:
+        return self._now().description
+
+    @property
+    def source(self) -> str:
+        """Platform or User."""
+        return self._now().source.value
+
+    @property
+    def duration(self) -> timedelta | None:
+        """How long the interruption lasts; None: not known."""
+        return self._now().duration
+
+    @property
+    def approved_by(self) -> str | None:
+        """Who approved it first; None: nobody."""
+        return self._now().approved_by
+
+    @property
+    def started_at(self) -> datetime | None:
+        return self._now().started_at
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When it was over, or cancelled."""
+        return self._now().ended_at
+
+    def was_approved_by(self, vm: VM | str) -> bool:
+        """Whether it was this VM that approved it."""
+        return self.approved_by == (vm if isinstance(vm, str) else vm.name)
+
+    @property
+    def was_approved(self) -> bool:
+        """Whether anybody has approved it."""
+        return self.approved_by is not None
+
+    def approve(self) -> None:
+        """Approve it from outside, as an operator may."""
+        self._loop.run(self._engine.order(approvals.approve, [self._id], OPERATOR))
+
+    def cancel(self) -> None:
+        """Withdraw it, with all that its operation has told others."""
+        self._loop.run(self._engine.order(approvals.cancel, self._id, OPERATOR))
+
+    def postpone(self, until: datetime) -> None:
+        """Let it start later, where its cause allows that."""
+        self._loop.run(self._engine.order(approvals.postpone, self._id, OPERATOR, until))
+
+    def _now(self) -> core.Event:
+        return self._loop.run(self.look())
+
+    async def look(self) -> core.Event:
+        """As it is now; in the service's own loop."""
+        found = await self._engine.archive.event(self._id)
+        if found is None:
+            raise UnknownEvent(event_id=self.id, hint="")
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Event) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    def __repr__(self) -> str:
+        now = self._now()
+        approved = f"approved by {now.approved_by}" if now.approved_by else "approved by nobody"
+        return f"<{now.type} of {', '.join(now.resources)}: {now.status}, {approved}, {self.id}>"

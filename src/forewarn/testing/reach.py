@@ -1,0 +1,184 @@
+"""The ways into a running service: as a VM, as an operator, from the command line."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from forewarn.wire.reading import start_requests
+
+NEWEST_VERSION = "2020-07-01"
+EVENTS_PATH = "/metadata/scheduledevents"
+DOCUMENT = f"{EVENTS_PATH}?api-version={NEWEST_VERSION}"
+TIMEOUT_SECONDS = 60
+MOST_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    """By name in lower case."""
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Unexpected(AssertionError):
+    """The service answered otherwise than the test took for granted."""
+
+
+def send(
+    address: tuple[str, int],
+    method: str,
+    target: str,
+    headers: dict[str, str],
+    body: bytes | str | None = None,
+    source: str = "",
+) -> Answer:
+    """One request on a connection of its own, past every proxy."""
+    host, port = address
+    connection = http.client.HTTPConnection(
+        host, port, timeout=TIMEOUT_SECONDS, source_address=(source, 0) if source else None
+    )
+    try:
+        connection.request(method, target, body, headers)
+        answer = connection.getresponse()
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        return Answer(answer.status, found, answer.read())
+    finally:
+        connection.close()
+
+
+def address_in(url: str) -> tuple[str, int]:
+    """Host and port of a URL."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or 80
+
+
+class Reach:
+    """Asks a running service over the network, as others do. Who has the service says where it is."""
+
+    @property
+    def metadata_url(self) -> str:
+        """Where VMs are told apart by the address they call from."""
+        raise NotImplementedError
+
+    @property
+    def control_url(self) -> str:
+        """Where the command line and other programs ask."""
+        raise NotImplementedError
+
+    @property
+    def token(self) -> str:
+        """An admin's token for the control API."""
+        raise NotImplementedError
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables with which the command line finds this service, and no other."""
+        raise NotImplementedError
+
+    @property
+    def metadata_address(self) -> tuple[str, int]:
+        return address_in(self.metadata_url)
+
+    @property
+    def control_address(self) -> tuple[str, int]:
+        return address_in(self.control_url)
+
+    # --- As a VM --------------------------------------------------------------------------------------
+
+    def connect(self, address: tuple[str, int] | None = None, source: str = "127.0.0.1") -> socket.socket:
+        """A bare connection, from any loopback address."""
+        return socket.create_connection(address or self.metadata_address, timeout=20, source_address=(source, 0))
+
+    def request(
+        self,
+        method: str = "GET",
+        target: str = DOCUMENT,
+        headers: dict[str, str] | None = None,
+        body: bytes | str | None = None,
+        *,
+        source: str = "127.0.0.1",
+        address: tuple[str, int] | None = None,
+    ) -> Answer:
+        """A request to the metadata service; with the Metadata header unless headers are given."""
+        headers = {"Metadata": "true"} if headers is None else headers
+        return send(address or self.metadata_address, method, target, headers, body, source)
+
+    def document(self, **options: Any) -> Any:
+        """What is told, as JSON."""
+        return _good(self.request(**options), 200).json()
+
+    def approve(self, *ids: str, source: str = "127.0.0.1") -> Answer:
+        """Approve events, as the VM at that address."""
+        return self.request("POST", body=start_requests(*ids), source=source)
+
+    # --- As an operator -------------------------------------------------------------------------------
+
+    def control(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        """A request to the control API, with the admin's token unless another is given."""
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        sent = {"Authorization": f"Bearer {self.token if token is None else token}", **(headers or {})}
+        return send(self.control_address, method, path, sent, content)
+
+    def answer(self, path: str) -> Any:
+        """What is at a path of the control API."""
+        return _good(self.control("GET", path), 200).json()
+
+    def all(self, path: str) -> list[Any]:
+        """A list of the control API, page by page."""
+        found: list[Any] = []
+        query = ("&" if "?" in path else "?") + f"limit={MOST_ROWS}"
+        cursor = ""
+        while True:
+            page = self.answer(path + query + cursor)
+            (name,) = page.keys() - {"next"}
+            found += page[name]
+            if page["next"] is None:
+                return found
+            cursor = f"&cursor={page['next']}"
+
+    def request_operation(self, cause: str, *vms: str, **options: Any) -> dict[str, Any]:
+        """Have something happen; the operation, the first if there are several."""
+        body = {"cause": cause, **({"vms": vms} if vms else {}), **options}
+        operation: dict[str, Any] = _good(self.control("POST", "/v1/operations", body), 201).json()["operations"][0]
+        return operation
+
+    # --- From the command line ------------------------------------------------------------------------
+
+    def cli(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """The command line, as typed in another terminal."""
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
+        return subprocess.run(  # noqa: S603 - it is this very program
+            [sys.executable, "-m", "forewarn", *arguments],
+            env={**ours, **self.environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+
+
+def _good(answer: Answer, status: int) -> Answer:
+    if answer.status != status:
+        raise Unexpected(f"{answer.status}: {answer.body.decode(errors='replace')}")
+    return answer

@@ -1,0 +1,84 @@
+"""Service for ordinary tests, AsyncService for asynchronous ones: they differ where a test has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from forewarn.testing.choices import SEEN_WITHIN_SECONDS, length_of
+from forewarn.testing.kit import Kit, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime, timedelta
+    from typing import Self
+
+    from forewarn.testing.event import Event
+    from forewarn.testing.vm import VM
+
+
+class Service(Kit):
+    """The whole service, for `with Service() as forewarn:` and the fixture `forewarn`."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def advance(
+        self,
+        length: timedelta | str | None = None,
+        *,
+        seen_by: VM | str | Iterable[VM | str] = (),
+        limit: float = SEEN_WITHIN_SECONDS,
+        **units: float,
+    ) -> datetime:
+        """Move the clock on, by `minutes=15` or "15m"; returns when everything due by then is done.
+
+        It never waits for an application, unless VMs are named: then it goes from deadline to deadline, and at each
+        one until each of them has been given its document and has come back for more. An error, if that takes one of
+        them longer than `limit` seconds of real time.
+        """
+        return self.loop.run(self._advance(length_of(length, units), names_of(seen_by), limit))
+
+    def advance_to_start(
+        self, event: Event, *, seen_by: VM | str | Iterable[VM | str] = (), limit: float = SEEN_WITHIN_SECONDS
+    ) -> datetime:
+        """Move the clock to where the event starts; it may have been approved, and have started, before."""
+        return self.loop.run(self._advance_to_start(event, names_of(seen_by), limit))
+
+
+class AsyncService(Kit):
+    """The whole service, for `async with AsyncService() as forewarn:`.
+
+    It runs in a thread of its own. What only gives an order comes back at once and is not awaited; what waits for
+    the application under test, which may run in this loop, is.
+    """
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.stop)
+
+    async def advance(
+        self,
+        length: timedelta | str | None = None,
+        *,
+        seen_by: VM | str | Iterable[VM | str] = (),
+        limit: float = SEEN_WITHIN_SECONDS,
+        **units: float,
+    ) -> datetime:
+        """As Service.advance."""
+        work = self._advance(length_of(length, units), names_of(seen_by), limit)
+        return await asyncio.wrap_future(self.loop.submit(work))
+
+    async def advance_to_start(
+        self, event: Event, *, seen_by: VM | str | Iterable[VM | str] = (), limit: float = SEEN_WITHIN_SECONDS
+    ) -> datetime:
+        """As Service.advance_to_start."""
+        work = self._advance_to_start(event, names_of(seen_by), limit)
+        return await asyncio.wrap_future(self.loop.submit(work))

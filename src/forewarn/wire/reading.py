@@ -1,0 +1,110 @@
+"""A document of scheduled events, read: of any version, from Azure, from here, or from a mock."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+
+from forewarn.errors import UnreadableDocument
+
+
+class ToldEvent(NamedTuple):
+    """An event as a VM is told of it. What its version does not have is None."""
+
+    id: str
+    """In upper case, as the real wire has it."""
+    type: str
+    status: str
+    resources: tuple[str, ...]
+    not_before: datetime | None
+    """None: it has started."""
+    description: str | None
+    source: str | None
+    duration_seconds: int | None
+    """-1: not known, or it has no meaning for this type."""
+    raw: dict[str, Any]
+    """All that was sent, also what nobody knows here."""
+
+    def concerns(self, vm: str) -> bool:
+        """Whether it is about this VM; the first preview put an underscore before names."""
+        return vm in self.resources or f"_{vm}" in self.resources
+
+
+class ToldDocument(NamedTuple):
+    """What a VM is told."""
+
+    incarnation: int
+    events: tuple[ToldEvent, ...]
+
+    def event(self, event_id: str) -> ToldEvent | None:
+        """The event of that id, in any letter case."""
+        wanted = event_id.upper()
+        return next((event for event in self.events if event.id == wanted), None)
+
+
+def read_document(body: bytes | str) -> ToldDocument:
+    """What the body of an answer says, or an error that says what is wrong with it."""
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableDocument(problem="it is not JSON" if body else "it is empty") from error
+    if not isinstance(parsed, dict):
+        raise UnreadableDocument(problem="it is not an object")
+    events = parsed.get("Events")
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        raise UnreadableDocument(problem="Events is not a list of objects")
+    return ToldDocument(_incarnation(parsed.get("DocumentIncarnation")), tuple(map(_read_event, events)))
+
+
+def _incarnation(value: Any) -> int:
+    """A number; old documents show it as text."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return int(value)
+    except (TypeError, ValueError):
+        raise UnreadableDocument(problem=f"DocumentIncarnation is {value!r}, not a whole number") from None
+
+
+def _read_event(event: dict[str, Any]) -> ToldEvent:
+    resources = event.get("Resources")
+    if not isinstance(resources, list):
+        raise UnreadableDocument(problem="Resources is not a list")
+    return ToldEvent(
+        id=_text(event, "EventId").upper(),
+        type=_text(event, "EventType"),
+        status=_text(event, "EventStatus"),
+        resources=tuple(map(str, resources)),
+        not_before=_moment(_text(event, "NotBefore")),
+        description=event.get("Description"),
+        source=event.get("EventSource"),
+        duration_seconds=event.get("DurationInSeconds"),
+        raw=event,
+    )
+
+
+def _text(event: dict[str, Any], name: str) -> str:
+    value = event.get(name)
+    if not isinstance(value, str):
+        raise UnreadableDocument(problem=f"an event has no {name} that is text")
+    return value
+
+
+def _moment(text: str) -> datetime | None:
+    """RFC 1123, as the real wire has it; ISO 8601, as old pages and mocks do; nothing, once it has started."""
+    if not text:
+        return None
+    for read in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            moment = read(text)
+        except ValueError:
+            continue
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    raise UnreadableDocument(problem=f"NotBefore is {text!r}, which is no date")
+
+
+def start_requests(*event_ids: str) -> bytes:
+    """The body of an approval."""
+    return json.dumps({"StartRequests": [{"EventId": event_id} for event_id in event_ids]}).encode()

@@ -1,0 +1,361 @@
+"""The kit, as a test of somebody else's uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from forewarn import errors
+from forewarn.testing import AsyncService, Service, ServiceProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from forewarn.testing import VM, Event
+
+MINUTE = timedelta(minutes=1)
+
+
+def test_fifteen_minutes_pass_at_once(forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    event = vm.restart()
+    assert (event.type, event.status, event.source, event.vms) == ("Reboot", "Scheduled", "User", ("web-0",))
+    assert event.not_before - forewarn.now == 15 * MINUTE
+    forewarn.advance(minutes=14, seconds=59)
+    assert event.status == "Scheduled"
+    forewarn.advance("1s")
+    assert event.status == "Started"
+    assert event.started_at == forewarn.now
+    forewarn.advance(timedelta(minutes=10))
+    assert event.status == "Completed"
+    assert forewarn.events == []
+
+
+def test_a_vm_counts_as_listening_from_the_start_and_for_as_long_as_it_is_there(forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    forewarn.advance(days=30)
+    assert vm.restart().status == "Scheduled"
+
+
+WAYS: dict[str, tuple[Callable[[VM], Event], str, timedelta, timedelta | None]] = {
+    "restart": (lambda vm: vm.restart(), "Reboot", 15 * MINUTE, None),
+    "redeploy": (lambda vm: vm.redeploy(), "Redeploy", 10 * MINUTE, None),
+    "freeze": (lambda vm: vm.freeze(seconds=9), "Freeze", 15 * MINUTE, timedelta(seconds=9)),
+    "migrate": (lambda vm: vm.migrate(), "Freeze", 15 * MINUTE, timedelta(seconds=5)),
+    "evict": (lambda vm: vm.evict(), "Preempt", timedelta(seconds=30), None),
+    "delete": (lambda vm: vm.delete(), "Terminate", 10 * MINUTE, None),
+    "degrade": (lambda vm: vm.degrade(), "Redeploy", timedelta(days=7), None),
+    "fail": (lambda vm: vm.fail(), "Redeploy", timedelta(0), None),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_everything_can_happen_to_a_vm(forewarn: Service, way: str) -> None:
+    happen, kind, notice, duration = WAYS[way]
+    vm = forewarn.group("web", vms=3, kind="scale-set", terminate_notice="PT10M")[0]
+    event = happen(vm)
+    assert (event.type, event.vms, event.duration) == (kind, ("web_0",), duration)
+    assert event.not_before - forewarn.now == notice
+    told = vm.poll().event(event.id)
+    assert told is not None
+    assert (told.type, told.status, told.concerns(vm.name)) == (kind, event.status, True)
+    forewarn.advance_to_start(event)
+    assert event.status == "Started"
+    forewarn.advance(minutes=10)
+    assert event.status == "Completed"
+    assert vm.running == (way not in ("evict", "delete"))
+
+
+def test_who_approved_can_be_asked(forewarn: Service) -> None:
+    group = forewarn.group("web", vms=2)
+    event = group[0].restart()
+    assert event.approved_by is None
+    group[1].approve(event)
+    assert event.was_approved
+    assert event.was_approved_by("web-1")
+    assert event.was_approved_by(group[1])
+    assert not event.was_approved_by("web-0")
+    assert repr(event) == f"<Reboot of web-0: Started, approved by web-1, {event.id}>"
+
+
+def test_an_event_can_be_cancelled_approved_from_outside_and_postponed(forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    cancelled, approved, postponed = vm.restart(), vm.redeploy(), vm.freeze()
+    cancelled.cancel()
+    approved.approve()
+    postponed.postpone(forewarn.now + timedelta(hours=2))
+    assert [event.status for event in (cancelled, approved, postponed)] == ["Cancelled", "Started", "Scheduled"]
+    assert postponed.not_before == forewarn.now + timedelta(hours=2)
+    assert forewarn.events == [approved, postponed]
+    with pytest.raises(errors.AlreadyStarted, match="can no longer be cancelled"):
+        approved.cancel()
+
+
+def test_the_documents_that_a_vm_was_given_are_remembered_each_once(forewarn: Service) -> None:
+    vm, other = forewarn.vm("web-0"), forewarn.vm("db-0")
+    assert forewarn.documents_seen_by(vm) == []
+    vm.poll()
+    event = vm.restart()
+    vm.poll()
+    vm.poll()
+    forewarn.advance_to_start(event)
+    vm.poll()
+    seen = forewarn.documents_seen_by("web-0")
+    assert [document.incarnation for document in seen] == [0, 1, 2]
+    assert [[told.status for told in document.events] for document in seen] == [[], ["Scheduled"], ["Started"]]
+    assert forewarn.times_asked_by(vm) == 4
+    assert forewarn.documents_seen_by(other) == []
+
+
+def test_vms_are_made_with_the_keys_of_a_fleet_file(forewarn: Service) -> None:
+    first = forewarn.vm("web-0", host="rack-1", size="Standard_D2s_v3", tags={"role": "web", "a b": "c"})
+    second = forewarn.vm("web-1", host="rack-1")
+    event = first.freeze()
+    assert forewarn.vm("web-0") == first
+    assert {event.vms for event in forewarn.events} == {("web-0",), ("web-1",)}
+    assert forewarn.answer("/v1/vms/web-0")["tags"] == {"role": "web", "a b": "c"}
+    event.approve()
+    assert event.status == "Scheduled", "the other group on the host has not approved"
+    second.approve(next(event for event in forewarn.events if event.vms == ("web-1",)))
+    assert event.status == "Started"
+
+
+def test_a_group_can_grow(forewarn: Service) -> None:
+    forewarn.group("web", vms=2)
+    forewarn.vm("late", group="web")
+    assert [vm.name for vm in forewarn.group("web")] == ["web-0", "web-1", "late"]
+    assert len(forewarn.vms) == 3
+
+
+def test_what_was_deleted_does_not_come_back_with_the_next_vm(forewarn: Service) -> None:
+    group = forewarn.group("pool", vms=2, kind="scale-set", terminate_notice="5m")
+    group[0].delete()
+    forewarn.advance(minutes=10)
+    forewarn.vm("other")
+    assert [vm.name for vm in forewarn.vms] == ["pool_1", "other"]
+    assert not group[0].running
+
+
+BAD: dict[str, tuple[Callable[[Service], Any], type[Exception], str]] = {
+    "a name that is none": (lambda f: f.vm("x y"), errors.BadFleet, r"vm\('x y'\).*'x y' is not a name"),
+    "a key that is none": (lambda f: f.vm("x", prio=1), errors.BadFleet, "no such key"),
+    "a VM made twice": (lambda f: f.vm("web-0", size="a"), errors.BadFleet, "'web-0' is in the fleet already"),
+    "a group that is not there": (lambda f: f.group("wep"), errors.NotFound, "no group 'wep'"),
+    "an endpoint of nobody": (lambda f: f.endpoint_of("web-1"), errors.UnknownVM, "Did you mean 'web-0'"),
+    "a cause that is none": (lambda f: f.ask("reboot", "web-0"), errors.UnknownCause, "Known"),
+    "a length that is none": (lambda f: f.advance("soon"), errors.BadDuration, "soon"),
+    "a deletion without notice": (lambda f: f.vm("web-0").delete(), errors.NobodyTold, "no terminate notices"),
+    "an eviction of a regular VM": (lambda f: f.vm("r", priority="regular").evict(), errors.NotSpot, "spot"),
+    "seen by nobody known": (lambda f: f.advance(seen_by="web-9"), errors.UnknownVM, "web-9"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_wrong_is_said(forewarn: Service, what: str) -> None:
+    do, kind, words = BAD[what]
+    forewarn.vm("web-0")
+    with pytest.raises(kind, match=words):
+        do(forewarn)
+    assert forewarn.events == []
+    assert forewarn.has_vm("web-0")
+
+
+def test_a_setting_that_is_none_is_refused_before_anything_starts() -> None:
+    with pytest.raises(errors.UnknownSetting, match="Did you mean 'speed'"):
+        Service(speedy=3)
+    with pytest.raises(errors.BadSetting, match="rate_limit"):
+        Service(rate_limit="many")
+
+
+def test_a_service_that_does_not_run_says_so(tmp_path: Path) -> None:
+    service = Service()
+    with pytest.raises(errors.Unavailable, match="does not run"):
+        service.vm("web-0")
+    with pytest.raises(errors.UnreadableFile), Service(fleet=tmp_path / "none.toml"):
+        pass
+    with service:
+        service.vm("web-0")
+    with pytest.raises(errors.Unavailable, match="does not run"):
+        service.vm("web-1")
+
+
+FLEET = """
+[[group]]
+name = "web"
+kind = "availability-set"
+
+[[vm]]
+name = "web-{n}"
+group = "web"
+count = 2
+listen = "127.0.0.1:8171-8172"
+"""
+
+
+@pytest.mark.forewarn(fleet=FLEET, rate_limit=2)
+def test_a_fleet_and_settings_can_be_given(forewarn: Service) -> None:
+    first, second = forewarn.group("web")
+    assert first.poll().events == ()
+    first.restart()
+    assert second.poll().events[0].type == "Reboot"
+    first.poll()
+    with pytest.raises(AssertionError, match="429"):
+        first.poll()
+
+
+def test_services_in_one_process_do_not_meet() -> None:
+    def one(number: int) -> list[str]:
+        with Service() as forewarn:
+            vms = [forewarn.vm("web-0"), forewarn.vm(f"other-{number}")]
+            event = vms[0].restart()
+            forewarn.advance(minutes=number)
+            seen = vms[0].poll().event(event.id)
+            assert seen is not None
+            assert event.status == "Scheduled"
+            return [vm.name for vm in forewarn.vms]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(one, range(8))) == [["web-0", f"other-{number}"] for number in range(8)]
+
+
+def test_nothing_is_left_behind() -> None:
+    before = threading.active_count()
+    with Service() as forewarn:
+        token_file = forewarn.environment["FOREWARN_TOKEN_FILE"]
+        endpoint = forewarn.vm("web-0").endpoint
+    assert threading.active_count() == before
+    with pytest.raises(FileNotFoundError), open(token_file):  # noqa: PTH123
+        pass
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(endpoint, timeout=5)  # noqa: S310 - it is ours
+
+
+def test_the_environment_is_all_that_a_program_needs(forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    vm.restart()
+    program = """
+import json, os, urllib.request
+url = os.environ["FOREWARN_ENDPOINT"] + "/metadata/scheduledevents?api-version=2020-07-01"
+events = json.load(urllib.request.urlopen(urllib.request.Request(url, headers={"Metadata": "true"})))["Events"]
+print([event["EventType"] for event in events if os.environ["FOREWARN_VM_NAME"] in event["Resources"]])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**vm.environment, "http_proxy": "http://127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "['Reboot']\n"
+
+
+def test_the_command_line_finds_it(forewarn: Service) -> None:
+    forewarn.vm("web-0")
+    done = forewarn.cli("vm", "restart", "web-0", "--json")
+    assert done.returncode == 0, done.stderr
+    (event,) = forewarn.events
+    assert json.loads(done.stdout)["operations"][0]["events"][0]["id"].upper() == event.id
+
+
+async def test_asynchronous_tests_await_what_waits() -> None:
+    async with AsyncService() as forewarn:
+        vm = forewarn.vm("web-0")
+
+        async def application() -> None:
+            """Polls in the loop of the test: were the clock moved by a call that blocks, it could not."""
+            while True:
+                document = await asyncio.to_thread(vm.poll)
+                for told in document.events:
+                    if told.status == "Scheduled":
+                        await asyncio.to_thread(vm.approve, forewarn.event(told.id))
+
+        task = asyncio.create_task(application())
+        event = vm.restart()
+        await forewarn.advance(minutes=15, seen_by=vm)
+        assert event.was_approved_by(vm)
+        other = vm.redeploy()
+        await forewarn.advance_to_start(other, seen_by=vm)
+        assert other.was_approved_by(vm)
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_there_is_a_fixture_for_asynchronous_tests(forewarn_async: AsyncService) -> None:
+    event = forewarn_async.vm("web-0").restart()
+    assert await forewarn_async.advance_to_start(event) == event.not_before
+    assert event.status == "Started"
+
+
+def test_an_event_that_cannot_start_is_no_silent_success(forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    event = vm.restart()
+    event.cancel()
+    with pytest.raises(errors.NeverStarted, match="cancelled"):
+        forewarn.advance_to_start(event)
+
+
+def test_a_service_in_a_process_can_be_killed_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text('[[vm]]\nname = "web-0"\naddress = "127.0.0.1"\n')
+    arguments = ("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
+    with ServiceProcess(tmp_path).start(*arguments) as service:
+        service.document()
+        operation = service.request_operation("restart", "web-0")
+        service.kill()
+        service.start(*arguments)
+        (event,) = service.document()["Events"]
+        assert event["EventId"].lower() == operation["events"][0]["id"]
+        service.advance("15m")
+        assert service.document()["Events"][0]["EventStatus"] == "Started"
+        with pytest.raises(RuntimeError, match="soon"):
+            service.advance("soon")
+    with pytest.raises(RuntimeError, match="forewarn up ended with 2"):
+        ServiceProcess(tmp_path).start("--clock", "sundial")
+
+
+def test_virtual_time_begins_today_and_is_aware(forewarn: Service) -> None:
+    assert abs(forewarn.now - datetime.now(UTC)) < timedelta(hours=1)
+
+
+def test_the_endpoint_can_be_made_to_fail(forewarn: Service) -> None:
+    vm, other = forewarn.vm("web-0"), forewarn.vm("db-0")
+    vm.fault("500", count=2)
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="web-0 was answered 500"):
+            vm.poll()
+    vm.poll()
+    forewarn.fault("410", seconds=60)
+    with pytest.raises(AssertionError, match="410"):
+        other.poll()
+    forewarn.advance(minutes=1)
+    other.poll()
+    forewarn.fault("reset", count=5)
+    with pytest.raises(ConnectionResetError):
+        vm.poll()
+    forewarn.clear_faults()
+    vm.poll()
+    with pytest.raises(errors.UnknownFault, match="stall"):
+        vm.fault("stal")
+
+
+def test_a_document_that_was_spoilt_is_none_that_was_seen(forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    vm.restart()
+    vm.fault("empty")
+    with pytest.raises(errors.UnreadableDocument, match="it is empty"):
+        vm.poll()
+    assert forewarn.documents_seen_by(vm) == []
+    with pytest.raises(errors.NotSeen):
+        forewarn.advance(seen_by=vm, limit=0.05)
+    vm.poll()
+    vm.poll()
+    forewarn.advance(seen_by=vm)

@@ -1,0 +1,233 @@
+"""A clock that waits for the application: an application that polls by itself misses no step."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from forewarn import errors
+from forewarn.testing import Service, ServiceProcess
+from forewarn.testing.reach import DOCUMENT, address_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WAYS = ("plain", "with tags", "long poll")
+
+
+class Application:
+    """Polls in a thread of its own, as fast as it can, and notes each document that differs from the last."""
+
+    def __init__(self, url: str, way: str, *, approves: bool = False) -> None:
+        self._connection = http.client.HTTPConnection(*address_in(url), timeout=90)
+        self.way = way
+        self.approves = approves
+        self.seen: list[Any] = []
+        self.polls = 0
+        self.ended = threading.Event()
+        self._tag: str | None = None
+
+    def end(self) -> None:
+        """Also while a poll is held."""
+        self.ended.set()
+        with contextlib.suppress(OSError):
+            if self._connection.sock is not None:
+                self._connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def run(self) -> None:
+        with contextlib.closing(self._connection):
+            self._poll()
+
+    def _poll(self) -> None:
+        while not self.ended.is_set():
+            document = self._ask()
+            if document is not None:
+                self.polls += 1
+                for event in document["Events"] if self.approves else ():
+                    if event["EventStatus"] == "Scheduled":
+                        self._send("POST", json.dumps({"StartRequests": [{"EventId": event["EventId"]}]}).encode())
+                if not self.seen or document != self.seen[-1]:
+                    self.seen.append(document)
+
+    def _ask(self) -> Any:
+        headers = {"If-None-Match": self._tag} if self._tag and self.way != "plain" else {}
+        if self.way == "long poll":
+            headers["Prefer"] = "wait=60"
+        try:
+            answer, body = self._send("GET", None, headers)
+        except (OSError, http.client.HTTPException):  # the service has stopped
+            self.ended.set()
+            return None
+        if answer.status not in (200, 304):  # its VM has left the fleet
+            self.ended.set()
+        self._tag = answer.getheader("ETag")
+        return json.loads(body) if answer.status == 200 else None
+
+    def _send(
+        self, method: str, body: bytes | None, headers: dict[str, str] | None = None
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """On one connection that stays open, so that what the protocol answers by itself is met, too."""
+        self._connection.request(method, DOCUMENT, body, {"Metadata": "true", **(headers or {})})
+        answer = self._connection.getresponse()
+        return answer, answer.read()
+
+    def steps(self) -> list[tuple[int, list[tuple[str, str]]]]:
+        return [
+            (
+                document["DocumentIncarnation"],
+                [(event["EventType"], event["EventStatus"]) for event in document["Events"]],
+            )
+            for document in self.seen
+        ]
+
+
+@contextlib.contextmanager
+def running(*applications: Application) -> Iterator[None]:
+    threads = [threading.Thread(target=application.run, daemon=True) for application in applications]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for application, thread in zip(applications, threads, strict=True):
+            application.end()
+            thread.join()
+
+
+LIFE = [(0, []), (1, [("Reboot", "Scheduled")]), (2, [("Reboot", "Started")]), (3, [])]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("approves", [False, True], ids=["leaves it", "approves"])
+def test_no_step_is_missed(forewarn: Service, way: str, approves: bool) -> None:
+    vm = forewarn.vm("web-0")
+    application = Application(vm.endpoint, way, approves=approves)
+    with running(application):
+        forewarn.advance(seen_by=vm)
+        event = vm.restart()
+        forewarn.advance(hours=1, seen_by=[vm])
+        assert application.steps() == LIFE
+        assert event.was_approved_by(vm) == approves
+        assert event.started_at is not None
+        assert event.ended_at == event.started_at + timedelta(minutes=10)
+
+
+def test_several_vms_are_waited_for_and_others_are_not(forewarn: Service) -> None:
+    group, other = forewarn.group("web", vms=3), forewarn.vm("db-0")
+    applications = [Application(vm.endpoint, way) for vm, way in zip(group, WAYS, strict=True)]
+    with running(*applications):
+        group[0].restart()
+        other.restart()
+        forewarn.advance(minutes=30, seen_by=group)
+        for application in applications:
+            assert application.steps()[-3:] == LIFE[-3:]
+
+
+def test_days_are_no_silence_for_who_is_waited_for(forewarn: Service) -> None:
+    with Service(silence="24h") as strict:
+        vm, silent = strict.vm("web-0"), strict.vm("db-0")
+        application = Application(vm.endpoint, "with tags")
+        with running(application):
+            event = vm.degrade()
+            strict.advance(days=8, seen_by=vm)
+            assert event.status == "Completed"
+            assert application.steps()[-3:] == [
+                (1, [("Redeploy", "Scheduled")]),
+                (2, [("Redeploy", "Started")]),
+                (3, []),
+            ]
+            assert strict.answer("/v1/vms/web-0")["listening"]
+            assert not strict.answer(f"/v1/vms/{silent.name}")["listening"]
+
+
+def test_a_vm_that_is_deleted_is_not_waited_for(forewarn: Service) -> None:
+    group = forewarn.group("pool", vms=2, kind="scale-set", terminate_notice="5m")
+    application = Application(group[1].endpoint, "plain")
+    with running(application):
+        group[1].delete()
+        forewarn.advance(minutes=30, seen_by=group[1])
+        assert not forewarn.has_vm("pool_1")
+        told = [("Terminate", "Scheduled")], [("Terminate", "Started")]
+        assert [events for _, events in application.steps() if events] == list(told)
+
+
+def test_who_does_not_ask_is_named_and_the_clock_stands_still(forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    event, before = vm.restart(), forewarn.now
+    with pytest.raises(errors.NotSeen, match=r"web-0 has not taken in its document within 0.05 s.*it did not ask"):
+        forewarn.advance(minutes=15, seen_by=vm, limit=0.05)
+    assert forewarn.now == before
+    assert event.status == "Scheduled"
+    vm.poll()
+    with pytest.raises(errors.NotSeen, match="it did not ask"):  # it was given the document, and did not come back
+        forewarn.advance(minutes=15, seen_by=vm, limit=0.05)
+    vm.poll()
+    assert forewarn.advance(seen_by=vm) == before
+    forewarn.advance(minutes=15)
+    assert event.status == "Started", "the clock goes on when it is let"
+
+
+def test_plain_advance_waits_for_nobody(forewarn: Service) -> None:
+    event = forewarn.vm("web-0").restart()
+    forewarn.advance(days=1)
+    assert event.status == "Completed"
+
+
+FLEET = '[[vm]]\nname = "web-0"\naddress = "127.0.0.1"\n'
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_command_line_can_wait_too(tmp_path: Path, way: str) -> None:
+    """With a service as it is: polls are answered in the protocol, and only looked at while somebody waits."""
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    service = ServiceProcess(tmp_path).start("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
+    with service:
+        application = Application(service.metadata_url, way)
+        with running(application):
+            service.advance("0s", "web-0")
+            service.request_operation("restart", "web-0")
+            done = service.cli("clock", "advance", "30m", "--seen-by", "web-0")
+            assert done.returncode == 0, done.stderr
+            assert application.steps() == LIFE
+        service.stop()
+
+
+def test_the_command_line_gives_up_with_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    service = ServiceProcess(tmp_path).start("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
+    with service:
+        done = service.cli("clock", "advance", "15m", "--seen-by", "web-0", "--limit", "0.05s")
+        assert done.returncode == 6
+        assert "web-0 has not taken in its document within 0.05 s of real time: it did not ask." in done.stderr
+        for arguments, words in {
+            ("--limit", "5s"): "--limit",
+            ("--seen-by", "web-1"): "Did you mean 'web-0'?",
+            ("--seen-by", "web-0", "--limit", "2h"): "at most 1h",
+            ("--seen-by", "web-0", "--limit", "never"): "never",
+        }.items():
+            done = service.cli("clock", "advance", "15m", *arguments)
+            assert done.returncode in (2, 3)
+            assert words in done.stderr
+
+
+def test_a_stop_ends_the_waiting(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    service = ServiceProcess(tmp_path).start("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
+    with service:
+        body = json.dumps({"by": "15m", "seen_by": ["web-0"], "limit": "1h"}).encode()
+        with service.connect(service.control_address) as waiting:
+            head = f"POST /v1/clock/advance HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.token}\r\n"
+            waiting.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            service.document()  # the one before is under way when this has been answered
+            service.document(headers={"Metadata": "true"})
+            assert service.stop() == 0
+            answer = waiting.recv(65536)
+        assert answer.split()[1] in (b"200", b"503")
