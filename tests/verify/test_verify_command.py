@@ -147,6 +147,7 @@ def test_the_list_asks_nobody() -> None:
         (("http://127.0.0.1:8169/metadata/instance",), "like http://127.0.0.1:8169"),
         (("http://127.0.0.1:x",), "like http://127.0.0.1:8169"),
         (("http://[::1",), "like http://127.0.0.1:8169"),
+        (("",), "like http://127.0.0.1:8169"),
         (("http://",), "like http://127.0.0.1:8169"),
         ((NEITHER, "--other", "x"), "'x' is not the address"),
         ((NEITHER, "--only", "requests/head-refusd"), "Did you mean 'requests/head-refused'?"),
@@ -156,6 +157,7 @@ def test_the_list_asks_nobody() -> None:
         ((NEITHER, "--timeout", "0s"), "more than 0s"),
         ((NEITHER, "--junit", "/nowhere/at/all.xml"), "no such folder"),
         ((NEITHER, "--junit", "/"), "name a file in it"),
+        ((NEITHER, "--junit", "/tmp/" + "x" * 300), "name a file"),  # noqa: S108 - nothing is written
     ],
 )
 def test_what_is_typed_wrong_is_said_with_what_would_be_right(arguments: tuple[str, ...], said: str) -> None:

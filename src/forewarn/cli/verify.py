@@ -75,28 +75,21 @@ def command(
         return
     if url is None:
         raise click.UsageError("Say which server: forewarn verify http://127.0.0.1:8169")
-    if junit is not None and Path(junit).is_dir():
-        raise BadOption(name="--junit", value=junit, problem="it is a folder; name a file in it")
-    if junit is not None and not Path(junit).absolute().parent.is_dir():
-        raise BadOption(name="--junit", value=junit, problem="there is no such folder; make it first")
+    _check_file(junit)
     seconds = _seconds("--timeout", timeout)
     if not 0 < seconds <= _LONGEST_TIMEOUT_SECONDS:
         raise BadOption(name="--timeout", value=timeout, problem="it must be more than 0s and at most 10m")
-    patience_seconds = _seconds("--patience", patience)
-    places = [Endpoint(place, seconds) if place else None for place in (url, other, outside)]
-    for place in places:
+    stage = Stage(
+        Endpoint(url, seconds),
+        Hooks(schedule_command, cancel_command, advance_command),
+        other=None if other is None else Endpoint(other, seconds),
+        outside=None if outside is None else Endpoint(outside, seconds),
+        vm=vm_name,
+        patience_seconds=_seconds("--patience", patience),
+    )
+    for place in (stage.here, stage.other, stage.outside):
         if place is not None:
             place.reach()
-    here = places[0]
-    assert here is not None  # noqa: S101 - it was given
-    stage = Stage(
-        here,
-        Hooks(schedule_command, cancel_command, advance_command),
-        other=places[1],
-        outside=places[2],
-        vm=vm_name,
-        patience_seconds=patience_seconds,
-    )
     outcomes = list(_shown(run(checks, stage), quiet=as_json))
     if junit is not None:
         _write(junit, as_junit(url, outcomes))
@@ -121,6 +114,20 @@ def _seconds(name: str, text: str) -> float:
         return parse_duration(text).total_seconds()
     except Invalid as error:
         raise BadOption(name=name, value=text, problem=str(error)) from error
+
+
+def _check_file(path: str | None) -> None:
+    """Say that nothing can be written there before the run, not after it."""
+    if path is None:
+        return
+    try:
+        folder, place = Path(path).is_dir(), Path(path).absolute().parent.is_dir()
+    except OSError as error:
+        raise BadOption(name="--junit", value=path, problem=f"{error.strerror}; name a file") from error
+    if folder:
+        raise BadOption(name="--junit", value=path, problem="it is a folder; name a file in it")
+    if not place:
+        raise BadOption(name="--junit", value=path, problem="there is no such folder; make it first")
 
 
 def _write(path: str, content: bytes) -> None:
