@@ -86,19 +86,23 @@ def test_on_the_system_clock_only_the_run_goes_faster(make_service: Make) -> Non
     assert service.answer(f"/v1/events/{other['id']}")["status"] == "scheduled"
 
 
-class Eager(threading.Thread):
-    """An application that waits for its document to change, and approves whatever comes."""
+class Application(threading.Thread):
+    """Waits for its document to change; if it is eager, it approves whatever comes."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, *, eager: bool) -> None:
         super().__init__(daemon=True)
         self.service = service
+        self.eager = eager
         self.approved: list[str] = []
+        self.seen: list[list[str]] = []
         self.document = service.request()
 
     def run(self) -> None:
         with suppress(OSError):  # until the service goes
             while True:
-                for event in self.document.json()["Events"]:
+                events = self.document.json()["Events"]
+                self.seen.append([event["EventStatus"] for event in events])
+                for event in events if self.eager else ():
                     if event["EventStatus"] == "Scheduled" and event["EventId"] not in self.approved:
                         self.approved.append(event["EventId"])
                         self.service.approve(event["EventId"])
@@ -110,12 +114,27 @@ class Eager(threading.Thread):
 @pytest.mark.parametrize("name", ["host-maintenance", "cancelled-maintenance"])
 def test_an_application_that_approves_at_once_breaks_nothing(name: str, make_service: Make) -> None:
     service = make_service(fleet=FLEET)
-    application = Eager(service)
+    application = Application(service, eager=True)
     application.start()
     played = service.cli("scenario", "run", name, "--vm", "web-0", "--speed", "300")
     assert played.returncode == 0, played.stdout
     assert len(application.approved) == 1
     assert ("– cancel" in played.stdout) == (name == "cancelled-maintenance")
+
+
+def test_an_application_that_is_to_see_it_sees_every_step_however_fast_the_clock_is_moved(make_service: Make) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
+    application = Application(service, eager=False)
+    application.start()
+    played = service.cli("scenario", "run", "degraded-hardware", "--vm", "web-0", "--seen-by", "web-0")
+    assert played.returncode == 0, played.stdout + played.stderr
+    changes = [
+        seen for before, seen in zip([None, *application.seen], application.seen, strict=False) if seen != before
+    ]
+    assert changes == [[], ["Scheduled"], ["Started"], []]
+    for name, code, words in (("web-9", 3, "There is no VM 'web-9'"), ("web-1", 6, "web-1")):
+        refused = service.cli("scenario", "run", "user-reboot", "--vm", "web-0", "--seen-by", name)
+        assert (refused.returncode, words in refused.stderr) == (code, True), refused
 
 
 def test_a_users_own_by_its_path(make_service: Make, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from forewarn.core.faults import FAULTS, FaultKind
 from forewarn.core.happenings import HAPPENINGS
 from forewarn.core.kinds import EVENT_TYPES
 from forewarn.settings import SETTINGS
+from forewarn.verify.catalogue import CHECKS
+from forewarn.verify.check import SECTIONS, Check
 from forewarn.wire.versions import API_VERSIONS
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +72,20 @@ def test_every_fault_is_on_the_page_of_faults_with_what_it_strikes(kind: FaultKi
     (row,) = [line for line in page.splitlines() if line.startswith(f"| `{kind.name}` |")]
     assert row.split(" | ")[1] == (", ".join(kind.methods) or "–")
     assert kind.delay is None or format_duration(kind.delay) in row
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_every_check_is_on_its_page_with_its_mark_and_its_rule(check: Check) -> None:
+    page = (ROOT / "docs" / "verify.md").read_text()
+    _, _, section = page.partition(f"### {check.section}. {SECTIONS[check.section]}\n")
+    assert f"\n| `{check.name}` | {check.mark} | {check.rule} |" in section.partition("\n### ")[0]
+
+
+def test_the_page_on_verifying_has_no_other_checks_and_all_options() -> None:
+    page = (ROOT / "docs" / "verify.md").read_text()
+    assert page.partition("## The checks")[2].count("\n| `") == len(CHECKS)
+    for parameter in commands()["verify"].params:
+        assert parameter.name == "url" or f"| `{parameter.opts[0]}" in page
 
 
 def routes() -> dict[str, str]:

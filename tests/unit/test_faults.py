@@ -24,6 +24,7 @@ from forewarn.server.pages import Pages
 from forewarn.server.stamp import Stamp
 from forewarn.server.tally import Tallies
 from forewarn.server.waiters import Waiters
+from forewarn.server.witness import Witness
 from forewarn.wire.versions import available_versions
 from golden.exchange import POLL
 
@@ -275,7 +276,7 @@ async def running() -> AsyncIterator[Running]:
         callers, tallies = Callers(engine, 0), Tallies(versions)
         stamp, waiters = Stamp(engine.clock), Waiters(engine)
         lane = Lane(engine, callers, Pages(engine), stamp, waiters, tallies, versions, limited=False, fast=False)
-        server = MetadataServer(Faulty(lane, Rules(), faults), open_socket("127.0.0.1:0"), lane)
+        server = MetadataServer(Witness(Faulty(lane, Rules(), faults), lane), open_socket("127.0.0.1:0"), lane)
         await server.start()
         try:
             yield Running(faults, server)

@@ -26,6 +26,7 @@ NOUNS = {
     "fault": "Faults: make the endpoint fail on purpose.",
     "webhook": "Webhooks: who else is told of what happens.",
     "token": "Tokens: who may ask the service for what.",
+    "verify": "Hold any server of Scheduled Events to the contract.",
     "settings": "Every setting, and where its value comes from.",
 }
 

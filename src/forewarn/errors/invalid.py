@@ -99,6 +99,15 @@ class BadOption(Invalid):
     """{name} {value!r} does not fit: {problem}"""
 
 
+class BadVerifyURL(Invalid):
+    """{url!r} is not the address of a metadata endpoint. Write it like http://127.0.0.1:8169, with or without the
+    path /metadata/scheduledevents behind it."""
+
+
+class NoSuchCheck(Invalid):
+    """No check is called {pattern!r}.{hint} See them with: forewarn verify --list"""
+
+
 class NoSuchHosts(Invalid):
     """No host matches {pattern!r}.{hint} See them with: forewarn host list"""
 

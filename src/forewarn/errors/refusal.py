@@ -65,6 +65,10 @@ class ServiceUnreachable(Unavailable):
     """The service at {url} does not answer ({problem})."""
 
 
+class EndpointUnreachable(Unavailable):
+    """The endpoint at {url} does not answer ({problem}). Start the server under test, or give its right address."""
+
+
 class TooManyReaders(Unavailable):
     """{most:,} clients follow the feed, and more are not taken. Have one of them pass on what it is told."""
 

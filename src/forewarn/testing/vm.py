@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.core.operations import Request
 from forewarn.testing.reach import EVENTS_PATH, NEWEST_VERSION, Unexpected, address_in, send
-from forewarn.wire.reading import ToldDocument, read_document, start_requests
+from forewarn.wire.reading import ToldDocument, ToldEvent, read_document, start_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ class VM:
             raise Unexpected(f"{self.name} was answered {answer.status}: {answer.body.decode(errors='replace')}")
         return read_document(answer.body)
 
-    def approve(self, event: Event) -> None:
+    def approve(self, event: Event | ToldEvent) -> None:
         """Approve an event over the network, as the application does."""
         target = f"{EVENTS_PATH}?api-version={NEWEST_VERSION}"
         answer = send(address_in(self.endpoint), "POST", target, {"Metadata": "true"}, start_requests(event.id))

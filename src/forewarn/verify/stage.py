@@ -1,0 +1,259 @@
+"""What the checks share: the server under test, the ways to have something happen to it, and what was seen so far."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from forewarn.clock import real_seconds
+from forewarn.verify import hooks
+from forewarn.verify.check import Departure, Need, NotTold, Skip
+from forewarn.verify.endpoint import INSTANCE, NEWEST, at, pause
+from forewarn.verify.exchange import TRUE
+from forewarn.verify.sight import SCHEDULED, Sight, moment, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from forewarn.verify.endpoint import Endpoint
+    from forewarn.verify.exchange import Line, Reply
+    from forewarn.verify.hooks import Hooks
+
+    T = TypeVar("T")
+
+TYPES = ("Reboot", "Redeploy", "Freeze", "Terminate", "Preempt")
+"""Every type that can be asked for; those that leave the least time come last."""
+_LOOK_SECONDS = 0.25
+_MOMENT_SECONDS = 3.0
+
+
+class Stage:
+    """One run."""
+
+    def __init__(
+        self,
+        here: Endpoint,
+        hooks: Hooks,
+        *,
+        other: Endpoint | None = None,
+        outside: Endpoint | None = None,
+        vm: str = "",
+        patience_seconds: float = 0.0,
+        prompt_seconds: float = 10.0,
+        slow_seconds: float = 60.0,
+    ) -> None:
+        self.here = here
+        self.other = other
+        self.outside = outside
+        self.hooks = hooks
+        self.patience_seconds = patience_seconds
+        self.prompt_seconds = prompt_seconds
+        """What needs no time to pass on the server's clock is seen within this."""
+        self.slow_seconds = slow_seconds
+        """A client that does not finish its request is given up by then."""
+        self.sights: list[tuple[str, Sight]] = []
+        """Every document that was seen here since the service was enabled, with its version."""
+        self.made: dict[str, str] = {}
+        """The types of the events that were made, by id."""
+        self.approved: set[str] = set()
+        self.slow: tuple[Line, float] | None = None
+        """A connection with half of a request, and since when it is there."""
+        self._vm = vm
+        self._telling_seconds = max(prompt_seconds, patience_seconds)
+        """How long an event that was made is looked for; once one was not found, there is little use in waiting."""
+        self._once: dict[str, Any] = {}
+        self._seen: tuple[Sight, float] | None = None
+
+    # --- Who is who ----------------------------------------------------------------------------------
+
+    @property
+    def vm(self) -> str:
+        """The name of the VM that asks here."""
+        if not self._vm:
+            reply = self.here.ask(target=at("2021-02-01", f"{INSTANCE}/compute/name") + "&format=text")
+            named = reply.status == 200 and reply.body.strip()
+            self._vm = reply.body.decode("utf-8", "replace").strip() if named else ""
+        if not self._vm:
+            raise Skip("the VM's name is not known: /metadata/instance/compute/name does not tell it; give --vm-name")
+        return self._vm
+
+    def has(self, need: Need) -> bool:
+        """Whether a check that needs this can be made."""
+        return {
+            Need.SCHEDULE: bool(self.hooks.schedule),
+            Need.CANCEL: bool(self.hooks.cancel),
+            Need.TIME: bool(self.hooks.advance) or self.patience_seconds > 0,
+            Need.ADVANCE: bool(self.hooks.advance),
+            Need.OTHER: self.other is not None,
+            Need.OUTSIDE: self.outside is not None,
+        }[need]
+
+    def once(self, name: str, course: Callable[[Stage], T]) -> T:
+        """What a course of events has brought; it is gone through once, however it ends."""
+        if name not in self._once:
+            try:
+                self._once[name] = course(self)
+            except (Departure, Skip) as end:
+                self._once[name] = end
+        found = self._once[name]
+        if isinstance(found, Departure | Skip):
+            raise found
+        result: T = found
+        return result
+
+    def close(self) -> None:
+        """The run is over."""
+        if self.slow is not None:
+            self.slow[0].socket.close()
+
+    # --- Looking and approving -----------------------------------------------------------------------
+
+    def look(self, version: str = NEWEST, *, place: Endpoint | None = None) -> Sight:
+        """The document as it is now."""
+        asked = place or self.here
+        sight = read(asked.ask(target=at(version)))
+        if asked is self.here:
+            self.sights.append((version, sight))
+            self._seen = (sight, real_seconds()) if version == NEWEST else self._seen
+        return sight
+
+    def seen(self) -> Sight:
+        """The document as it was a moment ago, if nothing was done since: a server may limit requests."""
+        if self._seen is not None and real_seconds() - self._seen[1] < _MOMENT_SECONDS:
+            return self._seen[0]
+        return self.look()
+
+    def look_for(
+        self, seen: Callable[[Sight], bool], seconds: float | None = None, place: Endpoint | None = None
+    ) -> Sight:
+        """The first document for which it holds, or the last one in that time."""
+        end = real_seconds() + (self.prompt_seconds if seconds is None else seconds)
+        while not seen(sight := self.look(place=place)) and real_seconds() < end:
+            pause(_LOOK_SECONDS)
+        return sight
+
+    def approve(self, *ids: str, place: Endpoint | None = None, version: str = NEWEST) -> Reply:
+        """The answer to a plain approval."""
+        self._seen = None
+        reply = (place or self.here).ask("POST", at(version), TRUE, approval(*ids))
+        self.approved |= set(ids)
+        return reply
+
+    # --- Making things happen ------------------------------------------------------------------------
+
+    def schedule(self, event_type: str) -> tuple[Sight, Sight, str]:
+        """Have such an event made: the document before it, the first with it, and its id."""
+        before = self.look()
+        hooks.run(self.hooks.schedule, FOREWARN_EVENT_TYPE=event_type, FOREWARN_VM=self.vm)
+
+        def new(sight: Sight) -> list[str]:
+            return [
+                str(event.get("EventId"))
+                for event in sight.events
+                if event.get("EventType") == event_type and event.get("EventId") not in before.ids
+            ]
+
+        told = self.look_for(lambda sight: bool(new(sight)), self._telling_seconds)
+        if not new(told):
+            self._telling_seconds = min(self._telling_seconds, self.prompt_seconds / 10)
+            raise NotTold(f"the command made a {event_type}, but no new one is in the document; see life/told")
+        event_id = new(told)[0]
+        self.made[event_id] = event_type
+        return before, told, event_id
+
+    def schedule_any(self, *types: str) -> tuple[Sight, Sight, str]:
+        """Have an event made of the first of these types that can be made."""
+        reasons = []
+        for event_type in types:
+            try:
+                return self.schedule(event_type)
+            except NotTold:
+                raise
+            except Skip as skip:
+                reasons.append(str(skip))
+        raise Skip("; ".join(reasons))
+
+    def sample(self, event_type: str) -> tuple[Sight, Sight, str]:
+        """An event of this type, made once: the document before it, the first with it, and its id."""
+        return self.once(f"sample {event_type}", lambda stage: stage.schedule(event_type))
+
+    def told(self) -> Sight:
+        """A document with an event in it: as it is now, or after one was made."""
+        sight = self.seen()
+        if sight.events:
+            return sight
+        if not self.hooks.schedule:
+            raise Skip(f"the document has no events: give {Need.SCHEDULE}")
+        try:
+            _, sight, _ = self.schedule_any(*TYPES)
+        except NotTold:
+            sight = self.look()
+            if not sight.events:  # what is there may be of a type that nobody asked for
+                raise
+        return sight
+
+    def waiting(self, *unlike: str) -> str:
+        """The id of an event of ours that is scheduled, and that nobody has approved."""
+        sight = self.seen()
+        for event_id in self.made:
+            fresh = event_id not in self.approved and event_id not in unlike
+            if fresh and sight.status(event_id) == SCHEDULED:
+                return event_id
+        _, told, event_id = self.schedule_any(*TYPES)
+        if told.status(event_id) != SCHEDULED:
+            raise Skip("the event that was made is not Scheduled, so nothing of it can be approved")
+        return event_id
+
+    def taken(self) -> str:
+        """The id of an event that is there and has been approved."""
+        if known := self.approved & self.seen().ids:
+            return min(known)
+        event_id = self.waiting()
+        reply = self.approve(event_id)
+        reply.must(reply.status == 200, "200 to a plain approval of a scheduled event")
+        return event_id
+
+    def cancel(self, event_id: str) -> None:
+        """Have an event withdrawn."""
+        self._seen = None
+        hooks.run(self.hooks.cancel, FOREWARN_EVENT_ID=event_id)
+
+    def clear(self) -> None:
+        """Withdraw what is scheduled and nobody waits for, so that it does not start while time is moved."""
+        if not self.hooks.cancel:
+            return
+        sight = self.look()
+        for event_id in [known for known in self.made if sight.status(known) == SCHEDULED]:
+            try:
+                self.cancel(event_id)
+            except Skip:
+                continue  # it stays, and is told apart by its id
+
+    def pass_time(self, seconds: float, seen: Callable[[Sight], bool] | None = None) -> None:
+        """Let that much of the server's time pass; where it cannot be moved, wait until something is seen."""
+        self._seen = None
+        whole = max(int(seconds), 0)
+        if self.hooks.advance:
+            hooks.run(self.hooks.advance, FOREWARN_SECONDS=str(whole))
+        elif seen is None:
+            if seconds > self.patience_seconds:
+                raise Skip(f"it takes {whole} s: give {Need.ADVANCE}, or --patience {whole}s or more")
+            pause(seconds)
+        else:
+            self.look_for(seen, min(seconds + self.prompt_seconds, self.patience_seconds))
+
+    def notice_left(self, sight: Sight, event_id: str, since: Sight | None = None) -> float:
+        """How many seconds there are until NotBefore, from the server's now or from an earlier sight of it."""
+        event = sight.event(event_id) or {}
+        not_before, now = moment(event.get("NotBefore")), (since or sight).now
+        if not_before is None or now is None:
+            raise Skip(
+                "NotBefore or the header Date cannot be read; see document/not-before-form, requests/date-header"
+            )
+        return (not_before - now).total_seconds()
+
+
+def approval(*ids: str, **members: Any) -> bytes:
+    """The body of an approval, with more members if wanted."""
+    return json.dumps({**members, "StartRequests": [{"EventId": event_id} for event_id in ids]}).encode()

@@ -1,0 +1,139 @@
+"""Section 1 of the contract: the versions of /metadata/scheduledevents."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from forewarn.verify.check import Departure, Mark, Need, Rules, Skip
+from forewarn.verify.endpoint import NEWEST, at
+from forewarn.verify.exchange import TRUE, cut
+from forewarn.verify.refusals import refused
+from forewarn.verify.stage import TYPES, approval
+
+if TYPE_CHECKING:
+    from forewarn.verify.sight import Sight
+    from forewarn.verify.stage import Stage
+
+rules = Rules(1, "versions")
+
+FIRST_MEMBERS = ("EventId", "EventStatus", "EventType", "ResourceType", "Resources", "NotBefore")
+MEMBERS = {
+    "2017-03-01": FIRST_MEMBERS,
+    "2017-08-01": FIRST_MEMBERS,
+    "2017-11-01": FIRST_MEMBERS,
+    "2019-01-01": FIRST_MEMBERS,
+    "2019-04-01": (*FIRST_MEMBERS, "Description"),
+    "2019-08-01": (*FIRST_MEMBERS, "Description", "EventSource"),
+    "2020-07-01": (*FIRST_MEMBERS, "Description", "EventSource", "DurationInSeconds"),
+}
+"""What an event has in each version, in the order of the wire."""
+
+
+def panorama(stage: Stage) -> dict[str, Sight]:
+    """One and the same document with events, as every version shows it."""
+
+    def walk(stage: Stage) -> dict[str, Sight]:
+        stage.told()
+        for _ in range(3):  # a change in between spoils it; a server under test is not that busy
+            seen = {version: stage.look(version) for version in MEMBERS}
+            if stage.look().reply.body == seen[NEWEST].reply.body:
+                break
+        return seen
+
+    return stage.once("panorama", walk)
+
+
+@rules("all-served", Mark.DOCUMENTED, "Each of the seven versions from 2017-03-01 to 2020-07-01 is served.")
+def all_served(stage: Stage) -> None:
+    try:
+        panorama(stage)
+    except Skip:  # without events it can be seen as well
+        for version in MEMBERS:
+            stage.look(version)
+
+
+@rules(
+    "members-of-each", Mark.DOCUMENTED, "A version shows the members that it and its predecessors brought, no other."
+)
+def members_of_each(stage: Stage) -> None:
+    for version, sight in panorama(stage).items():
+        for event in sight.events:
+            right = f"at {version} exactly the members {', '.join(MEMBERS[version])}"
+            sight.reply.must(set(event) == set(MEMBERS[version]), right, came=f"members {', '.join(event)}")
+
+
+@rules("same-values-in-each", Mark.DOCUMENTED, "What an older version shows of an event is what the newest shows.")
+def same_values(stage: Stage) -> None:
+    seen = panorama(stage)
+    for sight in seen.values():
+        for event in sight.events:
+            newest = seen[NEWEST].event(str(event.get("EventId"))) or {}
+            for member in set(event) - {"Resources"}:
+                right = f"{member} = {newest.get(member)!r}, as at {NEWEST}"
+                sight.reply.must(event[member] == newest.get(member), right, came=f"{member} = {event[member]!r}")
+
+
+@rules(
+    "underscore", Mark.DOCUMENTED, "At 2017-03-01 names of machines have a leading underscore, later they have none."
+)
+def underscore(stage: Stage) -> None:
+    seen = panorama(stage)
+    for version, sight in seen.items():
+        for event in sight.events:
+            newest = seen[NEWEST].event(str(event.get("EventId"))) or {}
+            names = [str(name) for name in newest.get("Resources", [])]
+            if version == "2017-03-01":  # roles of a cloud service are no machines of one's own
+                names = [name if re.search(r"_IN_[0-9]+$", name) else f"_{name}" for name in names]
+            sight.reply.must(event.get("Resources") == names, f"at {version} Resources {names}", came=str(event))
+
+
+def _gated(stage: Stage, event_type: str, last_without: str, first_with: str) -> None:
+    _, _, event_id = stage.sample(event_type)
+    without, shown = stage.look(last_without), stage.look(first_with)
+    if stage.look().event(event_id) is None:
+        raise Departure(f"a {event_type} that is still there", sent=shown.reply.request.shown, came=shown.reply.shown)
+    without.reply.must(without.event(event_id) is None, f"no {event_type} at {last_without}")
+    shown.reply.must(shown.event(event_id) is not None, f"the {event_type} at {first_with}")
+
+
+@rules("preempt-gated", Mark.DOCUMENTED, "Preempt is shown from 2017-11-01 on, and unseen before.", Need.SCHEDULE)
+def preempt_gated(stage: Stage) -> None:
+    _gated(stage, "Preempt", "2017-08-01", "2017-11-01")
+
+
+@rules("terminate-gated", Mark.OBSERVED, "Terminate is shown from 2019-01-01 on, and unseen before.", Need.SCHEDULE)
+def terminate_gated(stage: Stage) -> None:
+    _gated(stage, "Terminate", "2017-11-01", "2019-01-01")
+
+
+@rules("one-incarnation", Mark.ASSUMED, "One DocumentIncarnation serves all versions.")
+def one_incarnation(stage: Stage) -> None:
+    for version, sight in panorama(stage).items():
+        right = f"{panorama(stage)[NEWEST].incarnation} at {version}, as at {NEWEST}"
+        sight.reply.must(sight.incarnation == panorama(stage)[NEWEST].incarnation, right)
+
+
+@rules("approval-in-another", Mark.OBSERVED, "What was read in one version can be approved in another.", Need.SCHEDULE)
+def approval_in_another(stage: Stage) -> None:
+    reply = stage.here.ask("POST", at("2019-08-01"), TRUE, approval(stage.taken()))
+    reply.must(reply.status == 200, "200")
+
+
+@rules("latest-refused", Mark.DOCUMENTED, "`latest` was taken in previews and is malformed now: 400.")
+def latest_refused(stage: Stage) -> None:
+    refused(stage.here.ask(target=at("latest")), 400)
+
+
+@rules("preview-or-not-found", Mark.OBSERVED, "The preview 2024-07-09 is served or not found: a client takes no other.")
+def preview_or_not_found(stage: Stage) -> None:
+    reply = stage.here.ask(target=at("2024-07-09"))
+    reply.must(reply.status in (200, 404), "200, or 404 where the preview is not available")
+
+
+@rules("only-known-types", Mark.DOCUMENTED, "Up to 2020-07-01 there are five types of events, and no other is shown.")
+def only_known_types(stage: Stage) -> None:
+    for sight in panorama(stage).values():
+        for event in sight.events:
+            right = f"one of {', '.join(TYPES)}"
+            sight.reply.must(event.get("EventType") in TYPES, right, came=cut(f"EventType {event.get('EventType')!r}"))

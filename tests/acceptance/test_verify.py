@@ -1,0 +1,60 @@
+"""Forewarn passes every check of `forewarn verify`, with none skipped: the example of docs/verify.md, as it stands.
+
+In a network namespace of its own, because the example has fixed ports.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from forewarn.verify.catalogue import CHECKS
+from namespace import IN_NAMESPACE
+
+ROOT = Path(__file__).parents[2]
+LONGEST_SECONDS = 300
+
+
+def example() -> list[str]:
+    """What the page has one type: the service, and the run."""
+    page = (ROOT / "docs" / "verify.md").read_text()
+    return [part.partition("```")[0].strip() for part in page.split("```sh\n")[1:]]
+
+
+def test_forewarn_passes_all_of_it(tmp_path: Path) -> None:
+    service, verify = example()
+    report = tmp_path / "verify.xml"
+    script = "\n".join(
+        [
+            "set -euo pipefail",
+            f"cd {ROOT}",
+            f"PATH={Path(sys.executable).parent}:$PATH",
+            f"{sys.executable} {ROOT / 'tests' / 'namespace.py'}",
+            f"{service} >{tmp_path}/service.log 2>&1 &",
+            "service=$!",
+            "trap 'kill $service' EXIT",
+            f"until grep -q '^Try in another' {tmp_path}/service.log; do kill -0 $service; done",
+            verify.replace("verify.xml", str(report)),
+        ]
+    )
+    run = subprocess.run(
+        [*IN_NAMESPACE, "bash", "-c", script],
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")},
+            "HOME": str(tmp_path),
+            "XDG_DATA_HOME": str(tmp_path / "share"),
+            "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_SECONDS,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert f"{len(CHECKS)} passed, 0 failed, 0 skipped." in run.stdout
+    assert "Traceback" not in run.stdout + run.stderr + (tmp_path / "service.log").read_text()
+    suites = ET.fromstring(report.read_bytes())  # noqa: S314 - written by the program under test
+    assert [case.get("name") for case in suites.iter("testcase") if len(case)] == []

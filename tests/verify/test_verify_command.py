@@ -1,0 +1,187 @@
+"""`forewarn verify` as it is typed: what it prints, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from forewarn.verify.catalogue import CHECKS
+from running import FOREWARN
+from verify.broken import Answer, Ask, Fault, Running, running
+from verify.faults import RIGHT, member
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NEITHER = "http://127.0.0.1:1"
+
+
+def typed(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([FOREWARN, "verify", *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def results(*arguments: str) -> dict[str, Any]:
+    """The checks of a run by name."""
+    return {check["name"]: check for check in json.loads(typed(*arguments, "--json").stdout)["checks"]}
+
+
+@pytest.fixture
+def right() -> Iterator[Running]:
+    with running(RIGHT) as server:
+        yield server
+
+
+def _rude(_: Ask, answer: Answer) -> None:
+    if answer.status == 404:
+        answer.body = b'\x00\x1b[31m<&"]]>\xff\n'
+
+
+RUDE = Fault("sends what no report can hold", (), answer=_rude)
+
+
+def test_it_ends_with_0_when_all_that_was_made_has_passed(right: Running) -> None:
+    run = typed(right.here, "--only", "versions/*")
+    assert run.returncode == 0, run.stdout
+    assert "versions/latest-refused" in run.stdout
+    assert "0 failed" in run.stdout
+
+
+def test_it_ends_with_1_and_says_what_was_sent_what_came_and_what_would_be_right() -> None:
+    with running(Fault("", (), answer=member("EventId", "x"))) as server:
+        command = server.command("schedule", "type", "FOREWARN_EVENT_TYPE")
+        run = typed(server.here, "--only", "document/event-id-guid", "--schedule-command", command)
+    assert run.returncode == 1
+    lines = [line.split() for line in run.stdout.splitlines()]
+    assert ["document/event-id-guid", "observed", "failed"] in lines
+    assert [line[0] for line in lines if line and line[0] in ("rule", "sent", "came", "right")] == [
+        *("rule", "sent", "came", "right")
+    ]
+    assert "GET /metadata/scheduledevents?api-version=2020-07-01" in run.stdout
+    assert "1 failed" in run.stdout
+
+
+def test_it_ends_with_1_when_nothing_could_be_made(right: Running) -> None:
+    run = typed(right.here, "--only", "life/told")
+    assert run.returncode == 1
+    assert "No check could be made" in run.stdout
+
+
+def test_what_a_check_lacks_is_named_by_its_option(right: Running) -> None:
+    found = results(right.here, "--only", "scope/*", "--only", "life/*")
+    assert found["scope/same-document"]["reason"] == "give --other"
+    assert found["life/never-early"]["reason"] == "give --schedule-command and --advance-command or --patience"
+    assert {check["result"] for name, check in found.items() if name.startswith("scope/")} == {"skipped"}
+
+
+def test_what_a_command_said_last_is_why_a_check_is_skipped(right: Running) -> None:
+    command = 'echo first; echo "no way to make a $FOREWARN_EVENT_TYPE of $FOREWARN_VM"; exit 3'
+    found = results(right.here, "--only", "life/notice-of-freeze", "--schedule-command", command)
+    assert found["life/notice-of-freeze"]["result"] == "skipped"
+    assert found["life/notice-of-freeze"]["reason"].endswith("no way to make a Freeze of pool_0")
+
+
+def test_a_notice_that_is_longer_than_the_patience_is_not_waited_for(right: Running) -> None:
+    command = right.command("schedule", "type", "FOREWARN_EVENT_TYPE")
+    found = results(right.here, "--only", "life/never-early", "--schedule-command", command, "--patience", "1s")
+    assert found["life/never-early"]["reason"] == (
+        "its notice is 900 s: give --advance-command, or --patience 960s or more"
+    )
+
+
+def test_what_a_command_leaves_running_is_not_waited_for(right: Running, tmp_path: Path) -> None:
+    """A hook may start something in the background; here it ends when the test lets it."""
+    os.mkfifo(tmp_path / "end")
+    command = f"cat {tmp_path / 'end'} & {right.command('schedule', 'type', 'FOREWARN_EVENT_TYPE')}"
+    try:
+        found = results(right.here, "--only", "life/told", "--schedule-command", command)
+    finally:
+        (tmp_path / "end").write_text("now")
+    assert found["life/told"]["result"] == "passed"
+
+
+def test_marks_leave_out_what_is_only_assumed(right: Running) -> None:
+    assert {check["mark"] for check in results(right.here, "--marks", "documented").values()} == {"documented"}
+
+
+def test_json_has_the_counts_and_what_a_machine_wants_to_know(right: Running) -> None:
+    run = typed(right.here, "--only", "requests/head-refused", "--json")
+    found = json.loads(run.stdout)
+    assert found["counts"] == {"passed": 1, "failed": 0, "skipped": 0}
+    (check,) = found["checks"]
+    assert (check["section"], check["mark"], check["result"]) == (3, "documented", "passed")
+
+
+def test_junit_can_be_read_whatever_the_server_sends(tmp_path: Path) -> None:
+    file = tmp_path / "verify.xml"
+    with running(RUDE) as server:
+        run = typed(server.here, "--only", "requests/*path", "--only", "life/told", "--junit", str(file))
+    assert run.returncode == 1
+    assert "\x1b" not in run.stdout
+    suites = ET.fromstring(file.read_bytes())  # noqa: S314 - written by the program under test
+    assert (suites.get("tests"), suites.get("failures"), suites.get("skipped")) == ("2", "1", "1")
+    failure = suites.find(".//testcase[@name='requests/other-path']/failure")
+    assert failure is not None
+    assert 'right: 404 with a body like {"error": "…"}' in (failure.text or "")
+
+
+def test_the_list_asks_nobody() -> None:
+    run = typed("--list", "--json")
+    assert run.returncode == 0
+    assert [check["name"] for check in json.loads(run.stdout)["checks"]] == [check.name for check in CHECKS]
+    assert "finding/any-host" in typed("--list").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Say which server"),
+        (("ftp://127.0.0.1",), "like http://127.0.0.1:8169"),
+        (("127.0.0.1:8169",), "like http://127.0.0.1:8169"),
+        (("http://127.0.0.1:8169/metadata/instance",), "like http://127.0.0.1:8169"),
+        (("http://127.0.0.1:x",), "like http://127.0.0.1:8169"),
+        (("http://[::1",), "like http://127.0.0.1:8169"),
+        (("",), "like http://127.0.0.1:8169"),
+        (("http://",), "like http://127.0.0.1:8169"),
+        ((NEITHER, "--other", "x"), "'x' is not the address"),
+        ((NEITHER, "--only", "requests/head-refusd"), "Did you mean 'requests/head-refused'?"),
+        ((NEITHER, "--marks", "known"), "documented, observed, assumed"),
+        ((NEITHER, "--marks", ","), "documented, observed, assumed"),
+        ((NEITHER, "--patience", "soon"), "90s"),
+        ((NEITHER, "--timeout", "0s"), "more than 0s"),
+        ((NEITHER, "--junit", "/nowhere/at/all.xml"), "no such folder"),
+        ((NEITHER, "--junit", "/"), "name a file in it"),
+        ((NEITHER, "--junit", "/tmp/" + "x" * 300), "name a file"),  # noqa: S108 - nothing is written
+    ],
+)
+def test_what_is_typed_wrong_is_said_with_what_would_be_right(arguments: tuple[str, ...], said: str) -> None:
+    run = typed(*arguments)
+    assert run.returncode == 2
+    assert said in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_a_server_that_is_not_there_is_said_to_be_unreachable() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets the port meanwhile
+        run = typed(f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert run.returncode == 6
+    assert "does not answer" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_the_path_may_stand_behind_the_address(right: Running) -> None:
+    run = typed(f"{right.here}/metadata/scheduledevents", "--only", "finding/*")
+    assert run.returncode == 0
+
+
+def test_no_proxy_gets_in_between(right: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", NEITHER)
+    monkeypatch.setenv("HTTP_PROXY", NEITHER)
+    assert typed(right.here, "--only", "requests/document-served").returncode == 0
