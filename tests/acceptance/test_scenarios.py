@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 from contextlib import suppress
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,13 +129,9 @@ def test_an_application_that_is_to_see_it_sees_every_step_however_fast_the_clock
     application.start()
     played = service.cli("scenario", "run", "degraded-hardware", "--vm", "web-0", "--seen-by", "web-0")
     assert played.returncode == 0, played.stdout + played.stderr
-    changes = [
-        seen for before, seen in zip([None, *application.seen], application.seen, strict=False) if seen != before
-    ]
-    assert changes == [[], ["Scheduled"], ["Started"], []]
-    for name, code, words in (("web-9", 3, "There is no VM 'web-9'"), ("web-1", 6, "web-1")):
-        refused = service.cli("scenario", "run", "user-reboot", "--vm", "web-0", "--seen-by", name)
-        assert (refused.returncode, words in refused.stderr) == (code, True), refused
+    assert [statuses for statuses, _ in groupby(application.seen)] == [[], ["Scheduled"], ["Started"], []]
+    refused = service.cli("scenario", "run", "user-reboot", "--vm", "web-0", "--seen-by", "web-9")
+    assert (refused.returncode, "There is no VM 'web-9'" in refused.stderr) == (3, True)
 
 
 def test_a_users_own_by_its_path(make_service: Make, tmp_path: Path) -> None:
@@ -182,7 +179,7 @@ def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: M
     service.document()
     with subprocess.Popen(
         [FOREWARN, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "1"],
-        env=service.environment,
+        env={**os.environ, **service.environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -204,7 +201,7 @@ def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [FOREWARN, "scenario", "run", "user-reboot", "--vm", "web-0", "--enable"],
-        env={**service.environment, "TERM": "xterm", "COLUMNS": "120"},
+        env={**os.environ, **service.environment, "TERM": "xterm", "COLUMNS": "120"},
         stdout=theirs,
     ) as watching:
         os.close(theirs)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
 from engines import ask, make_engine, running_engine
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from forewarn.core.scenario_run import Run
     from forewarn.engine import Engine, Published
-    from forewarn.ports import Audience
 
 pytestmark = pytest.mark.anyio
 MINUTE = timedelta(minutes=1)
@@ -37,8 +36,29 @@ RESTART = '[[step]]\ndo = "restart"\n'
 TO_ITS_END = '[[step]]\nuntil = "Started"\nwithin = "15m"\n[[step]]\nuntil = "gone"\nwithin = "10m"\n'
 
 
-def no_audience(vms: Sequence[str]) -> nullcontext[Audience]:
-    raise AssertionError(f"{vms} are not waited for here")
+class Blind:
+    """VMs that have seen what was there before the run, and see nothing more."""
+
+    groups: ClassVar[set[str]] = set()
+
+    def __init__(self, engine: Engine, vms: Sequence[str]) -> None:
+        self._engine = engine
+        self._vms = list(vms)
+        self.waited_for = asyncio.Event()
+        self.left = False
+
+    def missing(self) -> list[str]:
+        return self._vms if self._engine.live_events() else []
+
+    async def wait(self) -> None:
+        self.waited_for.set()
+        await asyncio.Event().wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.left = True
 
 
 class Stage:
@@ -47,7 +67,8 @@ class Stage:
     def __init__(self, engine: Engine, *, faults: bool = False) -> None:
         self.engine = engine
         self.faults = Faults(engine, allowed=faults)
-        self.player = Player(engine, self.faults, no_audience, VERSIONS[max(VERSIONS)])
+        self.audience = Blind(engine, ["db-0"])
+        self.player = Player(engine, self.faults, lambda _: self.audience, VERSIONS[max(VERSIONS)])
 
     async def start(self, text: str, *vms: str, name: str = "mine", **casting: Any) -> Run:
         return await self.player.start(parse_scenario(text, name, name), Casting(vms, **casting), "tester")
@@ -301,6 +322,17 @@ async def test_a_stopped_run_withdraws_what_has_not_started_and_leaves_what_has(
             await stage.player.stop_run(run.id)
         with pytest.raises(Unknown, match="There is no run 'r7'"):
             await stage.player.stop_run("r7")
+
+
+async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_them() -> None:
+    async with a_stage() as stage:
+        run = await stage.start(HEAD + RESTART + TO_ITS_END, "db-0", seen_by=("db-0",))
+        await stage.audience.waited_for.wait()
+        assert not stage.audience.left
+        stopped = await stage.player.stop_run(run.id)
+        assert (stopped.state, states(stopped)) == (RunState.STOPPED, ["passed", "skipped", "waiting"])
+        await stage.engine.advance(MINUTE)  # the clock is free again
+        assert stage.audience.left
 
 
 async def test_only_one_run_moves_a_virtual_clock() -> None:
