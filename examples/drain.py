@@ -6,6 +6,7 @@ command has succeeded. The command has the event in its environment: EVENT_ID, E
 """
 
 import argparse
+import http.client
 import json
 import os
 import subprocess
@@ -46,7 +47,7 @@ def poll(url: str) -> list:
     """The events; none when the endpoint has a bad moment, which it may."""
     try:
         return json.loads(ask(url))["Events"]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         print(f"asking again: {error}", file=sys.stderr, flush=True)
         return []
 

@@ -7,6 +7,7 @@ endpoint. The careless one is what one writes on the first day. `test_shop.py` t
 """
 
 import argparse
+import http.client
 import json
 import os
 import threading
@@ -86,7 +87,8 @@ def main() -> None:
     shop, me = Shop(options.state), os.environ["FOREWARN_VM_NAME"]
     pause = threading.Event()
     handle = careful if options.handler == "careful" else careless
-    expected = (OSError, ValueError) if options.handler == "careful" else urllib.error.HTTPError
+    bad_moments = (OSError, ValueError, http.client.HTTPException)
+    expected = bad_moments if options.handler == "careful" else urllib.error.HTTPError
     while True:
         try:
             handle(shop, json.loads(ask()), me)

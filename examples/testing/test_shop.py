@@ -92,3 +92,11 @@ def test_thirty_seconds_are_enough_for_an_eviction(forewarn: Service, shop: Runn
     event = shop.vm.evict()
     forewarn.advance_to_start(event, seen_by=shop.vm)
     assert shop.state["saved"] == 3
+
+
+def test_it_lives_through_the_bad_moments_of_the_endpoint(forewarn: Service, shop: RunningShop) -> None:
+    for kind in ("500", "429", "410", "empty", "reset", "length"):
+        shop.vm.fault(kind)
+    event = shop.vm.restart()
+    forewarn.advance(minutes=15, seen_by=shop.vm, limit=5)
+    assert event.was_approved_by(shop.vm)

@@ -78,7 +78,7 @@ class Witness:
         self._begin()
 
     def documents(self, vm: str) -> list[Given]:
-        """What the VM was given since `keep_documents`, in order."""
+        """What the VM was given since `keep_documents`, in order; the same several times in a row is one."""
         return list(self._sights[vm].documents) if vm in self._sights else []
 
     def asks(self, vm: str) -> int:
@@ -147,7 +147,7 @@ class Witness:
                 body += message.get("body", b"")
                 if sight.status == 200 and body and not message.get("more_body", False):
                     sight.given = tag
-                    if self._keeping:
+                    if self._keeping and (not sight.documents or sight.documents[-1].body != body):
                         sight.documents.append(Given(self._lane.engine.clock.now(), body))
 
         await self._app(scope, receive, watched)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -46,6 +47,8 @@ class Kit(Reach):
         self._token_file = ""
         self._doors: dict[str, str] = {}
         self._told_priority: set[str] = set()
+        self._changing = threading.RLock()
+        """Of the fleet, one at a time: a test may have threads."""
 
     # --- Life -----------------------------------------------------------------------------------------
 
@@ -127,21 +130,23 @@ class Kit(Reach):
     def vm(self, name: str, **keys: Any) -> VM:
         """The VM of that name; made, with the keys of a [[vm]] in a fleet file, if there is none. It counts as
         listening at once."""
-        if keys or not self.has_vm(name):
-            fleet = self.look(lambda engine: add_vm(engine.fleet, name, keys))
-            if "priority" in keys:
-                self._told_priority.add(name)
-            self.loop.run(self._apply(self._running, fleet))
+        with self._changing:
+            if keys or not self.has_vm(name):
+                fleet = self.look(lambda engine: add_vm(engine.fleet, name, keys))
+                if "priority" in keys:
+                    self._told_priority.add(name)
+                self.loop.run(self._apply(self._running, fleet))
         return VM(self, name)
 
     def group(self, name: str, vms: int = 0, kind: str = "availability-set", **keys: Any) -> Group:
         """The group of that name; made with so many VMs if `vms` is given. Keys are those of a [[group]] and of a
         [[vm]] in a fleet file."""
-        if vms:
-            fleet = self.look(lambda engine: add_group(engine.fleet, name, vms, kind, keys))
-            if "priority" in keys:
-                self._told_priority.update(fleet.members(name))
-            self.loop.run(self._apply(self._running, fleet))
+        with self._changing:
+            if vms:
+                fleet = self.look(lambda engine: add_group(engine.fleet, name, vms, kind, keys))
+                if "priority" in keys:
+                    self._told_priority.update(fleet.members(name))
+                self.loop.run(self._apply(self._running, fleet))
         return self.look(self._group(name))
 
     def _group(self, name: str) -> Callable[[Engine], Group]:
@@ -172,21 +177,24 @@ class Kit(Reach):
 
     def endpoint_of(self, name: str) -> str:
         """The URL at which every caller is this VM."""
-        if name not in self._doors:
-            self.look(lambda engine: engine.fleet.vm(name))  # or it says which there are
-            self._doors[name] = f"http://{self.loop.run(self._running.metadata.open_door(name))}"
-        return self._doors[name]
+        with self._changing:
+            if name not in self._doors:
+                self.look(lambda engine: engine.fleet.vm(name))  # or it says which there are
+                self._doors[name] = f"http://{self.loop.run(self._running.metadata.open_door(name))}"
+            return self._doors[name]
 
     def make_spot(self, name: str) -> None:
         """See to it that the VM can be evicted, unless a test has said what it is."""
-        fleet = self.look(lambda engine: engine.fleet)
-        vm = fleet.vm(name)
-        if vm.priority == "spot":
-            return
-        if name in self._told_priority:
-            raise NotSpot(vm=name, priority=vm.priority)
-        changed = {**fleet.vms, name: vm._replace(priority="spot")}
-        self.loop.run(self._apply(self._running, Fleet(changed.values(), fleet.groups.values(), fleet.hosts.values())))
+        with self._changing:
+            fleet = self.look(lambda engine: engine.fleet)
+            vm = fleet.vm(name)
+            if vm.priority == "spot":
+                return
+            if name in self._told_priority:
+                raise NotSpot(vm=name, priority=vm.priority)
+            vms = {**fleet.vms, name: vm._replace(priority="spot")}
+            changed = Fleet(vms.values(), fleet.groups.values(), fleet.hosts.values())
+            self.loop.run(self._apply(self._running, changed))
 
     # --- What happens ---------------------------------------------------------------------------------
 
@@ -264,10 +272,8 @@ class Kit(Reach):
 
     def documents_seen_by(self, vm: VM | str) -> list[ToldDocument]:
         """Every document that the VM was given, in order; what it was given several times in a row is there once."""
-        name = _name(vm)
-        given = self.loop.call(self._running.witness.documents, name)
-        bodies = [one.body for one in given]
-        return [read_document(body) for body, before in zip(bodies, [b"", *bodies], strict=False) if body != before]
+        given = self.loop.call(self._running.witness.documents, _name(vm))
+        return [read_document(one.body) for one in given]
 
     def times_asked_by(self, vm: VM | str) -> int:
         """How often the VM has asked for its document."""

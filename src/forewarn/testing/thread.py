@@ -41,8 +41,15 @@ class LoopThread:
         return self.run(calling())
 
     def stop(self) -> None:
-        """End the loop and its thread."""
+        """End the loop and its thread, and whatever still runs there."""
+        self.run(self._end_tasks())
         self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -61,7 +61,7 @@ def read_document(body: bytes | str) -> ToldDocument:
 def _incarnation(value: Any) -> int:
     """A number; old documents show it as text."""
     try:
-        if isinstance(value, bool):
+        if isinstance(value, (bool, float)):
             raise TypeError
         return int(value)
     except (TypeError, ValueError):
@@ -99,9 +99,9 @@ def _moment(text: str) -> datetime | None:
     for read in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             moment = read(text)
-        except ValueError:
+            return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+        except (ValueError, OverflowError):
             continue
-        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     raise UnreadableDocument(problem=f"NotBefore is {text!r}, which is no date")
 
 
