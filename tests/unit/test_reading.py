@@ -16,7 +16,7 @@ GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "documents").rglob("*.js
 
 
 def document(**changes: object) -> str:
-    event = {
+    event: dict[str, object] = {
         "EventId": "4caea225-a741-474d-a72e-428c86fcd853",
         "EventStatus": "Scheduled",
         "EventType": "Reboot",
@@ -24,7 +24,7 @@ def document(**changes: object) -> str:
         "Resources": ["web-0", "web-1"],
         "NotBefore": "Thu, 22 Jul 2021 04:50:17 GMT",
     }
-    whole = {"DocumentIncarnation": 2, "Events": [event]}
+    whole: dict[str, object] = {"DocumentIncarnation": 2, "Events": [event]}
     whole |= {name: value for name, value in changes.items() if name in whole}
     event |= {name: value for name, value in changes.items() if name not in whole}
     return json.dumps(whole)

@@ -6,7 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from forewarn.testing.choices import SEEN_WITHIN_SECONDS, length_of
-from forewarn.testing.kit import Kit, names_of
+from forewarn.testing.kit import Kit
+from forewarn.testing.vm import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,11 +11,11 @@ from forewarn.testing.reach import EVENTS_PATH, NEWEST_VERSION, Unexpected, addr
 from forewarn.wire.reading import ToldDocument, ToldEvent, read_document, start_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from forewarn.core import fleet as core
     from forewarn.testing.event import Event
-    from forewarn.testing.kit import Kit
+    from forewarn.testing.making import Making
 
 _LOOPBACK = "127.0.0.1,localhost"
 
@@ -23,7 +23,7 @@ _LOOPBACK = "127.0.0.1,localhost"
 class VM:
     """A machine of the fleet, with an endpoint of its own."""
 
-    def __init__(self, kit: Kit, name: str) -> None:
+    def __init__(self, kit: Making, name: str) -> None:
         self._kit = kit
         self.name = name
 
@@ -156,3 +156,13 @@ class Group:
 
     def __repr__(self) -> str:
         return f"<Group {self.name}: {', '.join(vm.name for vm in self.vms)}>"
+
+
+def name_of(vm: VM | str) -> str:
+    """The name of a VM that was given as itself or by its name."""
+    return vm if isinstance(vm, str) else vm.name
+
+
+def names_of(vms: VM | str | Iterable[VM | str]) -> list[str]:
+    """The same of one or of several."""
+    return [name_of(vms)] if isinstance(vms, (VM, str)) else [name_of(vm) for vm in vms]
