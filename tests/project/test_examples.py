@@ -79,7 +79,7 @@ def test_they_fail_for_the_careless_one() -> None:
     done = run(SHOP, *PYTEST, SHOP, SHOP_HANDLER="careless")
     assert done.returncode == 1, done.stdout
     assert "passed" not in done.stdout
-    assert " error" not in done.stdout
+    assert "ERROR " not in done.stdout
 
 
 IMPORTED = """

@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fabrics": {"fabrics", "ports", "core", "errors"},
     **{part: {*ENGINE_PARTS, "clock", "ports", "core", "errors"} for part in ("engine", *ENGINE_PARTS)},
     "faults": {"engine", "clock", "ports", "core", "errors"},
-    "scenarios": {"errors"},
+    "scenarios": {"wire", "core", "errors"},
     "play": {"play", "engine", "faults", "clock", "ports", "wire", "core", "errors"},
     "server": {
         "server",
@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "core",
         "errors",
     },
-    "testing": {"testing", "assembly", "engine", "settings", "wire", "core", "errors"},
+    "testing": {"testing", "assembly", "scenarios", "engine", "settings", "wire", "core", "errors"},
     "pytest_plugin": {"testing"},
     "__main__": {"cli"},
     "verify": {"verify", "clock", "core", "errors"},

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forewarn import errors
-from forewarn.testing import AsyncService, Service, ServiceProcess
+from forewarn import errors, scenarios
+from forewarn.testing import AsyncService, ScenarioFailed, Service, ServiceProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -359,3 +359,52 @@ def test_a_document_that_was_spoilt_is_none_that_was_seen(forewarn: Service) -> 
     vm.poll()
     vm.poll()
     forewarn.advance(seen_by=vm)
+
+
+@pytest.mark.parametrize("name", scenarios.names())
+def test_every_scenario_can_be_played_from_nothing(forewarn: Service, name: str) -> None:
+    vms = {"scale-in": "pool_0"}  # of its three VMs, one
+    if name in vms:
+        forewarn.group("pool", vms=3, kind="scale-set", terminate_notice="5m")
+    run = forewarn.play(name, vms.get(name, ()))
+    assert run.state == "passed"
+    assert all(step.state == "passed" for step in run.steps)
+
+
+MINE = """
+title = "A restart that nobody sees"
+
+[needs]
+vms = 1
+
+[[step]]
+do = "restart"
+expect = { type = "Freeze" }
+"""
+
+
+def test_a_scenario_that_goes_otherwise_fails_the_test_and_says_where(forewarn: Service, tmp_path: Path) -> None:
+    forewarn.vm("web-0")
+    (tmp_path / "mine.toml").write_text(MINE)
+    with pytest.raises(ScenarioFailed, match=r"(?s)failed:.*failed  restart: .*Freeze"):
+        forewarn.play(tmp_path / "mine.toml", "web-0")
+    with pytest.raises(errors.NotFound, match="Did you mean 'user-reboot'"):
+        forewarn.play("user-rebot")
+    with pytest.raises(errors.UnreadableFile):
+        forewarn.play(tmp_path / "yours.toml")
+
+
+async def test_a_scenario_can_wait_for_the_application_and_be_awaited(forewarn_async: AsyncService) -> None:
+    vm = forewarn_async.vm("web-0")
+
+    async def application() -> None:
+        while True:
+            await asyncio.to_thread(vm.poll)
+
+    task = asyncio.create_task(application())
+    run = await forewarn_async.play("live-migration", vm, seen_by=vm)
+    task.cancel()
+    await asyncio.wait([task])
+    assert run.vms == ("web-0",)
+    told = [[event.status for event in document.events] for document in forewarn_async.documents_seen_by(vm)]
+    assert told == [[], ["Scheduled"], ["Started"], []]

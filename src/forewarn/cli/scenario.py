@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,12 +13,10 @@ from forewarn.cli.rehearsal import watch_run
 from forewarn.cli.show import print_facts, print_json, print_table, service_command
 from forewarn.core.durations import format_duration
 from forewarn.errors import UnreadableFile
-from forewarn.wire.scenario_file import parse_scenario
 from forewarn.wire.scenarios import scenario_shape
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client
-    from forewarn.core.scenario import Scenario
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 
@@ -42,7 +39,7 @@ def list_scenarios(as_json: bool) -> None:
     Example:
       forewarn scenario list
     """
-    found = [scenario_shape(_read(name)[0]) for name in scenarios.names()]
+    found = [scenario_shape(scenarios.find(name)[0]) for name in scenarios.names()]
     if as_json:
         print_json({"scenarios": found})
         return
@@ -62,7 +59,7 @@ def show(scenario: str, fleet: bool, as_json: bool) -> None:
       forewarn scenario show spot-eviction
       forewarn scenario show spot-eviction --fleet > fleet.toml
     """
-    found, text = _read(scenario)
+    found, text = scenarios.find(scenario)
     if fleet:
         if not found.fleet:
             raise UnreadableFile(path=scenario, problem="it has no fleet. Write one into it with the key fleet.")
@@ -122,8 +119,8 @@ def run(scenario: str, vms: tuple[str, ...], client: Client, as_json: bool, **op
     body: dict[str, Any] = {name: value for name, value in options.items() if value}
     body["seen_by"] = list(options["seen_by"])
     body["vms"] = list(vms)
-    if _is_file(scenario):
-        found, text = _read(scenario)  # so that what is wrong in it is said before anything is asked
+    if scenarios.is_file(scenario):
+        found, text = scenarios.find(scenario)  # so that what is wrong in it is said before anything is asked
         body |= {"text": text, "name": found.name}
     else:
         body["scenario"] = scenario
@@ -146,23 +143,6 @@ def stop(run_id: str, client: Client, as_json: bool) -> None:
     """
     stopped = client.post("runs", run_id, "stop")
     print_json(stopped) if as_json else click.echo(f"Run {stopped['id']} of {stopped['scenario']} is stopped.")
-
-
-def _is_file(scenario: str) -> bool:
-    """A name is that of a scenario that comes with Forewarn, if there is one; a path is a path."""
-    return scenario.endswith(".toml") or "/" in scenario
-
-
-def _read(scenario: str) -> tuple[Scenario, str]:
-    """A scenario by its name or its path, with its text."""
-    if not _is_file(scenario):
-        text = scenarios.text(scenario)
-        return parse_scenario(text, scenario, f"{scenario}.toml"), text
-    try:
-        text = Path(scenario).read_text("utf-8")
-    except (OSError, UnicodeError) as error:
-        raise UnreadableFile(path=scenario, problem=getattr(error, "strerror", None) or "it is not text") from error
-    return parse_scenario(text, scenario, scenario), text
 
 
 def _length(shape: dict[str, Any]) -> str:

@@ -39,8 +39,8 @@ def _judge_event(expected: Expectation, forms: dict[str, Telling], quicken: Call
         ("type", expected.type, told.type),
         ("source", expected.source, told.source),
         ("description", expected.description, told.description),
-        ("duration", expected.duration, told.duration),
-        ("vms", expected.vms, len(told.vms)),
+        ("duration", expected.duration, told.duration_seconds),
+        ("vms", expected.vms, len(told.resources)),
     ):
         if wanted is not None and wanted != came:
             return f"expected {what} {wanted!r}, and it is {came!r}"

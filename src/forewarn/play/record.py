@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.event import Status
 from forewarn.errors import NotFound
-from forewarn.wire.as_told import Told, read_back
+from forewarn.wire.document import render
+from forewarn.wire.reading import ToldEvent, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Telling(NamedTuple):
     """An event in one of its forms."""
 
-    told: Told
+    told: ToldEvent
     notice: timedelta | None
     """How long before its NotBefore it came about; None once it has started."""
 
@@ -57,20 +58,25 @@ class Record:
                     rollout = operation.request.rollout if operation is not None else ""
                     self._causes[event.id] = rollout or event.operation
             try:
-                shown = read_back(document, self._version, self._engine.fleet.group(group).kind)
+                whole = render(document, self._version, self._engine.fleet.group(group).kind)
             except NotFound:  # its last VM has left the fleet
-                shown = []
-            for told in shown:
-                self._tellings.setdefault(told.id, {})[told.status] = _telling(told, events[told.id])
-            self._now[group] = {told.id for told in shown}
+                shown = {}
+            else:  # the very bytes that a VM is answered with, read as a VM reads them
+                shown = {told.id.lower(): told for told in read_document(whole).events}
+            for event_id, told in shown.items():
+                self._tellings.setdefault(event_id, {})[told.status] = _telling(told, events[event_id])
+            self._now[group] = set(shown)
             self._note_out(shown)
 
-    def _note_out(self, shown: list[Told]) -> None:
+    def _note_out(self, shown: dict[str, ToldEvent]) -> None:
         vms = self._engine.fleet.vms
-        started = [told for told in shown if told.status == Status.STARTED]
         self._out.add(
             frozenset(
-                (self._causes[told.id], vms[name].update_domain) for told in started for name in told.vms if name in vms
+                (self._causes[event_id], vms[name].update_domain)
+                for event_id, told in shown.items()
+                if told.status == Status.STARTED
+                for name in told.resources
+                if name in vms
             )
         )
 
@@ -83,18 +89,18 @@ class Record:
         return [
             forms
             for event_id, forms in self._tellings.items()
-            if self._causes[event_id] in causes and any(vm in telling.told.vms for telling in forms.values())
+            if self._causes[event_id] in causes and any(vm in telling.told.resources for telling in forms.values())
         ]
 
     def is_told(self, causes: Collection[str], vm: str | None = None) -> bool:
         """Whether anything of the causes is in a document now; with a VM, anything that names it."""
         for found in self._now.values():
             for event_id in found:
-                named = vm is None or any(vm in telling.told.vms for telling in self._tellings[event_id].values())
+                named = vm is None or any(vm in telling.told.resources for telling in self._tellings[event_id].values())
                 if named and self._causes[event_id] in causes:
                     return True
         return False
 
 
-def _telling(told: Told, event: Event) -> Telling:
+def _telling(told: ToldEvent, event: Event) -> Telling:
     return Telling(told, told.not_before - event.created_at if told.not_before is not None else None)

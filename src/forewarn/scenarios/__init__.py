@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from forewarn.errors import Unknown, nearest
+from forewarn.errors import Unknown, UnreadableFile, nearest
+from forewarn.wire.scenario_file import parse_scenario
+
+if TYPE_CHECKING:
+    from forewarn.core.scenario import Scenario
 
 _ENDING = ".toml"
 
@@ -24,3 +30,20 @@ def text(name: str) -> str:
             what="scenario", name=name, hint=f"{hint} One of your own is given by its path, like ./mine.toml."
         )
     return resources.files(__package__).joinpath(name + _ENDING).read_text("utf-8")
+
+
+def is_file(scenario: str) -> bool:
+    """A name is that of a scenario that comes with Forewarn, if there is one; a path is a path."""
+    return scenario.endswith(_ENDING) or "/" in scenario
+
+
+def find(scenario: str) -> tuple[Scenario, str]:
+    """A scenario by its name or its path, with its text."""
+    if not is_file(scenario):
+        found = text(scenario)
+        return parse_scenario(found, scenario, scenario + _ENDING), found
+    try:
+        found = Path(scenario).read_text("utf-8-sig")
+    except (OSError, UnicodeError) as error:
+        raise UnreadableFile(path=scenario, problem=getattr(error, "strerror", None) or "it is not text") from error
+    return parse_scenario(found, scenario, scenario), found

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from forewarn.testing.event import Event
+from forewarn.testing.plays import ScenarioFailed
 from forewarn.testing.process import ServiceProcess
 from forewarn.testing.reach import Answer
 from forewarn.testing.service import AsyncService, Service
 from forewarn.testing.vm import VM, Group
 from forewarn.wire.reading import ToldDocument, ToldEvent
 
-__all__ = ["VM", "Answer", "AsyncService", "Event", "Group", "Service", "ServiceProcess", "ToldDocument", "ToldEvent"]
+__all__ = [
+    "VM",
+    "Answer",
+    "AsyncService",
+    "Event",
+    "Group",
+    "ScenarioFailed",
+    "Service",
+    "ServiceProcess",
+    "ToldDocument",
+    "ToldEvent",
+]

@@ -5,16 +5,23 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from forewarn import scenarios
 from forewarn.core.event import Status
+from forewarn.core.scenario_run import Casting
 from forewarn.errors import NeverStarted
+from forewarn.testing.event import OPERATOR
 from forewarn.testing.making import Making
+from forewarn.testing.plays import check
 from forewarn.testing.vm import VM, name_of
+from forewarn.wire.fleet_file import parse_fleet
 from forewarn.wire.reading import ToldDocument, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
+    from pathlib import Path
 
+    from forewarn.core.scenario_run import Run
     from forewarn.testing.event import Event
 
 
@@ -46,6 +53,15 @@ class Kit(Making):
         if now.started_at is None:
             raise NeverStarted(event_id=event.id, status=now.status.lower())
         return engine.clock.now()
+
+    async def _play(self, name: str | Path, vms: Iterable[str], group: str, seen_by: Iterable[str]) -> Run:
+        service = self._running
+        scenario, _ = scenarios.find(str(name))
+        if not service.engine.fleet.vms and scenario.fleet:
+            await self._apply(service, parse_fleet(scenario.fleet, f"the fleet of {scenario.name}"))
+        casting = Casting(vms=tuple(vms), group=group, seen_by=tuple(seen_by))
+        run = await service.player.start(scenario, casting, OPERATOR)
+        return check(await service.player.finished(run.id))
 
     # --- What was seen --------------------------------------------------------------------------------
 

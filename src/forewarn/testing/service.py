@@ -12,8 +12,10 @@ from forewarn.testing.vm import names_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime, timedelta
+    from pathlib import Path
     from typing import Self
 
+    from forewarn.core.scenario_run import Run
     from forewarn.testing.event import Event
     from forewarn.testing.vm import VM
 
@@ -50,6 +52,21 @@ class Service(Kit):
         """Move the clock to where the event starts; it may have been approved, and have started, before."""
         return self.loop.run(self._advance_to_start(event, names_of(seen_by), limit))
 
+    def play(
+        self,
+        scenario: str | Path,
+        vms: VM | str | Iterable[VM | str] = (),
+        *,
+        group: str = "",
+        seen_by: VM | str | Iterable[VM | str] = (),
+    ) -> Run:
+        """Play a scenario to its end (docs/scenarios.md), one that comes with Forewarn or one's own by its path.
+
+        With no VM named, those that fit; in a fleet that has none at all, with the scenario's own. An AssertionError
+        that says which step went otherwise, if one did.
+        """
+        return self.loop.run(self._play(scenario, names_of(vms), group, names_of(seen_by)))
+
 
 class AsyncService(Kit):
     """The whole service, for `async with AsyncService() as forewarn:`.
@@ -82,4 +99,16 @@ class AsyncService(Kit):
     ) -> datetime:
         """As Service.advance_to_start."""
         work = self._advance_to_start(event, names_of(seen_by), limit)
+        return await asyncio.wrap_future(self.loop.submit(work))
+
+    async def play(
+        self,
+        scenario: str | Path,
+        vms: VM | str | Iterable[VM | str] = (),
+        *,
+        group: str = "",
+        seen_by: VM | str | Iterable[VM | str] = (),
+    ) -> Run:
+        """As Service.play."""
+        work = self._play(scenario, names_of(vms), group, names_of(seen_by))
         return await asyncio.wrap_future(self.loop.submit(work))
