@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
+from contextlib import ExitStack, closing
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -43,6 +44,7 @@ from forewarn.stores.sqlite import SqliteStore
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable
 
     from forewarn.ports import Clock, Fabric
@@ -117,6 +119,16 @@ class Assembly:
     """Everything that runs, put together."""
 
     def __init__(self, values: dict[str, Any]) -> None:
+        # First what can be refused: a service that cannot be leaves nothing open.
+        self.certificate = certificate_of(values)
+        with ExitStack() as refused:
+            listeners = [refused.enter_context(closing(open_socket(values[name]))) for name in ("metadata", "control")]
+            self._put_together(values, *listeners)
+            refused.pop_all()
+
+    def _put_together(
+        self, values: dict[str, Any], metadata_listener: socket.socket, control_listener: socket.socket
+    ) -> None:
         data: str = values["data"]
         store = SqliteStore(None if data == MEMORY else Path(data))
         clock = VirtualClock() if values["clock"] == "virtual" else SystemClock()
@@ -146,7 +158,7 @@ class Assembly:
             fast=values["fast_lane"] and not self.faults.allowed,  # a fault strikes in the application
         )
         self.witness = Witness(metadata_app(lane, rules, self.faults), lane)
-        self.metadata = MetadataServer(self.witness, open_socket(values["metadata"]), lane)
+        self.metadata = MetadataServer(self.witness, metadata_listener, lane)
         self.engine.subscribe(self._on_published)
         outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
         pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
@@ -168,10 +180,7 @@ class Assembly:
             preview_versions=rules.preview_versions,
         )
         self._feed = control.feed
-        self.certificate = certificate_of(values)
-        self.control = Server(
-            control_app(self.engine, control), open_socket(values["control"]), certificate=self.certificate
-        )
+        self.control = Server(control_app(self.engine, control), control_listener, certificate=self.certificate)
 
     async def start(self, prepare: Callable[[], Awaitable[None]], left: str, leave: Callable[[str], None]) -> None:
         """Start all. `prepare` sees to the fleet before anybody else can; `left` is the token that an earlier start

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.clock import VirtualClock
 from forewarn.core.durations import from_text
-from forewarn.errors import ClockNotVirtual, StoreFailed
+from forewarn.errors import ClockBusy, ClockNotVirtual, StoreFailed
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -52,6 +52,8 @@ class Timekeeper:
         self._task: asyncio.Task[None] | None = None
         self._moving = asyncio.Lock()
         """One at a time moves a virtual clock: each is to see every step of its own."""
+        self._awaited: list[str] = []
+        """VMs that whoever moves it is waiting for."""
 
     def resume(self) -> None:
         """Virtual time goes on where it stood; no time goes back behind what has happened."""
@@ -87,6 +89,8 @@ class Timekeeper:
         clock = self._clock
         if not isinstance(clock, VirtualClock):
             raise ClockNotVirtual
+        if self._awaited:  # moving the clock under them would be to pass them over, waiting for them may take long
+            raise ClockBusy(vms=", ".join(self._awaited))
         async with self._moving:
             target = clock.now() + length
             await self._until_taken_in(clock, audience)
@@ -107,8 +111,12 @@ class Timekeeper:
 
     async def _until_taken_in(self, clock: VirtualClock, audience: Audience | None) -> None:
         await self.until_quiet(clock)
-        while audience is not None and audience.missing():
-            await audience.wait()
+        while audience is not None and (missing := audience.missing()):
+            self._awaited = missing
+            try:
+                await audience.wait()
+            finally:
+                self._awaited = []
             await self.until_quiet(clock)  # it may have answered by an approval: that is the next thing to see
 
     async def until_quiet(self, clock: VirtualClock) -> None:

@@ -21,6 +21,10 @@ class NotStarted(Conflict):
     """Event {event_id} has not started yet, so it cannot be over."""
 
 
+class ClockBusy(Conflict):
+    """Somebody else is moving the clock, and waits for {vms} to take in each step. Wait for that, or have it ended."""
+
+
 class NeverStarted(Conflict):
     """Event {event_id} has not started at its NotBefore: it is {status}. An operation waits for all groups on its host,
     and for maintenance windows; a cancelled one never starts."""

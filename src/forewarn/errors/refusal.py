@@ -58,7 +58,11 @@ class Stopping(Unavailable):
 
 class NotSeen(Unavailable):
     """{vm} has not taken in its document within {limit:g} s of real time: {did}. The clock stands at {now} UTC.
-    Start what polls for {vm}, or allow more time with a longer limit."""
+    {remedy}"""
+
+
+class Abandoned(Unavailable):
+    """Whoever waited for VMs to take in their documents has gone."""
 
 
 class ServiceUnreachable(Unavailable):

@@ -35,6 +35,12 @@ async def read_body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
+async def until_gone(request: Request) -> None:
+    """Returns when the client has hung up. The body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 async def read_fields(request: Request) -> Fields:
     """The members of a request's object, of those that its endpoint knows; an empty body has none."""
     known = [field.name for field in request.state.endpoint.body]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from forewarn.core.access import Role
 from forewarn.core.durations import format_duration, to_text
 from forewarn.errors import BadRequestBody, UnknownVersion
-from forewarn.server.bodies import A_LENGTH, LARGEST_FLEET, read_body, read_fields
+from forewarn.server.bodies import A_LENGTH, LARGEST_FLEET, read_body, read_fields, until_gone
 from forewarn.server.endpoints import Endpoint, caller, routes
 from forewarn.server.event_control import EventControl
 from forewarn.server.fault_control import FaultControl
@@ -205,7 +206,12 @@ class Control:
             raise BadRequestBody(pointer="/limit", problem=problem, valid=A_LENGTH)
         if vms:
             with self._witness.audience(vms, limit if limit is not None else SEEN_WITHIN) as audience:
-                await self._engine.advance(length, audience)
+                gone = asyncio.create_task(until_gone(request))
+                gone.add_done_callback(lambda _: audience.abandon())
+                try:
+                    await self._engine.advance(length, audience)
+                finally:
+                    gone.cancel()
         else:
             await self._engine.advance(length)
         return JSONResponse(self._clock())

@@ -10,7 +10,7 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forewarn.errors import NotSeen, Stopping
+from forewarn.errors import Abandoned, NotSeen, Stopping
 from forewarn.server.lane import EVENTS_PATH
 from forewarn.wire.document import entity_tag, tag_matches
 
@@ -36,17 +36,26 @@ class Given(NamedTuple):
 class Sight:
     """What is known of one VM."""
 
-    __slots__ = ("asks", "documents", "given", "held", "status")
+    __slots__ = ("asks", "documents", "given", "known", "said", "status", "under_way")
 
     def __init__(self) -> None:
         self.asks = 0
+        self.under_way = 0
+        """How many of them are not answered yet."""
         self.status = 0
         """Of the last answer."""
         self.given = ""
         """The tag of the last document that went out whole."""
-        self.held = ""
-        """When it last asked, which documents it had: tags in the form of If-None-Match."""
+        self.said = ""
+        """The tags that it named when it last asked."""
+        self.known = ""
+        """The documents that it had then: those that it named, and the one that it had been given."""
         self.documents: list[Given] = []
+
+    def forget(self) -> None:
+        """Whoever asks from now on may be another program than before. But a poll that is held is there now."""
+        self.given = ""
+        self.known = self.said if self.under_way else ""
 
 
 class Witness:
@@ -91,6 +100,8 @@ class Witness:
     def audience(self, vms: Sequence[str], limit: timedelta) -> Iterator[Audience]:
         """These VMs, to be waited for. Meanwhile every poll is looked at."""
         audience = Audience(self, self._lane, vms, limit)
+        for name in vms:
+            self.sight(name).forget()
         self._waiting.add(audience.asked)
         self._begin()
         try:
@@ -114,7 +125,7 @@ class Witness:
     def has(self, vm: str, tag: str) -> bool:
         """Whether the VM has come back with this document, or after it."""
         sight = self._sights.get(vm)
-        return sight is not None and bool(sight.held) and tag_matches(sight.held, tag)
+        return sight is not None and bool(sight.known) and tag_matches(sight.known, tag)
 
     def sight(self, vm: str) -> Sight:
         return self._sights.setdefault(vm, Sight())
@@ -133,7 +144,8 @@ class Witness:
             return
         sight = self.sight(caller.vm)
         sight.asks += 1
-        sight.held = _tags(scope["headers"], sight.given)
+        sight.said = _tags(scope["headers"])
+        sight.known = ",".join(filter(None, (sight.said, sight.given)))
         self._tell()
         tag, body = "", b""
 
@@ -150,14 +162,17 @@ class Witness:
                     if self._keeping and (not sight.documents or sight.documents[-1].body != body):
                         sight.documents.append(Given(self._lane.engine.clock.now(), body))
 
-        await self._app(scope, receive, watched)
+        sight.under_way += 1
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            sight.under_way -= 1
 
 
-def _tags(headers: list[tuple[bytes, bytes]], given: str) -> str:
-    """What the caller has: what it says, and what it was given."""
+def _tags(headers: list[tuple[bytes, bytes]]) -> str:
+    """What the caller says that it has. A star says nothing of that."""
     said = [value.decode("latin-1") for name, value in headers if name == b"if-none-match"]
-    # A star says nothing of what it has.
-    return ",".join([tag for tag in ",".join(said).split(",") if tag.strip() not in ("", "*")] + [given] * bool(given))
+    return ",".join(tag for tag in ",".join(said).split(",") if tag.strip() not in ("", "*"))
 
 
 class Audience:
@@ -168,6 +183,7 @@ class Audience:
         self._engine = lane.engine
         self._vms = [lane.engine.fleet.vm(name).name for name in vms]
         self._limit = limit
+        self._abandoned = False
         self.asked = asyncio.Event()
         """Set whenever somebody asks."""
 
@@ -176,6 +192,11 @@ class Audience:
         """The groups of those who are still in the fleet."""
         fleet = self._engine.fleet
         return {fleet.vms[name].group for name in self._vms if name in fleet.vms}
+
+    def abandon(self) -> None:
+        """Whoever wanted to wait does so no more."""
+        self._abandoned = True
+        self.asked.set()
 
     def missing(self) -> list[str]:
         """Who has not taken in the document that is true now. Who has left the fleet cannot."""
@@ -194,6 +215,8 @@ class Audience:
                     self.asked.clear()
                     if self._witness.stopping:
                         raise Stopping
+                    if self._abandoned:
+                        raise Abandoned
                     await self.asked.wait()
         except TimeoutError:
             raise self._not_seen(before) from None
@@ -202,8 +225,13 @@ class Audience:
         name = self.missing()[0]
         sight = self._witness.sight(name)
         asks = sight.asks - before[name]
-        did = f"it asked {asks} times, and was last answered {sight.status}" if asks > 1 else "it did not ask"
-        if asks == 1:
-            did = "it asked once, and did not come back"
+        did, remedy = f"it asked {asks} times, and was last answered {sight.status}", ""
+        if asks == 0:
+            did, remedy = "it did not ask", f"Start what polls for {name}, or allow more time with a longer limit."
+        elif asks == 1:
+            did, remedy = "it asked once, and did not come back", "It may have ended, or need a longer limit."
+        elif sight.status != 200:
+            remedy = "A fault that is bounded by time does not end while the clock waits: bound it by count."
         now = self._engine.clock.now()
-        return NotSeen(vm=name, limit=self._limit.total_seconds(), did=did, now=f"{now:%Y-%m-%d %H:%M:%S}")
+        seconds = self._limit.total_seconds()
+        return NotSeen(vm=name, limit=seconds, did=did, now=f"{now:%Y-%m-%d %H:%M:%S}", remedy=remedy)
