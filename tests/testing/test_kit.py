@@ -354,11 +354,6 @@ def test_a_document_that_was_spoilt_is_none_that_was_seen(forewarn: Service) -> 
     with pytest.raises(errors.UnreadableDocument, match="it is empty"):
         vm.poll()
     assert forewarn.documents_seen_by(vm) == []
-    with pytest.raises(errors.NotSeen):
-        forewarn.advance(seen_by=vm, limit=0.05)
-    vm.poll()
-    vm.poll()
-    forewarn.advance(seen_by=vm)
 
 
 @pytest.mark.parametrize("name", scenarios.names())

@@ -69,7 +69,7 @@ class Application:
         if answer.status not in (200, 304):  # its VM has left the fleet
             self.ended.set()
         self._tag = answer.getheader("ETag")
-        return json.loads(body) if answer.status == 200 else None
+        return json.loads(body) if answer.status == 200 and body else None
 
     def _send(
         self, method: str, body: bytes | None, headers: dict[str, str] | None = None
@@ -195,6 +195,16 @@ def test_who_asks_and_is_never_given_it_is_told_apart(forewarn: Service) -> None
     application = Application(vm.endpoint, "with tags")
     with running(application), pytest.raises(errors.NotSeen, match=r"last answered 304\..*bound it by count"):
         forewarn.advance(minutes=40, seen_by=vm, limit=0.5)
+
+
+def test_what_was_spoilt_on_the_way_does_not_count(forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    vm.restart()
+    vm.fault("empty", count=3)
+    application = Application(vm.endpoint, "plain")
+    with running(application):
+        forewarn.advance(minutes=30, seen_by=vm)
+        assert application.steps() == LIFE[1:]
 
 
 def test_plain_advance_waits_for_nobody(forewarn: Service) -> None:
