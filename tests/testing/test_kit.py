@@ -240,6 +240,18 @@ def test_nothing_is_left_behind() -> None:
         urllib.request.urlopen(endpoint, timeout=5)  # noqa: S310 - it is ours
 
 
+def test_a_start_that_fails_leaves_nothing_behind_either() -> None:
+    before = threading.active_count()
+    with Service() as forewarn:
+        taken = forewarn.control_url.removeprefix("http://")
+        running = threading.active_count()
+        for _ in range(3):
+            with pytest.raises(errors.CannotListen, match="another program listens there"):
+                Service(control=taken).start()
+        assert threading.active_count() == running
+    assert threading.active_count() == before
+
+
 def test_the_environment_is_all_that_a_program_needs(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     vm.restart()
