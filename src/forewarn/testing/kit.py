@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 from datetime import timedelta
@@ -35,10 +36,11 @@ T = TypeVar("T")
 class Kit(Reach):
     """A service that lives as long as a test."""
 
-    def __init__(self, fleet: str | Path | None = None, **settings: Any) -> None:
+    def __init__(self, fleet: str | Path | None = None, *, listening: bool = True, **settings: Any) -> None:
         """Like `forewarn up` with these settings, but in memory, in virtual time and on free ports unless they say
-        otherwise. `fleet` is a fleet file, or the text of one."""
+        otherwise. `fleet` is a fleet file, or the text of one. Without `listening` nobody is told before it asks."""
         self._fleet = fleet
+        self._listening = listening
         self._values = read_settings(settings)
         self._loop: LoopThread | None = None
         self._service: Assembly | None = None
@@ -167,8 +169,9 @@ class Kit(Reach):
         )
         known = set(service.engine.fleet.vms)
         await service.engine.apply_fleet(fleet, OPERATOR)
-        for group in dict.fromkeys(vm.group for vm in fleet.vms.values() if vm.name not in known):
-            await service.engine.enable(group, by=OPERATOR)
+        if self._listening:
+            groups = dict.fromkeys(vm.group for vm in fleet.vms.values() if vm.name not in known)
+            await asyncio.gather(*(service.engine.enable(group, by=OPERATOR) for group in groups))
 
     def endpoint_of(self, name: str) -> str:
         """The URL at which every caller is this VM."""
