@@ -14,7 +14,7 @@ from golden.exchange import POLL, Line, request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from running import Service
+    from forewarn.testing import ServiceProcess
 
 LANES = pytest.mark.parametrize("lane", ["true", "false"])
 TRUE = (("Metadata", "true"),)
@@ -33,14 +33,14 @@ GIVEN_TO_THE_OTHER = MOVED_AWAY.replace("127.0.0.2", "127.0.0.1")
 FIRST_ALONE = TWO_VMS.partition("\n\n")[0]
 
 
-def apply(service: Service, fleet: str) -> None:
+def apply(service: ServiceProcess, fleet: str) -> None:
     answer = service.control("PUT", "/v1/fleet", fleet.encode())
     assert answer.status == 200, answer
 
 
 @LANES
 def test_the_same_poll_again_and_again_sees_each_change_at_once(
-    make_service: Callable[..., Service], lane: str
+    make_service: Callable[..., ServiceProcess], lane: str
 ) -> None:
     service = make_service("--clock", "virtual", "--fast-lane", lane, fleet=TWO_VMS)
     with Line(service) as line:
@@ -61,7 +61,7 @@ def test_the_same_poll_again_and_again_sees_each_change_at_once(
 
 
 @LANES
-def test_a_tag_stops_matching_when_the_document_changes(make_service: Callable[..., Service], lane: str) -> None:
+def test_a_tag_stops_matching_when_the_document_changes(make_service: Callable[..., ServiceProcess], lane: str) -> None:
     service = make_service("--clock", "virtual", "--fast-lane", lane, fleet=TWO_VMS)
     with Line(service) as line:
         tag = line.ask(POLL).header("etag") or ""
@@ -74,7 +74,9 @@ def test_a_tag_stops_matching_when_the_document_changes(make_service: Callable[.
 
 
 @LANES
-def test_an_open_connection_loses_its_vm_and_gets_another(make_service: Callable[..., Service], lane: str) -> None:
+def test_an_open_connection_loses_its_vm_and_gets_another(
+    make_service: Callable[..., ServiceProcess], lane: str
+) -> None:
     service = make_service("--clock", "virtual", "--fast-lane", lane, fleet=TWO_VMS)
     name = request("GET", "/metadata/instance/compute/name?api-version=2021-02-01&format=text", TRUE)
     for source in ("127.0.0.1", "127.0.0.2"):
@@ -95,7 +97,7 @@ def test_an_open_connection_loses_its_vm_and_gets_another(make_service: Callable
 
 @LANES
 def test_a_vm_that_leaves_while_its_first_poll_is_held_learns_nothing(
-    make_service: Callable[..., Service], lane: str
+    make_service: Callable[..., ServiceProcess], lane: str
 ) -> None:
     service = make_service("--first-get-delay", "1h", "--fast-lane", lane, fleet=TWO_VMS)
     with Line(service, "127.0.0.2") as leaving, Line(service) as staying:
@@ -111,7 +113,7 @@ def test_a_vm_that_leaves_while_its_first_poll_is_held_learns_nothing(
 
 
 @LANES
-def test_the_date_follows_the_virtual_clock(make_service: Callable[..., Service], lane: str) -> None:
+def test_the_date_follows_the_virtual_clock(make_service: Callable[..., ServiceProcess], lane: str) -> None:
     service = make_service("--clock", "virtual", "--fast-lane", lane)
     polls = (POLL, POLL, request("GET", "/metadata/versions", TRUE), b"not HTTP\r\n\r\n")
 
