@@ -221,7 +221,7 @@ def test_an_approved_deletion_goes_when_the_other_vm_is_taken_out_of_the_fleet(
 def test_a_service_whose_vms_were_all_deleted_starts_again(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual", fleet='[[vm]]\nname = "only"\naddress = "127.0.0.1"\n')
     fleet = service.folder / "fleet.toml"
-    assert service.control("POST", "/v1/operations", {"cause": "delete", "vms": ["only"]}).status == 201
+    service.request_operation("delete", "only")
     service.advance("5m")
     assert service.all("/v1/vms") == []
     assert service.stop() == 0

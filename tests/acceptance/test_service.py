@@ -157,13 +157,13 @@ def test_the_clients_file_is_for_the_owner_alone_and_the_token_is_needed(
 
 def test_virtual_time_stands_still_and_is_kept(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual")
-    start = service.control("GET", "/v1/clock").json()["now"]
+    start = service.now
     service.advance("3h")
-    later = service.control("GET", "/v1/clock").json()["now"]
+    later = service.now
     assert later != start
     service.kill()
     service.start("--clock", "virtual")
-    assert service.control("GET", "/v1/clock").json()["now"] == later
+    assert service.now == later
 
 
 def test_a_fleet_file_is_applied_at_start_only_when_it_has_changed(make_service: Callable[..., ServiceProcess]) -> None:

@@ -109,7 +109,7 @@ class World:
         return _TOLD_MOMENT.sub(b'"NotBefore":"<not before>"', text)
 
     def approved(self, lane: str, name: str) -> bool:
-        event = self.services[lane, DEFAULT].control("GET", f"/v1/events/{self.ids[name]}").json()
+        event = self.services[lane, DEFAULT].answer(f"/v1/events/{self.ids[name]}")
         return event["approved_at"] is not None
 
     def stop(self) -> None:
@@ -153,9 +153,8 @@ def _events(service: ServiceProcess) -> dict[str, str]:
     started = service.request_operation("restart", "app_1")["events"][0]["id"]
     service.control("POST", f"/v1/events/{started}/approve")
     # These wait for another scope's approval, so that an approval by their own does not start them.
-    shared = {"cause": "host-update", "host": "shared"}
-    waiting = service.control("POST", "/v1/operations", shared).json()["operations"][0]["events"]
-    untouched = service.control("POST", "/v1/operations", shared).json()["operations"][0]["events"]
+    waiting = service.request_operation("host-update", host="shared")["events"]
+    untouched = service.request_operation("host-update", host="shared")["events"]
     found = {"told": told, "started": started}
     for name, events in (("waiting", waiting), ("untouched", untouched)):
         found[name] = next(event["id"] for event in events if event["group"] == "app")

@@ -174,8 +174,7 @@ def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: 
 def test_a_tenant_learns_nothing_of_hosts_and_of_others(door: Door) -> None:
     service, tenant = door.service, door.tokens["tenant"]
     host = service.answer("/v1/vms/web-0")["host"]
-    asked = {"cause": "host-update", "host": host}
-    operation = service.control("POST", "/v1/operations", asked).json()["operations"][0]
+    operation = service.request_operation("host-update", host=host)
     event = operation["events"][0]["id"]
     service.control("POST", f"/v1/operations/{operation['id']}/cancel")
     for path in (f"/v1/events/{event}/history", "/v1/history"):

@@ -332,6 +332,9 @@ def test_a_service_in_a_process_can_be_killed_and_goes_on(tmp_path: Path) -> Non
         assert service.advance(minutes=1, seconds=0.5) == service.now == before + timedelta(seconds=90.5)
         with pytest.raises(errors.BadDuration, match="soon"):
             service.advance("soon")
+        for nobody in ("web-9", ["web-0", "web-9"]):
+            with pytest.raises(RuntimeError, match="no VM 'web-9'"):
+                service.advance(seen_by=nobody)
     with ServiceProcess().start() as service, pytest.raises(RuntimeError, match="virtual"):
         service.advance(minutes=1)
     with pytest.raises(RuntimeError, match="forewarn up ended with 2"):
