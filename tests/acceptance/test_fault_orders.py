@@ -257,6 +257,8 @@ def test_a_full_disk_takes_no_fault_and_ends_none_but_they_strike_on(make_servic
     assert service.control("DELETE", "/v1/faults").status == 503
     assert [fault["id"] for fault in service.all("/v1/faults")] == ["f1", "f2"]
     assert [service.request().status for _ in range(3)] == [500, 429, 429]
+    # Orders are tried one after the other: when this one is refused, the end of f1 has been.
+    assert post(service, {"kind": "410"}).status == 503
     resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))
     assert service.control("DELETE", "/v1/faults/f2").status == 200
     assert service.request().status == 200
