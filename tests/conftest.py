@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.testing import Service, ServiceProcess
+from forewarn.testing import ServiceProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,14 +37,3 @@ def make_service(tmp_path: Path) -> Iterator[Callable[..., ServiceProcess]]:
     for service in services:
         if service.process is not None:
             service.kill()
-
-
-@pytest.fixture
-def make_forewarn() -> Iterator[Callable[..., Service]]:
-    """Starts a service in this process, with these settings: for whom the marker of `forewarn` is not enough."""
-    with ExitStack() as services:
-
-        def make(fleet: str | None = None, **settings: Any) -> Service:
-            return services.enter_context(Service(fleet, **settings))
-
-        yield make

@@ -336,13 +336,18 @@ class Watch:
     """`forewarn event watch`, as typed in another terminal."""
 
     def __init__(self, service: Reach, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [*COMMAND, "event", "watch", *arguments],
-            env={**os.environ, **service.environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        # Where the suite runs in the background Ctrl-C is ignored, and so it would be in what is started from there.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self.process = subprocess.Popen(
+                [*COMMAND, "event", "watch", *arguments],
+                env={**os.environ, **service.environment},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def line(self) -> str:
         assert self.process.stdout is not None
