@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from running import Service
+from forewarn.testing import ServiceProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,17 +19,17 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def make_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
-    """Starts a service over a folder of its own; `fleet` is the text of a fleet file."""
-    services: list[Service] = []
+def make_service(tmp_path: Path) -> Iterator[Callable[..., ServiceProcess]]:
+    """Starts a service in a process, over a folder of its own; `fleet` is the text of a fleet file."""
+    services: list[ServiceProcess] = []
 
-    def make(*arguments: str, fleet: str = "", folder: str = "one", **variables: str) -> Service:
+    def make(*arguments: str, fleet: str = "", folder: str = "one", **variables: str) -> ServiceProcess:
         place = tmp_path / folder
         place.mkdir(exist_ok=True)
         if fleet:
             (place / "fleet.toml").write_text(fleet)
             arguments = ("--fleet", str(place / "fleet.toml"), *arguments)
-        service = Service(place)
+        service = ServiceProcess(place)
         services.append(service)
         return service.start(*arguments, **variables)
 

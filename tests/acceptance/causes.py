@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import contextmanager
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from running import Service
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from datetime import datetime
+
+    from forewarn.testing import Service, ServiceProcess
+    from forewarn.testing.reach import Reach
 
 OLDEST, NEWEST, PREVIEW = "2017-03-01", "2020-07-01", "2024-07-09"
 VERSIONS = (OLDEST, "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", NEWEST, PREVIEW)
@@ -32,36 +29,14 @@ TYPE_SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01", "SpotRebalance
 """Types that older versions do not show; the others were there from the beginning."""
 
 PATIENT = ("--clock", "virtual", "--silence", "3650d", "--preview-versions", "true")
-"""Virtual time, in which nobody counts as silent: days pass here without a poll."""
-
-
-@contextmanager
-def running(folder: Path, fleet: str, *arguments: str) -> Iterator[Service]:
-    """A service for a whole module."""
-    path = folder / "fleet.toml"
-    path.write_text(fleet)
-    service = Service(folder).start("--fleet", str(path), *(arguments or PATIENT))
-    try:
-        yield service
-    finally:
-        service.kill()
+"""For a service in a process: virtual time, in which nobody counts as silent. Days pass here without a poll."""
 
 
 # --- Time -----------------------------------------------------------------------------------------------
 
 
-def time_of(service: Service) -> datetime:
-    return datetime.fromisoformat(service.control("GET", "/v1/clock").json()["now"])
-
-
-def advance(service: Service, length: timedelta) -> None:
-    service.advance(
-        f"{length.total_seconds():g}s" if length < timedelta(days=1) else f"{length.days}d{length.seconds}s"
-    )
-
-
-def advance_to(service: Service, moment: datetime) -> None:
-    advance(service, moment - time_of(service))
+def advance_to(service: Service | ServiceProcess, moment: datetime) -> None:
+    service.advance(moment - service.now)
 
 
 def rfc1123(moment: datetime) -> str:
@@ -71,21 +46,21 @@ def rfc1123(moment: datetime) -> str:
 # --- The wire -------------------------------------------------------------------------------------------
 
 
-def document(service: Service, address: str, version: str = NEWEST) -> Any:
+def document(service: Reach, address: str, version: str = NEWEST) -> Any:
     return service.document(target=f"/metadata/scheduledevents?api-version={version}", source=address)
 
 
-def events(service: Service, address: str, version: str = NEWEST) -> list[dict[str, Any]]:
+def events(service: Reach, address: str, version: str = NEWEST) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = document(service, address, version)["Events"]
     return found
 
 
-def statuses(service: Service, address: str, version: str = NEWEST) -> dict[str, str]:
+def statuses(service: Reach, address: str, version: str = NEWEST) -> dict[str, str]:
     """What of each set of VMs is told, in the order of the document."""
     return {",".join(event["Resources"]): event["EventStatus"] for event in events(service, address, version)}
 
 
-def incarnation(service: Service, address: str) -> int:
+def incarnation(service: Reach, address: str) -> int:
     found: int = document(service, address)["DocumentIncarnation"]
     return found
 
@@ -118,7 +93,7 @@ def as_shown(event: dict[str, Any], version: str) -> list[tuple[str, Any]] | Non
 
 
 def check_document(
-    service: Service, address: str, number: int, told: list[dict[str, Any]], versions: tuple[str, ...] = VERSIONS
+    service: Reach, address: str, number: int, told: list[dict[str, Any]], versions: tuple[str, ...] = VERSIONS
 ) -> None:
     """Hold the document to what is told, member by member and in their order, at every version."""
     for version in versions:
@@ -131,7 +106,7 @@ def check_document(
 # --- The control API --------------------------------------------------------------------------------------
 
 
-def ask(service: Service, cause: str, *vms: str, **asked: Any) -> list[dict[str, Any]]:
+def ask(service: Reach, cause: str, *vms: str, **asked: Any) -> list[dict[str, Any]]:
     """The operations that come of asking for something to happen."""
     body = {"cause": cause, **({"vms": list(vms)} if vms else {}), **asked}
     answer = service.control("POST", "/v1/operations", body)
@@ -140,7 +115,7 @@ def ask(service: Service, cause: str, *vms: str, **asked: Any) -> list[dict[str,
     return found
 
 
-def ask_one(service: Service, cause: str, *vms: str, **asked: Any) -> dict[str, Any]:
+def ask_one(service: Reach, cause: str, *vms: str, **asked: Any) -> dict[str, Any]:
     """The one operation that comes of it."""
     (operation,) = ask(service, cause, *vms, **asked)
     return operation
@@ -151,14 +126,14 @@ def event_ids(operation: dict[str, Any]) -> dict[str, str]:
     return {event["group"]: event["id"] for event in operation["events"]}
 
 
-def say(service: Service, event_id: str, word: str, **fields: Any) -> Any:
+def say(service: Reach, event_id: str, word: str, **fields: Any) -> Any:
     """Approve, cancel or postpone an event, as its operator."""
     answer = service.control("POST", f"/v1/events/{event_id}/{word}", fields or None)
     assert answer.status == 200, answer
     return answer.json()
 
 
-def get(service: Service, path: str) -> Any:
+def get(service: Reach, path: str) -> Any:
     """What is there; a list whole, page by page."""
     found = service.answer(f"/v1/{path}")
     if len(found) == 2 and "next" in found:
@@ -166,18 +141,18 @@ def get(service: Service, path: str) -> Any:
     return found
 
 
-def where(service: Service) -> dict[str, str]:
+def where(service: Reach) -> dict[str, str]:
     """The host of each VM."""
     return {vm["name"]: vm["host"] for vm in get(service, "vms")["vms"]}
 
 
-def history(service: Service, operation: dict[str, Any]) -> list[tuple[str, str | None]]:
+def history(service: Reach, operation: dict[str, Any]) -> list[tuple[str, str | None]]:
     """What was written of an operation and its events: what, and why."""
     rows = get(service, f"operations/{operation['id']}/history")["history"]
     return [(row["what"], row["why"]) for row in rows]
 
 
-def domains_hold(service: Service) -> bool:
+def domains_hold(service: Reach) -> bool:
     """Whether no host has VMs of two update domains of a group: it would take both down at once."""
     held: dict[tuple[str, str], set[int]] = {}
     for vm in get(service, "vms")["vms"]:
@@ -185,14 +160,9 @@ def domains_hold(service: Service) -> bool:
     return all(len(domains) == 1 for domains in held.values())
 
 
-def everything(service: Service, *addresses: str) -> dict[str, Any]:
-    """All that can be seen from outside, and how much history there is."""
+def everything(service: Reach, *addresses: str) -> dict[str, Any]:
+    """All that can be seen from outside, and all that has ever happened."""
     seen = {address: document(service, address) for address in addresses}
-    seen |= {path: get(service, path) for path in ("vms", "hosts", "groups", "clock")}
+    seen |= {path: get(service, path) for path in ("vms", "hosts", "groups", "clock", "history")}
     seen |= {path: get(service, f"{path}?all=true") for path in ("operations", "events", "rollouts")}
-    database = sqlite3.connect(f"file:{service.data}/forewarn.db?mode=ro", uri=True)
-    try:
-        seen["history"] = database.execute("SELECT count(*), max(sequence) FROM history").fetchone()
-    finally:
-        database.close()
     return seen

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from acceptance.causes import ask, ask_one, document, event_ids, everything, running, say
+from acceptance.causes import ask, ask_one, event_ids, everything, say
+from forewarn.testing import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from running import Service
+    from collections.abc import Iterator
 
 FLEET = """
 [[host]]
@@ -181,10 +180,8 @@ POLICIES = (
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running(tmp_path_factory.mktemp("bad"), FLEET) as found:
-        document(found, WEB)
-        document(found, BATCH)
+def service() -> Iterator[Service]:
+    with Service(FLEET) as found:
         yield found
 
 
@@ -223,14 +220,14 @@ def test_bad_input_is_explained_and_changes_nothing(service: Service, known: dic
     assert everything(service, WEB, BATCH) == before
 
 
-def test_ten_thousand_vms_are_too_many_for_one_request(make_service: Callable[..., Service]) -> None:
-    service = make_service("--clock", "virtual", fleet='[[vm]]\nname = "vm-{n}"\ncount = 10000\n')
+@pytest.mark.forewarn(fleet='[[vm]]\nname = "vm-{n}"\ncount = 10000\n', listening=False)
+def test_ten_thousand_vms_are_too_many_for_one_request(forewarn: Service) -> None:
     names = [f"vm-{number}" for number in range(10_000)]
-    before = everything(service)
-    refused = service.control("POST", OPERATIONS, {"cause": "restart", "vms": names})
+    before = everything(forewarn)
+    refused = forewarn.control("POST", OPERATIONS, {"cause": "restart", "vms": names})
     assert (refused.status, refused.json()["title"]) == INVALID
     detail = refused.json()["detail"]
     assert "10,000 VMs are too many for one request: at most 1,000." in detail
     assert "rollout" in detail, "which is how so many are done"
-    assert everything(service) == before
-    assert len(ask(service, "restart", *names[:1000])) == 1000
+    assert everything(forewarn) == before
+    assert len(ask(forewarn, "restart", *names[:1000])) == 1000

@@ -10,23 +10,19 @@ import pytest
 from acceptance.causes import (
     NEWEST,
     OLDEST,
-    advance,
     ask,
     check_document,
     document,
     get,
     incarnation,
-    running,
     say,
     started,
-    time_of,
     whole_event,
 )
+from forewarn.testing import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from running import Service
 
 MINUTE = timedelta(minutes=1)
 ALONE, TOGETHER, EACH = ((0,),), ((0, 1),), ((0,), (1,))
@@ -139,8 +135,8 @@ FLEET = "".join(part_of_fleet(number, *part) for number, part in enumerate(PARTS
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running(tmp_path_factory.mktemp("causes"), FLEET) as found:
+def service() -> Iterator[Service]:
+    with Service(FLEET, preview_versions=True) as found:
         yield found
 
 
@@ -164,7 +160,7 @@ class Scene:
         target = {"host": f"{self.name}-a"} if story.host else {"vms": names[: sum(map(len, story.hits))]}
         operations = ask(self.service, story.cause, **target, **dict(story.asked))
         self.ids = [event["id"] for operation in operations for event in operation["events"]]
-        not_before = time_of(self.service) + story.notice
+        not_before = self.service.now + story.notice
         self.told = [self.event(event_id, hit, not_before) for event_id, hit in zip(self.ids, story.hits, strict=True)]
         self.number += len(self.told)
 
@@ -194,9 +190,9 @@ class Scene:
 
 def pass_just(scene: Scene, length: timedelta) -> None:
     """Let the length pass but for a second, in which nothing may happen; then that second."""
-    advance(scene.service, length - timedelta(seconds=1))
+    scene.service.advance(length - timedelta(seconds=1))
     scene.check()
-    advance(scene.service, timedelta(seconds=1))
+    scene.service.advance(timedelta(seconds=1))
 
 
 @pytest.mark.parametrize("story", NOTICED, ids=lambda story: story.name)
@@ -218,7 +214,7 @@ def test_unapproved_it_is_scheduled_starts_when_due_and_disappears_when_settled(
 def test_approved_by_a_vm_of_the_scope_that_is_not_hit_it_starts_at_once(service: Service, story: Story) -> None:
     scene = Scene(service, story, "early")
     scene.begin()
-    advance(service, story.notice / 2)
+    service.advance(story.notice / 2)
     scene.check()
     assert service.approve(*scene.ids, source=scene.outside).status == 400, "not by who is outside the scope"
     scene.check()
@@ -252,11 +248,11 @@ def test_cancelled_it_disappears_and_nothing_happens_to_the_vms(service: Service
     names = [f"{scene.name}_{number}" for number in range(3)]
     before = [(vm["host"], vm["state"]) for name in names for vm in (get(service, f"vms/{name}"),)]
     scene.begin()
-    advance(service, story.notice / 2)
+    service.advance(story.notice / 2)
     for event_id in scene.ids:
         assert say(service, event_id, "cancel")["status"] == "cancelled"
     scene.end()
     check_document(service, scene.inside[0], scene.number, [])
-    advance(service, story.notice + story.settle)
+    service.advance(story.notice + story.settle)
     check_document(service, scene.inside[0], scene.number, [])
     assert [(vm["host"], vm["state"]) for name in names for vm in (get(service, f"vms/{name}"),)] == before

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from running import DOCUMENT, Service
+from forewarn.testing import ServiceProcess
+from forewarn.testing.reach import DOCUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,27 +39,27 @@ name = "quiet"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     folder = tmp_path_factory.mktemp("cli")
     (folder / "fleet.toml").write_text(FLEET)
-    started = Service(folder).start("--clock", "virtual", "--fleet", str(folder / "fleet.toml"))
+    started = ServiceProcess(folder).start("--clock", "virtual", "--fleet", str(folder / "fleet.toml"))
     started.document()
     yield started
     started.stop()
 
 
-def run(service: Service, *arguments: str) -> str:
+def run(service: ServiceProcess, *arguments: str) -> str:
     result = service.cli(*arguments)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     return result.stdout
 
 
-def parsed(service: Service, *arguments: str) -> Any:
+def parsed(service: ServiceProcess, *arguments: str) -> Any:
     return json.loads(run(service, *arguments, "--json"))
 
 
-def test_vms_are_listed_and_shown(service: Service) -> None:
+def test_vms_are_listed_and_shown(service: ServiceProcess) -> None:
     table = run(service, "vm", "list")
     assert "host-a" in table
     assert "never asked" in table
@@ -67,7 +68,7 @@ def test_vms_are_listed_and_shown(service: Service) -> None:
     assert parsed(service, "vm", "show", "web-1")["update_domain"] == 1
 
 
-def test_a_restart_from_announcement_to_the_end(service: Service) -> None:
+def test_a_restart_from_announcement_to_the_end(service: ServiceProcess) -> None:
     said = run(service, "vm", "restart", "web-0")
     assert "Reboot scheduled: restart of web-0, not before " in said
     assert " UTC (in 15m)." in said
@@ -88,7 +89,7 @@ def test_a_restart_from_announcement_to_the_end(service: Service) -> None:
     assert "carried out" in run(service, "event", "history", event_id)
 
 
-def test_a_redeploy_that_is_cancelled(service: Service) -> None:
+def test_a_redeploy_that_is_cancelled(service: ServiceProcess) -> None:
     (operation,) = parsed(service, "vm", "redeploy", "web-1")["operations"]
     event = operation["events"][0]
     assert (event["type"], event["source"]) == ("Redeploy", "user")
@@ -98,7 +99,7 @@ def test_a_redeploy_that_is_cancelled(service: Service) -> None:
     assert f"{event['id']} is over (cancelled)" in again.stderr
 
 
-def test_several_vms_at_once_or_none(service: Service) -> None:
+def test_several_vms_at_once_or_none(service: ServiceProcess) -> None:
     before = parsed(service, "event", "list", "--all")
     refused = service.cli("vm", "restart", "web-0", "wbe-1")
     assert refused.returncode == 3
@@ -108,12 +109,12 @@ def test_several_vms_at_once_or_none(service: Service) -> None:
         run(service, "event", "cancel", operation["events"][0]["id"])
 
 
-def test_who_never_asked_gets_no_notice_and_it_is_said(service: Service) -> None:
+def test_who_never_asked_gets_no_notice_and_it_is_said(service: ServiceProcess) -> None:
     said = run(service, "vm", "restart", "quiet")
     assert said.startswith("quiet has never asked: no notice; the restart of quiet starts now.\n")
 
 
-def test_the_document_is_what_the_vm_gets(service: Service) -> None:
+def test_the_document_is_what_the_vm_gets(service: ServiceProcess) -> None:
     for version in ("2017-08-01", "2020-07-01"):
         result = service.cli("vm", "document", "web-1", "--api-version", version)
         target = DOCUMENT.replace("2020-07-01", version)
@@ -123,12 +124,12 @@ def test_the_document_is_what_the_vm_gets(service: Service) -> None:
     assert "2019-08-01" in unknown.stderr
 
 
-def test_reading_a_document_does_not_enable(service: Service) -> None:
+def test_reading_a_document_does_not_enable(service: ServiceProcess) -> None:
     assert run(service, "vm", "document", "quiet") == '{"DocumentIncarnation":0,"Events":[]}'
     assert parsed(service, "vm", "show", "quiet")["listening"] is False
 
 
-def test_the_fleet_is_checked_applied_and_shown(service: Service, tmp_path: Path) -> None:
+def test_the_fleet_is_checked_applied_and_shown(service: ServiceProcess, tmp_path: Path) -> None:
     assert "host-a" in run(service, "fleet", "show")
     assert parsed(service, "fleet", "show")["vms"] == 3
     more = tmp_path / "more.toml"
@@ -159,7 +160,7 @@ def test_the_fleet_is_checked_applied_and_shown(service: Service, tmp_path: Path
     ],
 )
 def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
-    service: Service, tmp_path: Path, text: str, where: str
+    service: ServiceProcess, tmp_path: Path, text: str, where: str
 ) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text)
@@ -185,14 +186,16 @@ def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
         (("settings", "--config", "nowhere.toml"), 2, "there is no such file"),
     ],
 )
-def test_a_wrong_word_gets_a_clear_error(service: Service, arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_a_wrong_word_gets_a_clear_error(
+    service: ServiceProcess, arguments: tuple[str, ...], code: int, words: str
+) -> None:
     result = service.cli(*arguments)
     assert result.returncode == code
     assert words in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_settings_say_where_each_value_came_from(service: Service, tmp_path: Path) -> None:
+def test_settings_say_where_each_value_came_from(service: ServiceProcess, tmp_path: Path) -> None:
     config = tmp_path / "forewarn.toml"
     config.write_text("speed = 30\nrate_limit = 7\npreview_versions = true\n")
     result = service.cli(
@@ -218,7 +221,7 @@ def test_settings_say_where_each_value_came_from(service: Service, tmp_path: Pat
 
 
 def test_the_system_clock_cannot_be_moved(tmp_path: Path) -> None:
-    service = Service(tmp_path).start()
+    service = ServiceProcess(tmp_path).start()
     try:
         refused = service.cli("clock", "advance", "1m")
         assert refused.returncode == 4

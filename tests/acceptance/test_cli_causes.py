@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from running import FOREWARN, Service
+from forewarn.testing.reach import COMMAND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from forewarn.testing import Service
 
 FLEET = """
 [[group]]
@@ -53,15 +53,15 @@ host = "rack-1-a"
 POOL = "127.0.0.11"
 
 
+pytestmark = pytest.mark.forewarn(fleet=FLEET, listening=False)
+
+
 @pytest.fixture
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("cli")
-    (folder / "fleet.toml").write_text(FLEET)
-    started = Service(folder).start("--clock", "virtual", "--fleet", str(folder / "fleet.toml"))
-    started.document()
-    started.document(source=POOL)
-    yield started
-    started.stop()
+def service(forewarn: Service) -> Service:
+    """One to which all but `quiet` listen."""
+    forewarn.document()
+    forewarn.document(source=POOL)
+    return forewarn
 
 
 def run(service: Service, *arguments: str, code: int = 0) -> str:
@@ -140,7 +140,7 @@ def test_an_event_is_postponed_and_explained(service: Service) -> None:
 
 def test_watching_shows_each_change_until_it_is_over(service: Service) -> None:
     watching = subprocess.Popen(
-        [FOREWARN, "vm", "restart", "web-0", "--wait"],
+        [*COMMAND, "vm", "restart", "web-0", "--wait"],
         env={**os.environ, **service.environment},
         stdout=subprocess.PIPE,
         text=True,
@@ -158,7 +158,7 @@ def test_watching_shows_each_change_until_it_is_over(service: Service) -> None:
 
 def test_watching_something_that_is_cancelled_ends_with_its_code(service: Service) -> None:
     watching = subprocess.Popen(
-        [FOREWARN, "vm", "restart", "web-0", "--wait"],
+        [*COMMAND, "vm", "restart", "web-0", "--wait"],
         env={**os.environ, **service.environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -207,34 +207,27 @@ def test_policy_is_changed_at_run_time(service: Service) -> None:
     assert "There is no group 'wbe'. Did you mean 'web'?" in run(service, "group", "show", "wbe", code=3)
 
 
-def test_who_does_it_by_hand_says_when_it_is_done(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("manual")
-    (folder / "fleet.toml").write_text(FLEET)
-    fleet = str(folder / "fleet.toml")
-    service = Service(folder).start("--clock", "virtual", "--fabric", "manual", "--fleet", fleet)
-    try:
-        service.document()
-        run(service, "vm", "restart", "web-0")
-        service.approve(only_event(service))
-        (operation,) = parsed(service, "operation", "list")["operations"]
-        service.advance("5h")
-        assert service.document()["Events"][0]["EventStatus"] == "Started", "nobody has said that it is done"
-        assert "progress" in run(service, "operation", "show", operation["id"][:8])
-        assert "done" in run(service, "operation", "done", operation["id"][:8])
-        assert service.document()["Events"] == []
-        run(service, "vm", "redeploy", "web-0")
-        service.approve(only_event(service))
-        (operation,) = parsed(service, "operation", "list")["operations"]
-        assert "failed: no power" in run(service, "operation", "failed", operation["id"], "--why", "no power")
-        assert service.document()["Events"] == []
-        assert parsed(service, "vm", "show", "web-0")["host"] == "rack-1-a", "it was not moved"
-        run(service, "vm", "restart", "web-0")
-        (operation,) = parsed(service, "operation", "list")["operations"]
-        assert "is pending" in run(service, "operation", "done", operation["id"], code=4)
-        assert "cancelled" in run(service, "operation", "cancel", operation["id"])
-        assert "is cancelled: nothing more" in run(service, "operation", "done", operation["id"], code=4)
-    finally:
-        service.stop()
+@pytest.mark.forewarn(fabric="manual")
+def test_who_does_it_by_hand_says_when_it_is_done(service: Service) -> None:
+    run(service, "vm", "restart", "web-0")
+    service.approve(only_event(service))
+    (operation,) = parsed(service, "operation", "list")["operations"]
+    service.advance("5h")
+    assert service.document()["Events"][0]["EventStatus"] == "Started", "nobody has said that it is done"
+    assert "progress" in run(service, "operation", "show", operation["id"][:8])
+    assert "done" in run(service, "operation", "done", operation["id"][:8])
+    assert service.document()["Events"] == []
+    run(service, "vm", "redeploy", "web-0")
+    service.approve(only_event(service))
+    (operation,) = parsed(service, "operation", "list")["operations"]
+    assert "failed: no power" in run(service, "operation", "failed", operation["id"], "--why", "no power")
+    assert service.document()["Events"] == []
+    assert parsed(service, "vm", "show", "web-0")["host"] == "rack-1-a", "it was not moved"
+    run(service, "vm", "restart", "web-0")
+    (operation,) = parsed(service, "operation", "list")["operations"]
+    assert "is pending" in run(service, "operation", "done", operation["id"], code=4)
+    assert "cancelled" in run(service, "operation", "cancel", operation["id"])
+    assert "is cancelled: nothing more" in run(service, "operation", "done", operation["id"], code=4)
 
 
 @pytest.mark.parametrize(("answer", "deleted"), [("n", False), ("y", True)])
@@ -242,7 +235,7 @@ def test_what_cannot_be_undone_is_asked_on_a_terminal(service: Service, answer: 
     """Elsewhere nothing asks: every other test of this file has no terminal."""
     main, terminal = pty.openpty()
     asking = subprocess.Popen(
-        [FOREWARN, "vm", "delete", "pool_2"],
+        [*COMMAND, "vm", "delete", "pool_2"],
         env={**os.environ, **service.environment},
         stdin=terminal,
         stdout=terminal,

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from acceptance.causes import (
-    PATIENT,
-    advance,
     ask,
     ask_one,
     document,
@@ -19,16 +17,13 @@ from acceptance.causes import (
     history,
     incarnation,
     rfc1123,
-    running,
     say,
     statuses,
-    time_of,
 )
+from forewarn.testing import Service, ServiceProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from running import Service
 
 SETS = ("alone", "both", "cancel", "due", "later", "others", "named", "policy", "silent")
 """Scale sets with terminate notices, one for each test."""
@@ -68,8 +63,8 @@ addresses = "127.2.101.1-127.2.101.2"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running(tmp_path_factory.mktemp("deletion"), FLEET) as found:
+def service() -> Iterator[Service]:
+    with Service(FLEET, listening=False) as found:
         yield found
 
 
@@ -96,10 +91,10 @@ def names(service: Service) -> list[str]:
 def test_a_deleted_vm_leaves_the_fleet_when_its_event_does(service: Service) -> None:
     document(service, member("alone", 0))
     ask(service, "delete", "alone_0")
-    advance(service, TEN + timedelta(seconds=59))
+    service.advance(TEN + timedelta(seconds=59))
     assert statuses(service, member("alone", 0)) == {"alone_0": "Started"}, "it is still answered"
     assert get(service, "vms/alone_0")["events"]
-    advance(service, timedelta(seconds=1))
+    service.advance(timedelta(seconds=1))
     assert document(service, member("alone", 1)) == {"DocumentIncarnation": 3, "Events": []}
     assert "alone_0" not in names(service)
     assert service.control("GET", "/v1/vms/alone_0").status == 404
@@ -114,7 +109,7 @@ def test_what_else_was_scheduled_for_a_deleted_vm_is_withdrawn_unless_it_names_o
     restart = ask_one(service, "restart", "named_0", notice="2h")
     (deletion_id,) = event_ids(ask_one(service, "delete", "named_0")).values()
     say(service, deletion_id, "approve")
-    advance(service, timedelta(minutes=1))
+    service.advance(timedelta(minutes=1))
     assert statuses(service, address) == {"named_0,named_1,named_2": "Scheduled"}, "what an event names never changes"
     assert ("cancelled", "named_0: it is deleted") in history(service, restart)
 
@@ -126,7 +121,7 @@ def test_the_notice_is_that_of_the_set_and_can_be_changed_while_it_runs(service:
         answer = service.control("POST", "/v1/groups/policy/policy", {"terminate_notice": notice})
         assert answer.json()["terminate_notice"] == notice
         ask(service, "scale-in", f"policy_{number}")
-        assert events(service, address)[-1]["NotBefore"] == rfc1123(time_of(service) + timedelta(minutes=minutes))
+        assert events(service, address)[-1]["NotBefore"] == rfc1123(service.now + timedelta(minutes=minutes))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +140,7 @@ def test_who_has_no_notices_or_never_asked_is_deleted_at_once_and_told_nothing(
     assert (operation["events"], operation["not_told"]) == ([], {get(service, f"vms/{vm}")["group"]: why})
     assert operation["progress"] == "started"
     assert ("not told", why) in history(service, operation)
-    advance(service, timedelta(minutes=1))
+    service.advance(timedelta(minutes=1))
     assert vm not in names(service)
     if address:
         assert document(service, address) == before
@@ -164,7 +159,7 @@ def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Servic
     first, second = delete_two(service, "both")
     address = member("both", 2)
     assert service.approve(first, source=address).status == 200
-    advance(service, timedelta(minutes=5))
+    service.advance(timedelta(minutes=5))
     assert statuses(service, address) == {"both_0": "Scheduled", "both_1": "Scheduled"}
     assert incarnation(service, address) == 2
     words = [wait["words"] for wait in get(service, f"events/{first}/explain")["waits"] if wait["what"] == "deletion"]
@@ -172,7 +167,7 @@ def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Servic
     assert service.approve(second, source=address).status == 200
     assert statuses(service, address) == {"both_0": "Started", "both_1": "Started"}
     assert incarnation(service, address) == 4
-    advance(service, timedelta(minutes=1))
+    service.advance(timedelta(minutes=1))
     assert document(service, address) == {"DocumentIncarnation": 6, "Events": []}
     assert get(service, "hosts/rack-both")["vms"] == ["both_2"]
 
@@ -187,9 +182,9 @@ def test_an_approved_deletion_goes_when_the_other_is_cancelled(service: Service)
 def test_an_approved_deletion_goes_when_the_other_has_timed_out(service: Service) -> None:
     first, _ = delete_two(service, "due")
     say(service, first, "approve")
-    advance(service, TEN - timedelta(seconds=1))
+    service.advance(TEN - timedelta(seconds=1))
     assert statuses(service, member("due", 2)) == {"due_0": "Scheduled", "due_1": "Scheduled"}
-    advance(service, timedelta(seconds=1))
+    service.advance(timedelta(seconds=1))
     assert statuses(service, member("due", 2)) == {"due_0": "Started", "due_1": "Started"}, "deletion is certain then"
 
 
@@ -197,7 +192,7 @@ def test_deletions_told_for_other_moments_or_other_sets_do_not_wait(service: Ser
     document(service, member("others", 2))
     (later_id, *_) = delete_two(service, "later")
     ask(service, "delete", "others_0")
-    advance(service, timedelta(seconds=1))
+    service.advance(timedelta(seconds=1))
     (third_id,) = event_ids(ask_one(service, "delete", "later_2")).values()
     say(service, third_id, "approve")
     found = {"later_0": "Scheduled", "later_1": "Scheduled", "later_2": "Started"}
@@ -207,26 +202,26 @@ def test_deletions_told_for_other_moments_or_other_sets_do_not_wait(service: Ser
     assert statuses(service, member("others", 2)) == {"others_0": "Scheduled"}
 
 
+@pytest.mark.forewarn(fleet=scale_set("alone", 0))
 def test_an_approved_deletion_goes_when_the_other_vm_is_taken_out_of_the_fleet(
-    make_service: Callable[..., Service],
+    forewarn: Service,
 ) -> None:
     """Nobody is left whom it could wait for."""
-    service = make_service(*PATIENT, fleet=scale_set("alone", 0))
-    first, second = delete_two(service, "alone")
-    say(service, first, "approve")
+    first, second = delete_two(forewarn, "alone")
+    say(forewarn, first, "approve")
     smaller = scale_set("alone", 0).replace("count = 3", "count = 1").encode()
     smaller += b'[[vm]]\ngroup = "alone"\nname = "alone_2"\nhost = "rack-alone"\naddress = "127.2.0.3"\n'
-    applied = service.control("PUT", "/v1/fleet?force=true", smaller)
+    applied = forewarn.control("PUT", "/v1/fleet?force=true", smaller)
     assert (applied.status, applied.json()["removed"]) == (200, ["alone_1"])
-    told: Any = {event["id"]: event["status"] for event in get(service, "events?all=true")["events"]}
+    told: Any = {event["id"]: event["status"] for event in get(forewarn, "events?all=true")["events"]}
     assert told[second] == "cancelled"
-    assert statuses(service, member("alone", 2)) == {"alone_0": "Started"}
+    assert statuses(forewarn, member("alone", 2)) == {"alone_0": "Started"}
 
 
-def test_a_service_whose_vms_were_all_deleted_starts_again(make_service: Callable[..., Service]) -> None:
+def test_a_service_whose_vms_were_all_deleted_starts_again(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual", fleet='[[vm]]\nname = "only"\naddress = "127.0.0.1"\n')
     fleet = service.folder / "fleet.toml"
-    assert service.control("POST", "/v1/operations", {"cause": "delete", "vms": ["only"]}).status == 201
+    service.request_operation("delete", "only")
     service.advance("5m")
     assert service.all("/v1/vms") == []
     assert service.stop() == 0

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from acceptance.causes import ask, document, event_ids, everything, running, say
+from acceptance.causes import ask, document, event_ids, everything, say
+from forewarn.testing import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from running import Service
 
 CASES: dict[str, dict[str, Any]] = {
     "restart": {"vms": ["web-0"]},
@@ -59,8 +58,8 @@ WEB, BATCH = "127.4.0.1", "127.4.0.11"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running(tmp_path_factory.mktemp("dry"), FLEET) as found:
+def service() -> Iterator[Service]:
+    with Service(FLEET, listening=False) as found:
         document(found, WEB)
         document(found, BATCH)
         yield found

@@ -14,9 +14,10 @@ from golden.exchange import stop_cleanly
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from running import Answer, Service
+    from forewarn.testing import Answer, Service, ServiceProcess
+    from forewarn.testing.reach import Reach
 
-    MakeService = Callable[..., Service]
+    MakeService = Callable[..., ServiceProcess]
 
 FLEET = """
 [[group]]
@@ -32,27 +33,30 @@ address = "127.0.0.2"
 """
 
 
+pytestmark = pytest.mark.forewarn(fleet=FLEET, listening=False)
+
+
 @pytest.fixture
-def service(make_service: MakeService) -> Service:
-    service = make_service("--allow-faults", "--clock", "virtual", fleet=FLEET)
-    service.document()
-    return service
+def service(forewarn: Service) -> Service:
+    """One to which web-0 listens, and db does not."""
+    forewarn.document()
+    return forewarn
 
 
-def run(service: Service, *arguments: str) -> str:
+def run(service: Reach, *arguments: str) -> str:
     result = service.cli(*arguments)
     assert (result.returncode, result.stderr) == (0, ""), result
     return result.stdout
 
 
-def refused(service: Service, *arguments: str) -> tuple[int, str]:
+def refused(service: Reach, *arguments: str) -> tuple[int, str]:
     result = service.cli(*arguments)
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1, result.stderr
     return result.returncode, result.stderr
 
 
-def metrics(service: Service) -> dict[str, float]:
+def metrics(service: Reach) -> dict[str, float]:
     found = {}
     for family in text_string_to_metric_families(service.control("GET", "/metrics").body.decode()):
         for sample in family.samples:
@@ -60,7 +64,7 @@ def metrics(service: Service) -> dict[str, float]:
     return found
 
 
-def history(service: Service) -> list[tuple[str, str]]:
+def history(service: Reach) -> list[tuple[str, str]]:
     rows = service.all("/v1/history")
     return [(row["what"], row["why"]) for row in rows if row["what"].startswith("fault")]
 
@@ -171,7 +175,7 @@ def test_the_environment_can_allow_it(make_service: MakeService, variables: dict
 # --- The control API --------------------------------------------------------------------------------
 
 
-def post(service: Service, body: Any, **options: Any) -> Answer:
+def post(service: Reach, body: Any, **options: Any) -> Answer:
     return service.control("POST", "/v1/faults", body, **options)
 
 
@@ -241,7 +245,9 @@ def test_what_is_struck_is_counted(service: Service) -> None:
     assert found["forewarn_approval_requests_total[('answer', '429')]"] == 1
 
 
-def test_a_full_disk_takes_no_fault_and_ends_none_but_they_strike_on(service: Service) -> None:
+def test_a_full_disk_takes_no_fault_and_ends_none_but_they_strike_on(make_service: MakeService) -> None:
+    service = make_service("--allow-faults", "--clock", "virtual", fleet=FLEET)
+    service.document()
     post(service, {"kind": "500", "count": 1})
     post(service, {"kind": "429", "for": "1h"})
     assert service.process is not None
@@ -251,6 +257,8 @@ def test_a_full_disk_takes_no_fault_and_ends_none_but_they_strike_on(service: Se
     assert service.control("DELETE", "/v1/faults").status == 503
     assert [fault["id"] for fault in service.all("/v1/faults")] == ["f1", "f2"]
     assert [service.request().status for _ in range(3)] == [500, 429, 429]
+    # Orders are tried one after the other: when this one is refused, the end of f1 has been.
+    assert post(service, {"kind": "410"}).status == 503
     resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))
     assert service.control("DELETE", "/v1/faults/f2").status == 200
     assert service.request().status == 200

@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from acceptance.feed_client import Feed, Follower
-from running import FOREWARN, Service
+from forewarn.testing import ServiceProcess
+from forewarn.testing.reach import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from forewarn.testing import Service
+    from forewarn.testing.reach import Reach
 
 FLEET = """
 [[group]]
@@ -36,23 +40,25 @@ address = "127.0.0.9"
 """
 MANY = '[[vm]]\nname = "vm-{n}"\ncount = 1000\n'
 
+pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
-def newest(service: Service) -> int:
+
+def newest(service: Reach) -> int:
     row = service.answer("/v1/history?order=newest&limit=1")["history"][0]
     return int(row["sequence"])
 
 
-def listen(service: Service) -> None:
+def listen(service: ServiceProcess) -> None:
     for source in ("127.0.0.2", "127.0.0.9"):
         service.request(source=source)
 
 
-def readers(service: Service) -> int:
+def readers(service: Reach) -> int:
     lines = service.control("GET", "/metrics").body.decode().splitlines()
     return int(float(next(line for line in lines if line.startswith("forewarn_feed_readers ")).split()[1]))
 
 
-def wait_for_readers(service: Service, number: int) -> None:
+def wait_for_readers(service: Reach, number: int) -> None:
     for _ in range(10_000):
         if readers(service) == number:
             return
@@ -62,7 +68,7 @@ def wait_for_readers(service: Service, number: int) -> None:
 # --- Restarts -------------------------------------------------------------------------------------------
 
 
-def give_orders(service: Service, seed: int, stop: threading.Event) -> None:
+def give_orders(service: ServiceProcess, seed: int, stop: threading.Event) -> None:
     """Restarts and cancellations until the service is gone."""
     rng = random.Random(seed)  # noqa: S311
     try:
@@ -76,7 +82,7 @@ def give_orders(service: Service, seed: int, stop: threading.Event) -> None:
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_across_restarts_nothing_is_lost_and_nothing_comes_twice(
-    make_service: Callable[..., Service], end: str
+    make_service: Callable[..., ServiceProcess], end: str
 ) -> None:
     service = make_service(fleet=FLEET)
     listen(service)
@@ -127,7 +133,7 @@ def test_across_restarts_nothing_is_lost_and_nothing_comes_twice(
     assert followers[2].found == wanted
 
 
-def test_who_was_told_nothing_yet_misses_nothing_either(make_service: Callable[..., Service]) -> None:
+def test_who_was_told_nothing_yet_misses_nothing_either(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service(fleet=FLEET)
     follower = Follower(service)
     follower.up()
@@ -146,12 +152,10 @@ def test_who_was_told_nothing_yet_misses_nothing_either(make_service: Callable[.
 # --- Filters and positions ------------------------------------------------------------------------------
 
 
-def test_by_group_and_kind(make_service: Callable[..., Service]) -> None:
-    service = make_service(fleet=FLEET)
-    listen(service)
+def test_by_group_and_kind(forewarn: Service) -> None:
     for name in ("web_0", "db", "web_1"):
-        service.request_operation("restart", name)
-    history = service.all("/v1/history")
+        forewarn.request_operation("restart", name)
+    history = forewarn.all("/v1/history")
     cases: dict[str, Callable[[dict[str, Any]], bool]] = {
         "": lambda row: True,
         "&group=web": lambda row: row["group"] == "web",
@@ -161,56 +165,54 @@ def test_by_group_and_kind(make_service: Callable[..., Service]) -> None:
     }
     for query, fits in cases.items():
         expected = [row for row in history if fits(row)]
-        with Feed(service, f"?after=0{query}") as feed:
+        with Feed(forewarn, f"?after=0{query}") as feed:
             assert feed.answer.headers["content-type"].startswith("text/event-stream")
             assert feed.until(expected[-1]["sequence"]) == expected
 
 
-def test_where_it_begins(make_service: Callable[..., Service]) -> None:
-    service = make_service(fleet=FLEET)
-    listen(service)
-    service.request_operation("restart", "db")
-    history = service.all("/v1/history")
+def test_where_it_begins(forewarn: Service) -> None:
+    forewarn.request_operation("restart", "db")
+    history = forewarn.all("/v1/history")
     last = history[-1]["sequence"]
-    with Feed(service, "?after=2") as feed:
+    with Feed(forewarn, "?after=2") as feed:
         assert feed.until(last) == history[2:]
-    with Feed(service, "?after=0", last_id="3") as feed:  # the header is newer than the URL
+    with Feed(forewarn, "?after=0", last_id="3") as feed:  # the header is newer than the URL
         assert feed.until(last) == history[3:]
-    with Feed(service) as feed:
-        service.request_operation("restart", "db")
+    with Feed(forewarn) as feed:
+        forewarn.request_operation("restart", "db")
         assert feed.until(last + 1)[0]["sequence"] == last + 1
 
 
-def test_further_back_than_is_kept_in_memory(make_service: Callable[..., Service]) -> None:
-    service = make_service("--clock", "virtual", fleet=MANY)
+@pytest.mark.forewarn(fleet=MANY, listening=False)
+def test_further_back_than_is_kept_in_memory(forewarn: Service) -> None:
     names = [f"vm-{number}" for number in range(1000)]
     for _ in range(5):
-        answer = service.control("POST", "/v1/operations", {"cause": "restart", "vms": names})
+        answer = forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": names})
         assert answer.status == 201
-        service.advance("1h")
-    history = service.all("/v1/history")
+        forewarn.advance("1h")
+    history = forewarn.all("/v1/history")
     assert len(history) > 12_000
-    with Feed(service, "?after=0") as feed:
+    with Feed(forewarn, "?after=0") as feed:
         assert feed.until(len(history)) == history
-    with Feed(service, "?after=17&group=vm-5") as feed:
+    with Feed(forewarn, "?after=17&group=vm-5") as feed:
         expected = [row for row in history if row["group"] == "vm-5" and row["sequence"] > 17]
         assert feed.until(expected[-1]["sequence"]) == expected
 
 
-def test_what_is_not_kept_any_more_is_said_to_be_gone(make_service: Callable[..., Service]) -> None:
-    service = make_service("--clock", "virtual", "--history-retention", "1d", fleet=FLEET)
-    service.request_operation("restart", "db")
-    service.advance("3d")
-    service.request_operation("restart", "db")
-    oldest = service.all("/v1/history")[0]["sequence"]
+@pytest.mark.forewarn(listening=False, history_retention="1d")
+def test_what_is_not_kept_any_more_is_said_to_be_gone(forewarn: Service) -> None:
+    forewarn.request_operation("restart", "db")
+    forewarn.advance("3d")
+    forewarn.request_operation("restart", "db")
+    oldest = forewarn.all("/v1/history")[0]["sequence"]
     assert oldest > 3
-    with Feed(service, "?after=1") as feed:
+    with Feed(forewarn, "?after=1") as feed:
         assert feed.answer.status == 404
         problem = feed.answer.read().decode()
     assert "HistoryGone" in problem
     assert f"the oldest row is {oldest}" in problem
     for after in (0, oldest - 1):
-        with Feed(service, f"?after={after}") as feed:
+        with Feed(forewarn, f"?after={after}") as feed:
             assert feed.until(oldest)[0]["sequence"] == oldest
 
 
@@ -233,7 +235,7 @@ def test_what_is_not_kept_any_more_is_said_to_be_gone(make_service: Callable[...
         ("?groups=web", "", 400, "Did you mean 'group'"),
     ],
 )
-def test_what_is_refused(shared: Service, query: str, last_id: str, status: int, words: str) -> None:
+def test_what_is_refused(shared: ServiceProcess, query: str, last_id: str, status: int, words: str) -> None:
     with Feed(shared, query, last_id) as feed:
         assert (feed.answer.status, words in feed.answer.read().decode()) == (status, True)
 
@@ -243,51 +245,51 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One service for all that changes nothing."""
     folder = tmp_path_factory.mktemp("feed")
     (folder / "fleet.toml").write_text(FLEET)
-    service = Service(folder).start("--fleet", str(folder / "fleet.toml"))
+    service = ServiceProcess(folder).start("--fleet", str(folder / "fleet.toml"))
     yield service
     service.kill()
 
 
-def test_a_token_is_needed(shared: Service) -> None:
+def test_a_token_is_needed(shared: ServiceProcess) -> None:
     with Feed(shared, token="wrong") as feed:  # noqa: S106
         assert feed.answer.status == 401
 
 
-def test_a_look_at_the_head_does_not_stay(shared: Service) -> None:
+def test_a_look_at_the_head_does_not_stay(shared: ServiceProcess) -> None:
     answer = shared.control("HEAD", "/v1/feed")
     assert (answer.status, answer.body) == (200, b"")
     wait_for_readers(shared, 0)
 
 
-def test_tenants_are_told_of_their_group_until_their_token_is_revoked(make_service: Callable[..., Service]) -> None:
-    service = make_service(fleet=FLEET)
-    listen(service)
-    service.request_operation("restart", "web_0")
-    service.request_operation("restart", "db")
-    made = service.control("POST", "/v1/tokens", {"name": "shop", "role": "tenant", "group": "db"})
+def test_tenants_are_told_of_their_group_until_their_token_is_revoked(forewarn: Service) -> None:
+    forewarn.request_operation("restart", "web_0")
+    forewarn.request_operation("restart", "db")
+    made = forewarn.control("POST", "/v1/tokens", {"name": "shop", "role": "tenant", "group": "db"})
     token = made.json()["token"]
-    own = [row for row in service.all("/v1/history") if row["group"] == "db"]
+    own = [row for row in forewarn.all("/v1/history") if row["group"] == "db"]
     for query in ("?after=0", "?after=0&group=db"):
-        with Feed(service, query, token=token) as feed:
+        with Feed(forewarn, query, token=token) as feed:
             assert feed.until(own[-1]["sequence"]) == own
     for query in ("?group=web", "?after=0&group=web", "?after=0&group=db&group=web"):
-        with Feed(service, query, token=token) as feed:
+        with Feed(forewarn, query, token=token) as feed:
             assert feed.answer.status == 404
-    with Feed(service, token=token) as feed:
-        assert service.control("DELETE", "/v1/tokens/shop").status == 200
+    with Feed(forewarn, token=token) as feed:
+        assert forewarn.control("DELETE", "/v1/tokens/shop").status == 200
         assert list(feed.rows()) == []
 
 
 # --- Clients that do not read, or go away ---------------------------------------------------------------
 
 
-def resident_bytes(service: Service) -> int:
+def resident_bytes(service: ServiceProcess) -> int:
     assert service.process is not None
     lines = Path(f"/proc/{service.process.pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmRSS:")).split()[1]) * 1024
 
 
-def test_who_does_not_read_disturbs_nobody_and_the_stop_does_not_wait(make_service: Callable[..., Service]) -> None:
+def test_who_does_not_read_disturbs_nobody_and_the_stop_does_not_wait(
+    make_service: Callable[..., ServiceProcess],
+) -> None:
     service = make_service("--clock", "virtual", fleet=MANY)
     names = [f"vm-{number}" for number in range(1000)]
     deaf = [Feed(service, small=True) for _ in range(10)]
@@ -316,16 +318,15 @@ def test_who_does_not_read_disturbs_nobody_and_the_stop_does_not_wait(make_servi
             feed.__exit__()
 
 
-def test_who_has_gone_is_noticed(make_service: Callable[..., Service]) -> None:
-    service = make_service(fleet=FLEET)
-    feeds = [Feed(service) for _ in range(10)]
-    assert readers(service) == 10
+def test_who_has_gone_is_noticed(forewarn: Service) -> None:
+    feeds = [Feed(forewarn) for _ in range(10)]
+    assert readers(forewarn) == 10
     for feed in feeds[:7]:
         feed.__exit__()
-    wait_for_readers(service, 3)
+    wait_for_readers(forewarn, 3)
     for feed in feeds[7:]:
         feed.__exit__()
-    wait_for_readers(service, 0)
+    wait_for_readers(forewarn, 0)
 
 
 # --- forewarn event watch -------------------------------------------------------------------------------
@@ -334,14 +335,19 @@ def test_who_has_gone_is_noticed(make_service: Callable[..., Service]) -> None:
 class Watch:
     """`forewarn event watch`, as typed in another terminal."""
 
-    def __init__(self, service: Service, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [FOREWARN, "event", "watch", *arguments],
-            env={**os.environ, **service.environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, service: Reach, *arguments: str) -> None:
+        # Where the suite runs in the background Ctrl-C is ignored, and so it would be in what is started from there.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            self.process = subprocess.Popen(
+                [*COMMAND, "event", "watch", *arguments],
+                env={**os.environ, **service.environment},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def line(self) -> str:
         assert self.process.stdout is not None
@@ -362,7 +368,7 @@ class Watch:
         return self.process.returncode, out, err
 
 
-def test_watching_goes_on_after_a_kill(make_service: Callable[..., Service]) -> None:
+def test_watching_goes_on_after_a_kill(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service(fleet=FLEET)
     listen(service)
     watch = Watch(service, "--after", "0", "--kind", "scheduled", "--kind", "cancelled")
@@ -379,15 +385,14 @@ def test_watching_goes_on_after_a_kill(make_service: Callable[..., Service]) -> 
     assert watch.end() == (130, "", "")
 
 
-def test_watching_as_json_until_the_pipe_is_closed(make_service: Callable[..., Service]) -> None:
-    service = make_service(fleet=FLEET)
-    watch = Watch(service, "--json", "--after", "0")
-    first = service.all("/v1/history")[0]
+def test_watching_as_json_until_the_pipe_is_closed(forewarn: Service) -> None:
+    watch = Watch(forewarn, "--json", "--after", "0")
+    first = forewarn.all("/v1/history")[0]
     assert watch.line() == service_json(first)
     assert watch.process.stdout is not None
     watch.process.stdout.close()
     for _ in range(5):
-        service.request_operation("restart", "db")
+        forewarn.request_operation("restart", "db")
     assert watch.process.stderr is not None
     assert (watch.process.wait(60), watch.process.stderr.read()) == (0, "")
     watch.process.stderr.close()
@@ -399,7 +404,7 @@ def service_json(row: dict[str, Any]) -> str:
     return json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
-def test_watching_says_what_is_wrong(shared: Service) -> None:
+def test_watching_says_what_is_wrong(shared: ServiceProcess) -> None:
     for arguments, code, words in (
         (("--kind", "strated"), 2, "Did you mean 'started'"),
         (("--group", "wep"), 3, "Did you mean 'web'"),

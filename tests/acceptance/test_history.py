@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from running import Service
+from forewarn.settings import SETTINGS
+from forewarn.testing import Service, ServiceProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,11 +53,14 @@ Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service() -> Iterator[Service]:
     """Some months in virtual time."""
-    folder = tmp_path_factory.mktemp("history")
-    (folder / "fleet.toml").write_text(FLEET)
-    service = Service(folder).start("--clock", "virtual", "--fleet", str(folder / "fleet.toml"))
+    with Service(FLEET, listening=False, silence=SETTINGS["silence"].default) as service:
+        live_through_some_months(service)
+        yield service
+
+
+def live_through_some_months(service: Service) -> None:
     for source in ("127.0.0.2", "127.0.0.9"):
         service.request(source=source)
     for cause, target in (
@@ -72,8 +76,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             for event in operation["events"]:
                 service.approve(event["id"], source="127.0.0.2")
         service.advance("20d")
-    yield service
-    service.kill()
 
 
 def test_nothing_is_left_out(service: Service) -> None:
@@ -134,8 +136,7 @@ def test_filters(service: Service, query: str) -> None:
 def test_times(service: Service) -> None:
     history = service.all("/v1/history")
     moment = history[len(history) // 2]["at"]
-    now = datetime.fromisoformat(service.answer("/v1/clock")["now"])
-    ago = now - timedelta(days=50)
+    ago = service.now - timedelta(days=50)
     for query, fits in (
         (f"since={moment}", lambda row: row["at"] >= moment),
         (f"until={moment}", lambda row: row["at"] < moment),
@@ -223,15 +224,15 @@ def test_the_newest_last_and_all_of_it(service: Service) -> None:
     ]
 
 
-def test_the_command_says_when_there_is_more(make_service: Callable[..., Service]) -> None:
-    service = make_service(fleet='[[vm]]\nname = "vm-{n}"\ncount = 60\n')
+@pytest.mark.forewarn(fleet='[[vm]]\nname = "vm-{n}"\ncount = 60\n', listening=False)
+def test_the_command_says_when_there_is_more(forewarn: Service) -> None:
     names = [f"vm-{number}" for number in range(60)]
-    assert service.control("POST", "/v1/operations", {"cause": "restart", "vms": names}).status == 201
-    result = service.cli("history")
+    assert forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": names}).status == 201
+    result = forewarn.cli("history")
     assert "the newest 100" in result.stderr
     assert len(result.stdout.splitlines()) == 102
-    assert service.cli("history", "--last", "5").stderr == ""
-    assert service.cli("history", "--vm", "nobody").stdout == "Nothing of that has happened.\n"
+    assert forewarn.cli("history", "--last", "5").stderr == ""
+    assert forewarn.cli("history", "--vm", "nobody").stdout == "Nothing of that has happened.\n"
 
 
 def test_the_command_says_what_is_wrong(service: Service) -> None:
@@ -246,7 +247,7 @@ def test_the_command_says_what_is_wrong(service: Service) -> None:
         assert (result.returncode, words in result.stderr) == (2, True), result
 
 
-def test_history_outlives_a_restart_and_is_kept_as_long_as_said(make_service: Callable[..., Service]) -> None:
+def test_history_outlives_a_restart_and_is_kept_as_long_as_said(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual", "--history-retention", "30d", fleet=FLEET)
     operation = service.request_operation("restart", "db")
     service.advance("20d")
@@ -264,6 +265,6 @@ def test_history_outlives_a_restart_and_is_kept_as_long_as_said(make_service: Ca
 
 
 @pytest.mark.parametrize("length", ["23h", "1s", "soon"])
-def test_a_length_that_does_not_fit_is_refused(make_service: Callable[..., Service], length: str) -> None:
+def test_a_length_that_does_not_fit_is_refused(make_service: Callable[..., ServiceProcess], length: str) -> None:
     with pytest.raises(RuntimeError, match="history_retention"):
         make_service("--history-retention", length)

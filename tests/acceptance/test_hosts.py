@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from acceptance.causes import (
-    PATIENT,
-    advance,
     ask,
     ask_one,
-    document,
     domains_hold,
     event_ids,
     events,
@@ -22,16 +19,13 @@ from acceptance.causes import (
     rfc1123,
     say,
     statuses,
-    time_of,
     where,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from forewarn.testing import Service
 
-    from running import Service
-
-WEB, MAIL, SOLO, IDLE = "127.0.0.10", "127.0.0.20", "127.0.0.30", "127.0.0.31"
+WEB, MAIL, SOLO = "127.0.0.10", "127.0.0.20", "127.0.0.30"
 
 FLEET = """
 [[host]]
@@ -99,12 +93,7 @@ addresses = "127.0.0.10-127.0.0.13"
 """Two hosts, each with one of two update domains: neither can take what is on the other."""
 
 
-@pytest.fixture
-def service(make_service: Callable[..., Service]) -> Service:
-    found = make_service(*PATIENT, fleet=FLEET)
-    for address in (WEB, MAIL, SOLO, IDLE):
-        document(found, address)
-    return found
+pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
 
 def carried_out(service: Service, *operations: dict[str, Any]) -> None:
@@ -119,147 +108,146 @@ def carried_out(service: Service, *operations: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("cause", ["live-migration", "redeploy"])
-def test_moved_vms_are_on_other_hosts_where_their_domains_hold(service: Service, cause: str) -> None:
+def test_moved_vms_are_on_other_hosts_where_their_domains_hold(forewarn: Service, cause: str) -> None:
     """The empty host is the best for all of them, but it can take one update domain of the group alone."""
-    operations = ask(service, cause, "web-0", "web-1", "web-2", "web-3")
+    operations = ask(forewarn, cause, "web-0", "web-1", "web-2", "web-3")
     together = [operation["vms"] for operation in operations]
     assert together == (
         [["web-0", "web-3"], ["web-1"], ["web-2"]]
         if cause == "live-migration"
         else [["web-0"], ["web-1"], ["web-2"], ["web-3"]]
     ), "what is on one host is frozen together, and a user's VMs are each by itself"
-    before = where(service)
-    carried_out(service, *operations)
-    after = where(service)
+    before = where(forewarn)
+    carried_out(forewarn, *operations)
+    after = where(forewarn)
     assert all(after[f"web-{number}"] != before[f"web-{number}"] for number in range(4))
     assert after["web-0"] == "rack-4", "the emptiest that fits"
     assert [after[name] for name in ("mail-0", "solo", "idle")] == ["rack-1", "rack-1", "rack-5"]
-    assert domains_hold(service)
-    assert get(service, "vms/web-0")["home"] == "rack-1"
-    assert ("carried out", f"{cause}: web-1 to {after['web-1']}") in history(service, operations[1])
+    assert domains_hold(forewarn)
+    assert get(forewarn, "vms/web-0")["home"] == "rack-1"
+    assert ("carried out", f"{cause}: web-1 to {after['web-1']}") in history(forewarn, operations[1])
 
 
-def test_where_no_host_fits_a_spare_one_is_added_and_said(make_service: Callable[..., Service]) -> None:
-    service = make_service(*PATIENT, fleet=FULL_FLEET)
-    document(service, WEB)
-    expected = ask_one(service, "live-migration", "web-0", dry_run=True)
+@pytest.mark.forewarn(fleet=FULL_FLEET)
+def test_where_no_host_fits_a_spare_one_is_added_and_said(forewarn: Service) -> None:
+    expected = ask_one(forewarn, "live-migration", "web-0", dry_run=True)
     assert expected["destinations"] == {"web-0": None}, "no host fits as it is"
-    operation = ask_one(service, "live-migration", "web-0")
-    assert [host["name"] for host in get(service, "hosts")["hosts"]] == ["left", "right"]
-    carried_out(service, operation)
-    assert where(service)["web-0"] == "spare-1"
-    spare = get(service, "hosts/spare-1")
+    operation = ask_one(forewarn, "live-migration", "web-0")
+    assert [host["name"] for host in get(forewarn, "hosts")["hosts"]] == ["left", "right"]
+    carried_out(forewarn, operation)
+    assert where(forewarn)["web-0"] == "spare-1"
+    spare = get(forewarn, "hosts/spare-1")
     assert (spare["state"], spare["spare"], spare["vms"]) == ("in-use", True, ["web-0"])
-    assert ("spare host added", "spare-1: no host in use fits web-0") in history(service, operation)
-    second = ask_one(service, "redeploy", "web-2")
+    assert ("spare host added", "spare-1: no host in use fits web-0") in history(forewarn, operation)
+    second = ask_one(forewarn, "redeploy", "web-2")
     assert second["destinations"] == {"web-2": "spare-1"}
-    carried_out(service, second)
-    assert where(service)["web-2"] == "spare-1", "the spare host is a host like any other"
-    assert domains_hold(service)
+    carried_out(forewarn, second)
+    assert where(forewarn)["web-2"] == "spare-1", "the spare host is a host like any other"
+    assert domains_hold(forewarn)
 
 
 # --- Degraded -------------------------------------------------------------------------------------------
 
 
-def test_a_degraded_host_takes_nobody_until_it_is_returned(service: Service) -> None:
-    assert ask(service, "degraded-hardware", host="rack-4") == [], "nobody is on it, so nobody is told"
-    assert get(service, "hosts/rack-4")["state"] == "degraded"
-    carried_out(service, ask_one(service, "redeploy", "solo"))
-    assert where(service)["solo"] != "rack-4", "the empty host is out of use"
-    returned = service.control("POST", "/v1/hosts/rack-4/return")
+def test_a_degraded_host_takes_nobody_until_it_is_returned(forewarn: Service) -> None:
+    assert ask(forewarn, "degraded-hardware", host="rack-4") == [], "nobody is on it, so nobody is told"
+    assert get(forewarn, "hosts/rack-4")["state"] == "degraded"
+    carried_out(forewarn, ask_one(forewarn, "redeploy", "solo"))
+    assert where(forewarn)["solo"] != "rack-4", "the empty host is out of use"
+    returned = forewarn.control("POST", "/v1/hosts/rack-4/return")
     assert (returned.status, returned.json()["state"]) == (200, "in-use")
-    carried_out(service, ask_one(service, "redeploy", "solo"))
-    assert where(service)["solo"] == "rack-4"
+    carried_out(forewarn, ask_one(forewarn, "redeploy", "solo"))
+    assert where(forewarn)["solo"] == "rack-4"
 
 
-def test_of_a_degraded_host_each_vm_goes_by_itself_when_approved_or_due(service: Service) -> None:
-    now = time_of(service)
-    operations = ask(service, "degraded-hardware", host="rack-1", notice="2d")
+def test_of_a_degraded_host_each_vm_goes_by_itself_when_approved_or_due(forewarn: Service) -> None:
+    now = forewarn.now
+    operations = ask(forewarn, "degraded-hardware", host="rack-1", notice="2d")
     assert [operation["vms"] for operation in operations] == [["web-0"], ["web-3"], ["mail-0"], ["solo"]]
     due = rfc1123(now + timedelta(days=2))
-    assert {event["NotBefore"] for address in (WEB, MAIL, SOLO) for event in events(service, address)} == {due}
-    carried_out(service, operations[0])
-    assert statuses(service, WEB) == {"web-0": "Started", "web-3": "Scheduled"}
-    assert (where(service)["web-0"], where(service)["web-3"]) == ("rack-4", "rack-1")
-    advance(service, timedelta(days=2))
-    assert statuses(service, WEB) == {"web-3": "Started"}
-    assert get(service, "hosts/rack-1")["vms"] == []
-    assert get(service, "hosts/rack-1")["state"] == "degraded", "it is empty, not well"
-    assert domains_hold(service)
+    assert {event["NotBefore"] for address in (WEB, MAIL, SOLO) for event in events(forewarn, address)} == {due}
+    carried_out(forewarn, operations[0])
+    assert statuses(forewarn, WEB) == {"web-0": "Started", "web-3": "Scheduled"}
+    assert (where(forewarn)["web-0"], where(forewarn)["web-3"]) == ("rack-4", "rack-1")
+    forewarn.advance(timedelta(days=2))
+    assert statuses(forewarn, WEB) == {"web-3": "Started"}
+    assert get(forewarn, "hosts/rack-1")["vms"] == []
+    assert get(forewarn, "hosts/rack-1")["state"] == "degraded", "it is empty, not well"
+    assert domains_hold(forewarn)
 
 
 @pytest.mark.parametrize("cause", ["redeploy", "live-migration"])
-def test_moving_the_vm_settles_degraded_hardware_early(service: Service, cause: str) -> None:
-    degraded = ask_one(service, "degraded-hardware", host="rack-2")
-    before = incarnation(service, WEB)
-    moving = ask_one(service, cause, "web-1")
-    told = [(event["EventType"], event["Resources"], event["EventStatus"]) for event in events(service, WEB)]
+def test_moving_the_vm_settles_degraded_hardware_early(forewarn: Service, cause: str) -> None:
+    degraded = ask_one(forewarn, "degraded-hardware", host="rack-2")
+    before = incarnation(forewarn, WEB)
+    moving = ask_one(forewarn, cause, "web-1")
+    told = [(event["EventType"], event["Resources"], event["EventStatus"]) for event in events(forewarn, WEB)]
     kind = "Redeploy" if cause == "redeploy" else "Freeze"
     assert told == [("Redeploy", ["web-1"], "Scheduled"), (kind, ["web-1"], "Scheduled")]
-    carried_out(service, moving)
-    (left,) = events(service, WEB)
+    carried_out(forewarn, moving)
+    (left,) = events(forewarn, WEB)
     assert (left["EventId"].lower(), left["EventStatus"]) == (moving["events"][0]["id"], "Started")
-    assert incarnation(service, WEB) == before + 3, "one told, one started, one withdrawn"
-    assert get(service, f"operations/{degraded['id']}")["progress"] == "cancelled"
-    assert ("cancelled", "web-1: it is on another host") in history(service, degraded)
-    new_place = where(service)["web-1"]
-    advance(service, timedelta(days=8))
-    assert (events(service, WEB), where(service)["web-1"]) == ([], new_place), "and it is not moved twice"
+    assert incarnation(forewarn, WEB) == before + 3, "one told, one started, one withdrawn"
+    assert get(forewarn, f"operations/{degraded['id']}")["progress"] == "cancelled"
+    assert ("cancelled", "web-1: it is on another host") in history(forewarn, degraded)
+    new_place = where(forewarn)["web-1"]
+    forewarn.advance(timedelta(days=8))
+    assert (events(forewarn, WEB), where(forewarn)["web-1"]) == ([], new_place), "and it is not moved twice"
 
 
-def test_a_degraded_host_that_is_returned_has_its_events_withdrawn(service: Service) -> None:
-    ask(service, "degraded-hardware", host="rack-1")
-    numbers = {address: incarnation(service, address) for address in (WEB, MAIL, SOLO)}
-    answer = service.control("POST", "/v1/hosts/rack-1/return")
+def test_a_degraded_host_that_is_returned_has_its_events_withdrawn(forewarn: Service) -> None:
+    ask(forewarn, "degraded-hardware", host="rack-1")
+    numbers = {address: incarnation(forewarn, address) for address in (WEB, MAIL, SOLO)}
+    answer = forewarn.control("POST", "/v1/hosts/rack-1/return")
     assert (answer.status, answer.json()["state"], answer.json()["operations"]) == (200, "in-use", [])
-    assert [events(service, address) for address in (WEB, MAIL, SOLO)] == [[], [], []]
-    assert incarnation(service, WEB) == numbers[WEB] + 2, "two of its VMs were told of"
-    assert incarnation(service, MAIL) == numbers[MAIL] + 1
-    advance(service, timedelta(days=8))
-    assert get(service, "hosts/rack-1")["vms"] == ["web-0", "web-3", "mail-0", "solo"]
+    assert [events(forewarn, address) for address in (WEB, MAIL, SOLO)] == [[], [], []]
+    assert incarnation(forewarn, WEB) == numbers[WEB] + 2, "two of its VMs were told of"
+    assert incarnation(forewarn, MAIL) == numbers[MAIL] + 1
+    forewarn.advance(timedelta(days=8))
+    assert get(forewarn, "hosts/rack-1")["vms"] == ["web-0", "web-3", "mail-0", "solo"]
 
 
 # --- Failed ---------------------------------------------------------------------------------------------
 
 
-def test_the_vms_of_a_failed_host_are_elsewhere_and_it_is_out_of_use(service: Service) -> None:
-    ask(service, "hardware-failure", host="rack-1")
-    assert [statuses(service, address) for address in (WEB, MAIL, SOLO)] == [
+def test_the_vms_of_a_failed_host_are_elsewhere_and_it_is_out_of_use(forewarn: Service) -> None:
+    ask(forewarn, "hardware-failure", host="rack-1")
+    assert [statuses(forewarn, address) for address in (WEB, MAIL, SOLO)] == [
         *({"web-0,web-3": "Started"}, {"mail-0": "Started"}, {"solo": "Started"})
     ]
-    service.advance("0s")
-    assert get(service, "hosts/rack-1")["vms"] == []
-    assert get(service, "hosts/rack-1")["state"] == "failed"
-    assert domains_hold(service)
-    plan = service.control("POST", "/v1/rollouts", {"hosts": ["rack-*"], "dry_run": True}).json()
+    forewarn.advance("0s")
+    assert get(forewarn, "hosts/rack-1")["vms"] == []
+    assert get(forewarn, "hosts/rack-1")["state"] == "failed"
+    assert domains_hold(forewarn)
+    plan = forewarn.control("POST", "/v1/rollouts", {"hosts": ["rack-*"], "dry_run": True}).json()
     assert plan["skipped"] == [{"host": "rack-1", "why": "it is failed"}]
     assert "rack-1" not in [host for wave in plan["waves"] for host in wave["hosts"]]
-    alone = service.control("POST", "/v1/rollouts", {"hosts": ["rack-1"]})
+    alone = forewarn.control("POST", "/v1/rollouts", {"hosts": ["rack-1"]})
     assert alone.status == 409
     assert "forewarn host return" in alone.json()["detail"]
-    advance(service, timedelta(minutes=10))
-    carried_out(service, ask_one(service, "live-migration", "idle"))
-    assert where(service)["idle"] != "rack-1", "the emptiest host of all has failed"
+    forewarn.advance(timedelta(minutes=10))
+    carried_out(forewarn, ask_one(forewarn, "live-migration", "idle"))
+    assert where(forewarn)["idle"] != "rack-1", "the emptiest host of all has failed"
 
 
-def test_vms_that_a_failure_reboots_stay_but_the_host_is_out_of_use_all_the_same(service: Service) -> None:
-    ask(service, "hardware-failure", host="rack-2", type="Reboot")
-    advance(service, timedelta(minutes=10))
-    assert get(service, "vms/web-1")["host"] == "rack-2"
-    assert get(service, "vms/web-1")["state"] == "running"
-    assert get(service, "hosts/rack-2")["state"] == "failed"
-    service.control("POST", "/v1/hosts/rack-2/return")
-    assert get(service, "hosts/rack-2")["state"] == "in-use"
+def test_vms_that_a_failure_reboots_stay_but_the_host_is_out_of_use_all_the_same(forewarn: Service) -> None:
+    ask(forewarn, "hardware-failure", host="rack-2", type="Reboot")
+    forewarn.advance(timedelta(minutes=10))
+    assert get(forewarn, "vms/web-1")["host"] == "rack-2"
+    assert get(forewarn, "vms/web-1")["state"] == "running"
+    assert get(forewarn, "hosts/rack-2")["state"] == "failed"
+    forewarn.control("POST", "/v1/hosts/rack-2/return")
+    assert get(forewarn, "hosts/rack-2")["state"] == "in-use"
 
 
-def test_a_vm_is_not_started_on_a_host_that_is_out_of_use(service: Service) -> None:
+def test_a_vm_is_not_started_on_a_host_that_is_out_of_use(forewarn: Service) -> None:
     """Nothing is told of the failure to a VM that does not run; but when it is started, it must run somewhere."""
-    carried_out(service, ask_one(service, "eviction", "solo"))
-    ask(service, "hardware-failure", host="rack-1")
-    service.advance("0s")
-    assert get(service, "vms/solo")["state"] == "deallocated"
-    ask(service, "start", "solo")
-    service.advance("0s")
-    vm = get(service, "vms/solo")
+    carried_out(forewarn, ask_one(forewarn, "eviction", "solo"))
+    ask(forewarn, "hardware-failure", host="rack-1")
+    forewarn.advance("0s")
+    assert get(forewarn, "vms/solo")["state"] == "deallocated"
+    ask(forewarn, "start", "solo")
+    forewarn.advance("0s")
+    vm = get(forewarn, "vms/solo")
     assert vm["state"] == "running"
-    assert get(service, f"hosts/{vm['host']}")["state"] == "in-use"
+    assert get(forewarn, f"hosts/{vm['host']}")["state"] == "in-use"

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from running import DOCUMENT, Service
+from forewarn.testing.reach import DOCUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from forewarn.testing import ServiceProcess
 
 KILLS_EACH = 34
 SEEDS = (1, 2, 3)
@@ -89,7 +91,7 @@ class Witness:
             self._count()
 
 
-def client(service: Service, witness: Witness, number: int, stop: threading.Event) -> None:
+def client(service: ServiceProcess, witness: Witness, number: int, stop: threading.Event) -> None:
     """Restarts, polls and approves until the service dies."""
     rng = random.Random(number)  # noqa: S311
     source = rng.choice(list(CALLERS))
@@ -121,7 +123,7 @@ def client(service: Service, witness: Witness, number: int, stop: threading.Even
         connection.close()
 
 
-def check(service: Service, witness: Witness) -> None:
+def check(service: ServiceProcess, witness: Witness) -> None:
     for source, group in CALLERS.items():
         answer = service.request(source=source)
         enabling = answer.headers["etag"].strip('"').partition(".")[0]
@@ -141,7 +143,7 @@ def check(service: Service, witness: Witness) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_acknowledged_is_lost(make_service: Callable[..., Service], tmp_path: Path, seed: int) -> None:
+def test_nothing_acknowledged_is_lost(make_service: Callable[..., ServiceProcess], tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311
     witness = Witness()
     numbers = itertools.count(seed * 100_000)
@@ -170,7 +172,7 @@ def test_nothing_acknowledged_is_lost(make_service: Callable[..., Service], tmp_
     end(service, witness)
 
 
-def forget_what_is_over(service: Service, witness: Witness) -> None:
+def forget_what_is_over(service: ServiceProcess, witness: Witness) -> None:
     """Checked once after its end, an event need not be asked for after every further kill."""
     live = {event["id"] for event in service.all("/v1/events")}
     for event_id in [event_id for event_id in witness.events if event_id not in live]:
@@ -178,7 +180,7 @@ def forget_what_is_over(service: Service, witness: Witness) -> None:
         del witness.events[event_id]
 
 
-def check_history(service: Service, event_id: str) -> None:
+def check_history(service: ServiceProcess, event_id: str) -> None:
     entries = service.control("GET", f"/v1/events/{event_id}/history").json()["history"]
     told = [entry["what"] for entry in entries if entry["event"] == event_id]
     assert sorted(set(told)) == sorted(told), f"something happened twice: {told}"
@@ -187,7 +189,7 @@ def check_history(service: Service, event_id: str) -> None:
     assert [entry["what"] for entry in entries].count("carried out") == 1
 
 
-def end(service: Service, witness: Witness) -> None:
+def end(service: ServiceProcess, witness: Witness) -> None:
     """Left alone, the service carries on to the end of every event."""
     for _ in range(100_000):
         if not service.all("/v1/events"):

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from acceptance.causes import PATIENT, PREVIEW, advance_to, ask, events, get, say, time_of
-from running import Service
+from acceptance.causes import PATIENT, PREVIEW, advance_to, ask, events, get, say
+from forewarn.testing import ServiceProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -109,7 +109,7 @@ class Stage:
     def __init__(self, folder: Path, fleet: Path, *arguments: str) -> None:
         self._arguments = ("--fleet", str(fleet), *arguments)
         folder.mkdir(exist_ok=True)
-        self.service = Service(folder).start(*self._arguments)
+        self.service = ServiceProcess(folder).start(*self._arguments)
 
     def again(self, meanwhile: Act = lambda: None) -> None:
         self.service.kill()
@@ -174,7 +174,7 @@ def make_stage(past: Path, tmp_path: Path) -> Iterator[MakeStage]:
 # --- What is seen ---------------------------------------------------------------------------------------
 
 
-def seen(service: Service, speakers: dict[str, str]) -> dict[str, Any]:
+def seen(service: ServiceProcess, speakers: dict[str, str]) -> dict[str, Any]:
     """All that anybody can see, and all that was written."""
     found = {path: get(service, path)[path] for path in ("vms", "hosts", "groups")}
     found |= {path: get(service, f"{path}?all=true")[path] for path in ("operations", "events", "rollouts")}
@@ -187,7 +187,7 @@ def seen(service: Service, speakers: dict[str, str]) -> dict[str, Any]:
     return found | {"now": get(service, "clock")["now"], "history": history(service)}
 
 
-def history(service: Service) -> list[dict[str, Any]]:
+def history(service: ServiceProcess) -> list[dict[str, Any]]:
     """Every row there is: none is missing, and none is out of order."""
     database = sqlite3.connect(f"file:{service.data}/forewarn.db?mode=ro", uri=True)
     database.row_factory = sqlite3.Row
@@ -265,13 +265,13 @@ def check_once(view: dict[str, Any]) -> None:
 # --- The course of everything ---------------------------------------------------------------------------
 
 
-def requests(service: Service) -> Iterator[Act]:
+def requests(service: ServiceProcess) -> Iterator[Act]:
     for name, case in SCENES.items():
         target = {"vms": [f"{name}_{number}" for number in range(case.vms)]} if case.vms else {"host": f"{name}-a"}
         yield partial(ask, service, case.cause, **target, **({"type": case.type} if case.type else {}))
 
 
-def approvals(service: Service, scopes: Iterable[str], most: int | None = None) -> Iterator[Act]:
+def approvals(service: ServiceProcess, scopes: Iterable[str], most: int | None = None) -> Iterator[Act]:
     """By a VM of each scope, of what is scheduled for it; of all that, or of the first alone."""
     for address in map(SPEAKERS.__getitem__, scopes):
         scheduled = [event for event in events(service, address, PREVIEW) if event["EventStatus"] == "Scheduled"]
@@ -279,16 +279,16 @@ def approvals(service: Service, scopes: Iterable[str], most: int | None = None) 
             yield partial(service.approve, *ids, source=address)
 
 
-def advice(service: Service) -> Iterator[Act]:
+def advice(service: ServiceProcess) -> Iterator[Act]:
     """One is withdrawn, and who was given the other is evicted."""
     for event in events(service, SPEAKERS[f"advice-{EARLY}"], PREVIEW):
         yield partial(say, service, event["EventId"].lower(), "cancel")
     yield partial(ask, service, "eviction", f"advice-{DUE}_0")
 
 
-def script(service: Service) -> Iterator[list[Act]]:
+def script(service: ServiceProcess) -> Iterator[list[Act]]:
     """What is done at one moment after the other. The moments are those at which something starts, or is over."""
-    start = time_of(service)
+    start = service.now
     yield list(requests(service))
     yield [partial(advance_to, service, start + timedelta(seconds=10))]
     yield list(approvals(service, EARLY_ONES, most=1))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from acceptance.causes import PATIENT, advance_to, ask, events, get, say, time_of
+from acceptance.causes import PATIENT, advance_to, ask, events, get, say
 from acceptance.test_kill import Witness
 from acceptance.test_kill_causes import Program, Stage, check_once, seen, table
 from forewarn.core.causes import CAUSES, Target
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from running import Service
+    from forewarn.testing import ServiceProcess
 
 BUDGET = 2
 HOSTS = [f"rack-{number:02}" for number in range(12)]
@@ -265,7 +265,7 @@ def test_policy_postponement_windows_and_the_state_of_vms_and_hosts_survive_kill
 
     try:
         seen(service, {**speakers, "set_0": ADDRESSES["set_0"]})
-        noon = time_of(service).replace(hour=12, minute=0, second=0) + timedelta(days=1)
+        noon = service.now.replace(hour=12, minute=0, second=0) + timedelta(days=1)
         advance_to(service, noon)
         for group, policy in POLICIES.items():
             assert service.control("POST", f"/v1/groups/{group}/policy", policy).status == 200
@@ -313,7 +313,7 @@ REAL_FLEET = "".join(
 )
 
 
-def client(service: Service, witness: Witness, rng: random.Random) -> None:
+def client(service: ServiceProcess, witness: Witness, rng: random.Random) -> None:
     """Asks for anything, polls and approves until the service dies."""
     with suppress(OSError, http.client.HTTPException):
         while True:
@@ -327,7 +327,7 @@ def client(service: Service, witness: Witness, rng: random.Random) -> None:
                     witness.approval(event["EventId"])
 
 
-def ask_for_anything(service: Service, witness: Witness, rng: random.Random) -> None:
+def ask_for_anything(service: ServiceProcess, witness: Witness, rng: random.Random) -> None:
     cause = rng.choice([name for name in CAUSES if name != "rebalance"])
     if rng.random() < 0.2:
         service.control("POST", f"/v1/hosts/{rng.choice(RACKS)}/return")
@@ -342,7 +342,7 @@ def ask_for_anything(service: Service, witness: Witness, rng: random.Random) -> 
         witness.operation(operation)
 
 
-def check(service: Service, witness: Witness) -> None:
+def check(service: ServiceProcess, witness: Witness) -> None:
     """What was promised is known, and no incarnation has gone back."""
     known = {event["id"]: event for event in get(service, "events?all=true")["events"]}
     for event_id, promised in witness.events.items():

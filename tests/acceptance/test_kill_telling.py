@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
-    from running import Service
+    from forewarn.testing import ServiceProcess
 
 FLEET = """
 [[group]]
@@ -39,7 +39,7 @@ def receiver() -> Iterator[Receiver]:
     made.close()
 
 
-def hold(service: Service, tag: str) -> list[socket.socket]:
+def hold(service: ServiceProcess, tag: str) -> list[socket.socket]:
     """Polls that wait for a whole minute, if nothing happens: longer than the end of a service is waited for."""
     held = [service.connect() for _ in range(HELD)]
     for connection in held:
@@ -52,7 +52,7 @@ def hold(service: Service, tag: str) -> list[socket.socket]:
     return held
 
 
-def metric(service: Service, name: str) -> float:
+def metric(service: ServiceProcess, name: str) -> float:
     lines = service.control("GET", "/metrics").body.decode().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
 
@@ -74,7 +74,7 @@ def answers(held: list[socket.socket]) -> list[bytes]:
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_all_who_are_being_told_go_on_where_they_were(
-    make_service: Callable[..., Service], receiver: Receiver, end: str
+    make_service: Callable[..., ServiceProcess], receiver: Receiver, end: str
 ) -> None:
     service = make_service(*OPTIONS, fleet=FLEET)
     follower = Follower(service, "?after=0")

@@ -16,8 +16,8 @@ from receiver import Receiver, Reply
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from forewarn.testing import ServiceProcess
     from receiver import Got
-    from running import Service
 
 FLEET = """
 [[vm]]
@@ -46,7 +46,7 @@ def receiver() -> Iterator[Receiver]:
     made.close()
 
 
-def listening(make_service: Callable[..., Service]) -> Service:
+def listening(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
     """A service whose VMs have all asked, so that what is announced waits."""
     service = make_service(*OPTIONS, fleet=FLEET)
     for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
@@ -74,7 +74,7 @@ def moody(luck: random.Random) -> Callable[[Got], Reply]:
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_nothing_is_lost_nothing_comes_twice_and_all_in_order(
-    make_service: Callable[..., Service], receiver: Receiver, how: str, seed: int
+    make_service: Callable[..., ServiceProcess], receiver: Receiver, how: str, seed: int
 ) -> None:
     luck = random.Random(seed)  # noqa: S311
     service = listening(make_service)
@@ -108,7 +108,7 @@ def test_nothing_is_lost_nothing_comes_twice_and_all_in_order(
         assert in_order == sorted(in_order), f"{group} out of order"
 
 
-def history(service: Service, operations: list[str]) -> dict[str, str]:
+def history(service: ServiceProcess, operations: list[str]) -> dict[str, str]:
     return {
         str(row["sequence"]): row["group"] or ""
         for operation in operations
@@ -116,12 +116,12 @@ def history(service: Service, operations: list[str]) -> dict[str, str]:
     }
 
 
-def receiver_has_all(service: Service, receiver: Receiver, operations: list[str]) -> bool:
+def receiver_has_all(service: ServiceProcess, receiver: Receiver, operations: list[str]) -> bool:
     return history(service, operations).keys() <= {got.id for got in receiver.taken}
 
 
 def test_killed_while_everything_fails_and_the_receiver_comes_back(
-    make_service: Callable[..., Service], receiver: Receiver
+    make_service: Callable[..., ServiceProcess], receiver: Receiver
 ) -> None:
     """Nothing was taken before the kill, so after it each row is taken exactly once."""
     service = listening(make_service)

@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from acceptance.causes import (
-    advance,
     advance_to,
     ask,
     ask_one,
@@ -21,16 +20,13 @@ from acceptance.causes import (
     history,
     incarnation,
     rfc1123,
-    running,
     say,
     statuses,
-    time_of,
 )
+from forewarn.testing import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from running import Service
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 FIFTEEN = timedelta(minutes=15)
@@ -67,8 +63,8 @@ FLEET = (
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running(tmp_path_factory.mktemp("windows"), FLEET) as found:
+def service() -> Iterator[Service]:
+    with Service(FLEET, listening=False) as found:
         for name in GROUPS:
             if name != "silent":
                 document(found, address(name))
@@ -77,7 +73,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def at(service: Service, hour: int, minute: int = 0) -> datetime:
     """Go on to the next time that it is so late."""
-    now = time_of(service)
+    now = service.now
     moment = now.replace(hour=hour, minute=minute, second=0)
     moment += DAY if moment < now else timedelta(0)
     advance_to(service, moment)
@@ -108,7 +104,7 @@ def test_routine_work_waits_for_the_window_and_starts_as_it_opens(service: Servi
     assert window["words"].startswith(f"{NIGHT}, which then closes ")
     advance_to(service, opens - timedelta(seconds=1))
     assert statuses(service, address("wait")) == {"wait-0": "Scheduled"}
-    advance(service, timedelta(seconds=1))
+    service.advance(timedelta(seconds=1))
     assert statuses(service, address("wait")) == {"wait-0": "Started"}
     assert incarnation(service, address("wait")) == 2
 
@@ -192,7 +188,7 @@ def test_a_group_that_is_not_told_has_its_window_all_the_same(service: Service) 
     assert datetime.fromisoformat(operation["holds_until"]) == noon + 14 * HOUR
     advance_to(service, noon + 14 * HOUR - timedelta(seconds=1))
     assert get(service, f"operations/{operation['id']}")["progress"] == "pending"
-    advance(service, timedelta(seconds=1))
+    service.advance(timedelta(seconds=1))
     assert get(service, f"operations/{operation['id']}")["progress"] == "started"
 
 
@@ -202,7 +198,7 @@ def test_a_window_that_is_set_while_something_waits_holds_for_it_too(service: Se
     assert not_before(service, "changed") == rfc1123(noon + FIFTEEN)
     answer = service.control("POST", "/v1/groups/changed/policy", {"windows": [NIGHT]})
     assert answer.json()["windows"] == [NIGHT]
-    advance(service, FIFTEEN)
+    service.advance(FIFTEEN)
     assert statuses(service, address("changed")) == {"changed-0": "Scheduled"}
     assert not_before(service, "changed") == rfc1123(noon + 14 * HOUR)
     assert incarnation(service, address("changed")) == 2
@@ -213,7 +209,7 @@ def test_a_window_that_is_set_while_something_waits_holds_for_it_too(service: Se
 
 
 def test_postponed_it_goes_on_later_in_a_window_under_the_same_id(service: Service) -> None:
-    noon, opens = at(service, 12), time_of(service) + 14 * HOUR
+    noon, opens = at(service, 12), service.now + 14 * HOUR
     operation = update(service, "later")
     (event_id,) = event_ids(operation).values()
     # What is asked for, and what it comes to: at 07:00 the window is closed, so it is the next one.
@@ -236,7 +232,7 @@ def test_postponed_it_goes_on_later_in_a_window_under_the_same_id(service: Servi
     assert len(written) == 4
     advance_to(service, moment - timedelta(seconds=1))
     assert statuses(service, address("later")) == {"later-0": "Scheduled"}
-    advance(service, timedelta(seconds=1))
+    service.advance(timedelta(seconds=1))
     assert statuses(service, address("later")) == {"later-0": "Started"}
 
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from acceptance.causes import (
-    PATIENT,
-    advance,
     ask,
     ask_one,
     document,
@@ -20,16 +18,14 @@ from acceptance.causes import (
     history,
     incarnation,
     rfc1123,
-    running,
     say,
     statuses,
-    time_of,
 )
+from forewarn.settings import SETTINGS
+from forewarn.testing import Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from running import Service
+    from collections.abc import Iterator
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
@@ -54,8 +50,8 @@ FLEET = "".join(
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running(tmp_path_factory.mktemp("notices"), FLEET) as found:
+def service() -> Iterator[Service]:
+    with Service(FLEET, listening=False) as found:
         for name in VMS:
             if name != "silent":
                 document(found, address(name))
@@ -82,7 +78,7 @@ def in_seconds(length: timedelta) -> str:
 def test_a_notice_may_be_as_long_as_one_likes(service: Service, cause: str, more: timedelta) -> None:
     operation = ask_one(service, cause, **target(cause), notice=in_seconds(LEAST[cause] + more))
     (event,) = events(service, address(cause))
-    assert event["NotBefore"] == rfc1123(time_of(service) + LEAST[cause] + more)
+    assert event["NotBefore"] == rfc1123(service.now + LEAST[cause] + more)
     assert "override" not in str(history(service, operation))
     say(service, event["EventId"], "cancel")
 
@@ -103,7 +99,7 @@ def test_a_notice_below_the_least_is_refused_with_what_would_be_right(service: S
 def test_an_override_makes_it_shorter_and_is_written_to_history(service: Service, cause: str) -> None:
     operation = ask_one(service, cause, **target(cause), notice="20s", overrides=["notice"])
     (event,) = events(service, address(cause))
-    assert (event["EventStatus"], event["NotBefore"]) == ("Scheduled", rfc1123(time_of(service) + 20 * SECOND))
+    assert (event["EventStatus"], event["NotBefore"]) == ("Scheduled", rfc1123(service.now + 20 * SECOND))
     ((what, why),) = [row for row in history(service, operation) if row[0] == "requested"]
     assert what == "requested"
     assert (why or "").endswith("notice 20s; override: a notice below the least of its type")
@@ -133,18 +129,18 @@ def test_who_has_never_asked_gets_no_notice_and_it_starts_at_once(service: Servi
     assert get(service, f"operations/{operation['id']}")["progress"] == "done"
 
 
-def test_who_has_not_asked_for_a_day_gets_no_notice(make_service: Callable[..., Service]) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
-    document(service, address("restart"))
-    document(service, address("redeploy"))
-    advance(service, timedelta(hours=12))
-    document(service, address("redeploy"))
-    advance(service, timedelta(hours=12, minutes=30))
-    operation = ask_one(service, "restart", "restart")
+@pytest.mark.forewarn(fleet=FLEET, listening=False, silence=SETTINGS["silence"].default)
+def test_who_has_not_asked_for_a_day_gets_no_notice(forewarn: Service) -> None:
+    document(forewarn, address("restart"))
+    document(forewarn, address("redeploy"))
+    forewarn.advance(timedelta(hours=12))
+    document(forewarn, address("redeploy"))
+    forewarn.advance(timedelta(hours=12, minutes=30))
+    operation = ask_one(forewarn, "restart", "restart")
     assert operation["not_told"] == {"restart": "restart has not asked for 1d30m: no notice"}
     assert operation["progress"] == "started"
-    assert ask_one(service, "redeploy", "redeploy")["not_told"] == {}
-    assert document(service, address("restart")) == {"DocumentIncarnation": 0, "Events": []}, "it begins anew"
+    assert ask_one(forewarn, "redeploy", "redeploy")["not_told"] == {}
+    assert document(forewarn, address("restart")) == {"DocumentIncarnation": 0, "Events": []}, "it begins anew"
 
 
 # --- What the house and the groups have set -------------------------------------------------------------
@@ -172,12 +168,9 @@ WEB, READY = "127.3.2.1", "127.3.2.11"
 
 
 @pytest.fixture
-def house(make_service: Callable[..., Service]) -> Service:
-    settings = ("--pending-user-operations", "2", "--settle-restart", "1m")
-    found = make_service(*PATIENT, *settings, fleet=GROUPS)
-    document(found, WEB)
-    document(found, READY)
-    return found
+def house() -> Iterator[Service]:
+    with Service(GROUPS, pending_user_operations=2, settle_restart="1m") as found:
+        yield found
 
 
 def test_a_group_may_have_so_many_operations_of_users_pending_and_no_more(house: Service) -> None:
@@ -198,18 +191,18 @@ def test_a_group_may_have_so_many_operations_of_users_pending_and_no_more(house:
     say(house, first["events"][0]["id"], "approve")
     ask(house, "restart", "web-2")  # what has started is not pending
     too_many("web-3")
-    advance(house, 15 * MINUTE)
+    house.advance(15 * MINUTE)
     ask(house, "restart", "web-3", "web-0")
 
 
 def test_how_long_an_event_stays_started_is_a_setting_of_each_cause(house: Service) -> None:
     for cause, name in (("restart", "web-0"), ("redeploy", "web-1")):
         say(house, next(iter(event_ids(ask_one(house, cause, name)).values())), "approve")
-    advance(house, MINUTE - SECOND)
+    house.advance(MINUTE - SECOND)
     assert statuses(house, WEB) == {"web-0": "Started", "web-1": "Started"}
-    advance(house, SECOND)
+    house.advance(SECOND)
     assert statuses(house, WEB) == {"web-1": "Started"}
-    advance(house, 9 * MINUTE)
+    house.advance(9 * MINUTE)
     assert statuses(house, WEB) == {}
 
 

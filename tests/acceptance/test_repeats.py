@@ -11,9 +11,10 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from running import Answer, Service
+    from forewarn.testing import Answer, Service, ServiceProcess
+    from forewarn.testing.reach import Reach
 
-    MakeService = Callable[..., Service]
+    MakeService = Callable[..., ServiceProcess]
 
 FLEET = """
 [[group]]
@@ -29,8 +30,10 @@ address = "127.0.0.1"
 """
 RESTART = {"cause": "restart", "vms": ["web-0"]}
 
+pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
-def send(service: Service, path: str, body: Any, key: str, token: str | None = None) -> Answer:
+
+def send(service: Reach, path: str, body: Any, key: str, token: str | None = None) -> Answer:
     return service.control("POST", path, body, token, {"Idempotency-Key": key})
 
 
@@ -63,58 +66,51 @@ def test_what_is_made_is_made_once(make_service: MakeService, path: str, body: A
     assert len(service.all(listed)) == before + 1
 
 
-def test_a_key_is_of_one_request_one_caller_and_one_day(make_service: MakeService) -> None:
-    service = make_service("--clock", "virtual", "--silence", "30d", fleet=FLEET)
-    service.document()
-    other = service.control("POST", "/v1/tokens", {"name": "other", "role": "operator"}).json()["token"]
-    first = send(service, "/v1/operations", RESTART, "k")
-    reused = send(service, "/v1/operations", {"cause": "redeploy", "vms": ["web-0"]}, "k")
+def test_a_key_is_of_one_request_one_caller_and_one_day(forewarn: Service) -> None:
+    other = forewarn.control("POST", "/v1/tokens", {"name": "other", "role": "operator"}).json()["token"]
+    first = send(forewarn, "/v1/operations", RESTART, "k")
+    reused = send(forewarn, "/v1/operations", {"cause": "redeploy", "vms": ["web-0"]}, "k")
     assert (reused.status, "was used for another request" in reused.json()["detail"]) == (409, True)
-    elsewhere = send(service, "/v1/rollouts", {"hosts": ["*"]}, "k")
+    elsewhere = send(forewarn, "/v1/rollouts", {"hosts": ["*"]}, "k")
     assert elsewhere.status == 409
-    assert not replayed(send(service, "/v1/operations", RESTART, "k", other)), "another caller's key is another"
-    assert service.control("DELETE", "/v1/tokens/other").status == 200
-    namesake = service.control("POST", "/v1/tokens", {"name": "other", "role": "operator"}).json()["token"]
-    assert not replayed(send(service, "/v1/operations", RESTART, "k", namesake)), (
+    assert not replayed(send(forewarn, "/v1/operations", RESTART, "k", other)), "another caller's key is another"
+    assert forewarn.control("DELETE", "/v1/tokens/other").status == 200
+    namesake = forewarn.control("POST", "/v1/tokens", {"name": "other", "role": "operator"}).json()["token"]
+    assert not replayed(send(forewarn, "/v1/operations", RESTART, "k", namesake)), (
         "nor is it the next one's of that name"
     )
-    service.advance("23h59m59s")
-    assert replayed(send(service, "/v1/operations", RESTART, "k"))
-    service.advance("1s")
-    later = send(service, "/v1/operations", RESTART, "k")
+    forewarn.advance("23h59m59s")
+    assert replayed(send(forewarn, "/v1/operations", RESTART, "k"))
+    forewarn.advance("1s")
+    later = send(forewarn, "/v1/operations", RESTART, "k")
     assert (later.status, replayed(later)) == (201, False)
     assert later.json()["operations"][0]["id"] != first.json()["operations"][0]["id"]
 
 
-def test_what_was_refused_may_be_tried_again_with_its_key(make_service: MakeService) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
-    assert send(service, "/v1/operations", {"cause": "restart", "vms": ["web-9"]}, "k").status == 404
-    assert send(service, "/v1/operations", RESTART, "k").status == 201
+def test_what_was_refused_may_be_tried_again_with_its_key(forewarn: Service) -> None:
+    assert send(forewarn, "/v1/operations", {"cause": "restart", "vms": ["web-9"]}, "k").status == 404
+    assert send(forewarn, "/v1/operations", RESTART, "k").status == 201
 
 
-def test_a_dry_run_takes_no_key(make_service: MakeService) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
+def test_a_dry_run_takes_no_key(forewarn: Service) -> None:
     asked = {**RESTART, "dry_run": True}
-    assert send(service, "/v1/operations", asked, "k").status == 200
-    assert send(service, "/v1/operations", RESTART, "k").status == 201
+    assert send(forewarn, "/v1/operations", asked, "k").status == 200
+    assert send(forewarn, "/v1/operations", RESTART, "k").status == 201
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "Schlüssel", "a\tb"])
-def test_a_key_that_is_none_is_refused(make_service: MakeService, key: str) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
-    answer = send(service, "/v1/operations", RESTART, key)
+def test_a_key_that_is_none_is_refused(forewarn: Service, key: str) -> None:
+    answer = send(forewarn, "/v1/operations", RESTART, key)
     assert (answer.status, answer.json()["parameter"]) == (400, "Idempotency-Key")
     assert "1 to 255 printable ASCII characters" in answer.json()["valid"]
-    assert service.all("/v1/operations?all=true") == []
+    assert forewarn.all("/v1/operations?all=true") == []
 
 
-def test_many_at_once_with_one_key_make_one(make_service: MakeService) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
-    service.document()
+def test_many_at_once_with_one_key_make_one(forewarn: Service) -> None:
     answers: list[Answer] = []
 
     def send_it() -> None:
-        answers.append(send(service, "/v1/operations", RESTART, "k"))
+        answers.append(send(forewarn, "/v1/operations", RESTART, "k"))
 
     threads = [threading.Thread(target=send_it) for _ in range(20)]
     for thread in threads:
@@ -124,7 +120,7 @@ def test_many_at_once_with_one_key_make_one(make_service: MakeService) -> None:
     assert len(answers) == 20
     assert {answer.status for answer in answers} == {201}
     assert len({json.dumps(answer.json(), sort_keys=True) for answer in answers}) == 1
-    assert len(service.all("/v1/operations?all=true")) == 1
+    assert len(forewarn.all("/v1/operations?all=true")) == 1
 
 
 def test_after_a_kill_at_any_moment_a_repeated_request_makes_one(make_service: MakeService) -> None:

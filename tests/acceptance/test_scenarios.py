@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forewarn import scenarios
-from running import DOCUMENT, FOREWARN, Service
+from forewarn.testing.reach import COMMAND, DOCUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    Make = Callable[..., Service]
+    from forewarn.testing import ServiceProcess
+
+    Make = Callable[..., ServiceProcess]
 
 FLEET = """
 [[group]]
@@ -54,7 +56,7 @@ SLOW = {"vms": ["web-0"], "enable": True, "speed": 0.001}
 
 def fleet_of(name: str) -> str:
     shown = subprocess.run(
-        [FOREWARN, "scenario", "show", name, "--fleet"], capture_output=True, text=True, timeout=60, check=True
+        [*COMMAND, "scenario", "show", name, "--fleet"], capture_output=True, text=True, timeout=60, check=True
     )
     return shown.stdout
 
@@ -90,7 +92,7 @@ def test_on_the_system_clock_only_the_run_goes_faster(make_service: Make) -> Non
 class Application(threading.Thread):
     """Waits for its document to change; if it is eager, it approves whatever comes."""
 
-    def __init__(self, service: Service, *, eager: bool) -> None:
+    def __init__(self, service: ServiceProcess, *, eager: bool) -> None:
         super().__init__(daemon=True)
         self.service = service
         self.eager = eager
@@ -178,7 +180,7 @@ def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: M
     service = make_service("--clock", "virtual", fleet=FLEET)
     service.document()
     with subprocess.Popen(
-        [FOREWARN, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "1"],
+        [*COMMAND, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "1"],
         env={**os.environ, **service.environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -200,7 +202,7 @@ def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [FOREWARN, "scenario", "run", "user-reboot", "--vm", "web-0", "--enable"],
+        [*COMMAND, "scenario", "run", "user-reboot", "--vm", "web-0", "--enable"],
         env={**os.environ, **service.environment, "TERM": "xterm", "COLUMNS": "120"},
         stdout=theirs,
     ) as watching:
@@ -227,7 +229,7 @@ def test_a_run_can_be_stopped_by_somebody_else(make_service: Make) -> None:
     assert service.cli("scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0
 
 
-def until_step(service: Service, run_id: str, number: int) -> dict[str, Any]:
+def until_step(service: ServiceProcess, run_id: str, number: int) -> dict[str, Any]:
     """The run once that step is under way."""
     while True:
         run: dict[str, Any] = service.answer(f"/v1/runs/{run_id}")

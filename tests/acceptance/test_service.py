@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from running import Service
+from forewarn.testing import ServiceProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ address = "127.0.0.2"
 """
 
 
-def held_get(service: Service) -> tuple[threading.Thread, list[Any]]:
+def held_get(service: ServiceProcess) -> tuple[threading.Thread, list[Any]]:
     """A GET that the service holds back, in a thread; the answer arrives in the list."""
     answers: list[Any] = []
     connected = threading.Event()
@@ -56,7 +56,7 @@ def held_get(service: Service) -> tuple[threading.Thread, list[Any]]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_answers_what_is_under_way_and_loses_nothing(
-    make_service: Callable[..., Service], number: signal.Signals
+    make_service: Callable[..., ServiceProcess], number: signal.Signals
 ) -> None:
     service = make_service("--first-get-delay", "1h")
     thread, answers = held_get(service)
@@ -75,7 +75,7 @@ def test_a_stop_answers_what_is_under_way_and_loses_nothing(
     assert listening, "enabling was on disk before its first answer"
 
 
-def test_with_no_fleet_there_is_this_machine(make_service: Callable[..., Service]) -> None:
+def test_with_no_fleet_there_is_this_machine(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service()
     name = socket.gethostname()
     assert [vm["name"] for vm in service.control("GET", "/v1/vms").json()["vms"]] == [name]
@@ -84,7 +84,7 @@ def test_with_no_fleet_there_is_this_machine(make_service: Callable[..., Service
     assert service.document()["Events"][0]["Resources"] == [name]
 
 
-def test_a_second_service_over_the_same_data_is_refused(make_service: Callable[..., Service]) -> None:
+def test_a_second_service_over_the_same_data_is_refused(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service()
     second = service.cli("up")
     assert second.returncode == 4
@@ -93,7 +93,7 @@ def test_a_second_service_over_the_same_data_is_refused(make_service: Callable[.
     service.document()
 
 
-def test_a_port_that_is_taken_is_said_plainly(make_service: Callable[..., Service]) -> None:
+def test_a_port_that_is_taken_is_said_plainly(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service()
     taken = "{}:{}".format(*service.metadata_address)
     second = service.cli("up", "--metadata", taken, "--data", ":memory:")
@@ -101,14 +101,14 @@ def test_a_port_that_is_taken_is_said_plainly(make_service: Callable[..., Servic
     assert f"Cannot listen on {taken}: another program listens there." in second.stderr
 
 
-def test_an_address_this_machine_lacks_is_said_plainly(make_service: Callable[..., Service]) -> None:
+def test_an_address_this_machine_lacks_is_said_plainly(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service()
     second = service.cli("up", "--metadata", "192.0.2.1:8169", "--data", ":memory:")
     assert second.returncode == 2
     assert "ip address add 192.0.2.1/32 dev lo" in second.stderr
 
 
-def test_a_damaged_database_is_refused_and_kept(make_service: Callable[..., Service]) -> None:
+def test_a_damaged_database_is_refused_and_kept(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service()
     service.stop()
     database = Path(service.data) / "forewarn.db"
@@ -120,7 +120,7 @@ def test_a_damaged_database_is_refused_and_kept(make_service: Callable[..., Serv
     assert database.read_bytes() == b"\0" * 5000
 
 
-def test_a_full_disk_gets_503_and_reading_goes_on(make_service: Callable[..., Service]) -> None:
+def test_a_full_disk_gets_503_and_reading_goes_on(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service(fleet=FLEET)
     service.document()
     event = service.request_operation("restart", "one")["events"][0]["id"]
@@ -144,7 +144,9 @@ def test_a_full_disk_gets_503_and_reading_goes_on(make_service: Callable[..., Se
     assert service.document()["Events"][0]["EventStatus"] == "Started"
 
 
-def test_the_clients_file_is_for_the_owner_alone_and_the_token_is_needed(make_service: Callable[..., Service]) -> None:
+def test_the_clients_file_is_for_the_owner_alone_and_the_token_is_needed(
+    make_service: Callable[..., ServiceProcess],
+) -> None:
     service = make_service()
     word = Path(service.data) / "service.json"
     assert stat.S_IMODE(word.stat().st_mode) == 0o600
@@ -153,18 +155,18 @@ def test_the_clients_file_is_for_the_owner_alone_and_the_token_is_needed(make_se
     assert service.control("GET", "/healthz", token="").json()["status"] == "ok"
 
 
-def test_virtual_time_stands_still_and_is_kept(make_service: Callable[..., Service]) -> None:
+def test_virtual_time_stands_still_and_is_kept(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual")
-    start = service.control("GET", "/v1/clock").json()["now"]
+    start = service.now
     service.advance("3h")
-    later = service.control("GET", "/v1/clock").json()["now"]
+    later = service.now
     assert later != start
     service.kill()
     service.start("--clock", "virtual")
-    assert service.control("GET", "/v1/clock").json()["now"] == later
+    assert service.now == later
 
 
-def test_a_fleet_file_is_applied_at_start_only_when_it_has_changed(make_service: Callable[..., Service]) -> None:
+def test_a_fleet_file_is_applied_at_start_only_when_it_has_changed(make_service: Callable[..., ServiceProcess]) -> None:
     def names() -> list[str]:
         return [vm["name"] for vm in service.control("GET", "/v1/vms").json()["vms"]]
 
@@ -182,7 +184,7 @@ def test_a_fleet_file_is_applied_at_start_only_when_it_has_changed(make_service:
     assert names() == ["four", "one"]
 
 
-def test_vms_with_addresses_of_their_own(make_service: Callable[..., Service]) -> None:
+def test_vms_with_addresses_of_their_own(make_service: Callable[..., ServiceProcess]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     fleet = FLEET + f'[[vm]]\nname = "three"\nlisten = "127.0.0.1:{port}"\n'
@@ -197,7 +199,7 @@ def test_vms_with_addresses_of_their_own(make_service: Callable[..., Service]) -
         service.connect(address)
 
 
-def test_a_fleet_whose_address_is_taken_is_not_applied(make_service: Callable[..., Service]) -> None:
+def test_a_fleet_whose_address_is_taken_is_not_applied(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service(fleet=FLEET)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -209,9 +211,9 @@ def test_a_fleet_whose_address_is_taken_is_not_applied(make_service: Callable[..
     assert [vm["name"] for vm in service.control("GET", "/v1/vms").json()["vms"]] == ["one", "two"]
 
 
-def test_a_service_in_memory_is_found_and_keeps_nothing(make_service: Callable[..., Service]) -> None:
+def test_a_service_in_memory_is_found_and_keeps_nothing(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service()
-    memory = Service(service.folder)
+    memory = ServiceProcess(service.folder)
     memory.start("--data", ":memory:", "--clock", "virtual")
     found = memory.cli("clock", "show", FOREWARN_DATA="")
     assert "virtual clock" in found.stdout, "the one in memory was started last"

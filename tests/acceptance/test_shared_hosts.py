@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from acceptance.causes import (
-    PATIENT,
-    advance,
     ask_one,
     document,
     event_ids,
@@ -20,13 +18,10 @@ from acceptance.causes import (
     rfc1123,
     say,
     statuses,
-    time_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from running import Service
+    from forewarn.testing import Service
 
 WEB, MAIL, SOLO, AWAY = "127.0.0.10", "127.0.0.20", "127.0.0.30", "127.0.0.40"
 FIFTEEN = timedelta(minutes=15)
@@ -61,12 +56,14 @@ address = "127.0.0.40"
 """
 
 
+pytestmark = pytest.mark.forewarn(fleet=FLEET, listening=False)
+
+
 @pytest.fixture
-def service(make_service: Callable[..., Service]) -> Service:
-    found = make_service(*PATIENT, fleet=FLEET)
+def service(forewarn: Service) -> Service:
     for address in (WEB, MAIL, AWAY):
-        document(found, address)
-    return found
+        document(forewarn, address)
+    return forewarn
 
 
 def all_statuses(service: Service) -> list[dict[str, str]]:
@@ -81,7 +78,7 @@ def test_each_scope_is_told_of_its_own_vms_alone_and_the_start_waits_for_the_las
     document(service, SOLO)
     operation = ask_one(service, "host-update", host="shared")
     assert all_statuses(service) == SCHEDULED
-    due = rfc1123(time_of(service) + FIFTEEN)
+    due = rfc1123(service.now + FIFTEEN)
     assert {event["NotBefore"] for address in (WEB, MAIL, SOLO) for event in events(service, address)} == {due}
     ids = event_ids(operation)
     assert len(set(ids.values())) == 3, "each scope has an event of its own"
@@ -104,9 +101,9 @@ def test_who_does_not_approve_is_waited_for_until_not_before(service: Service) -
     ids = event_ids(ask_one(service, "emergency-repair", host="shared"))
     service.approve(ids["web"], source=WEB)
     service.approve(ids["mail"], source=MAIL)
-    advance(service, FIFTEEN - timedelta(seconds=1))
+    service.advance(FIFTEEN - timedelta(seconds=1))
     assert all_statuses(service) == SCHEDULED
-    advance(service, timedelta(seconds=1))
+    service.advance(timedelta(seconds=1))
     assert all_statuses(service) == STARTED
 
 
@@ -136,7 +133,7 @@ def test_who_has_never_asked_is_not_waited_for_and_that_is_said(service: Service
 
 def test_what_one_scope_has_postponed_starts_later_for_all_that_have_not_approved(service: Service) -> None:
     document(service, SOLO)
-    due = time_of(service) + FIFTEEN
+    due = service.now + FIFTEEN
     ids = event_ids(ask_one(service, "host-update", host="shared"))
     service.approve(ids["web"], source=WEB)
     say(service, ids["mail"], "postpone", by="1h")
@@ -146,7 +143,7 @@ def test_what_one_scope_has_postponed_starts_later_for_all_that_have_not_approve
     assert [incarnation(service, address) for address in (WEB, MAIL, SOLO)] == [1, 2, 2]
     refused = service.control("POST", f"/v1/events/{ids['web']}/postpone", {"by": "2h"})
     assert (refused.status, "web-0 has approved it" in refused.json()["detail"]) == (409, True)
-    advance(service, timedelta(minutes=74, seconds=59))
+    service.advance(timedelta(minutes=74, seconds=59))
     assert all_statuses(service) == SCHEDULED
-    advance(service, timedelta(seconds=1))
+    service.advance(timedelta(seconds=1))
     assert all_statuses(service) == STARTED

@@ -20,17 +20,14 @@ from acceptance.causes import (
     history,
     incarnation,
     rfc1123,
-    running,
     say,
     statuses,
-    time_of,
     whole_event,
 )
+from forewarn.testing import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from running import Service
 
 OUTSIDE = "127.0.0.90"
 
@@ -59,8 +56,8 @@ priority = "spot"
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with running(tmp_path_factory.mktemp("spot"), FLEET) as found:
+def service() -> Iterator[Service]:
+    with Service(FLEET, listening=False, preview_versions=True) as found:
         document(found, OUTSIDE)
         yield found
 
@@ -107,7 +104,7 @@ def test_the_notice_of_an_eviction_may_be_longer(service: Service) -> None:
     document(service, "127.0.0.61")
     ask(service, "eviction", "spot-1", notice="5m")
     (event,) = events(service, "127.0.0.61")
-    assert event["NotBefore"] == rfc1123(time_of(service) + timedelta(minutes=5))
+    assert event["NotBefore"] == rfc1123(service.now + timedelta(minutes=5))
 
 
 def test_what_was_scheduled_for_a_vm_is_withdrawn_when_it_is_evicted(service: Service) -> None:
@@ -126,7 +123,7 @@ def test_advice_is_shown_by_the_preview_alone_counts_for_all_and_never_starts(se
     outside = document(service, OUTSIDE, PREVIEW)
     operation = ask_one(service, "rebalance", "spot-3")
     (event_id,) = event_ids(operation).values()
-    told = whole_event(event_id, "SpotRebalanceRecommendation", ["spot-3"], time_of(service), "", "Platform")
+    told = whole_event(event_id, "SpotRebalanceRecommendation", ["spot-3"], service.now, "", "Platform")
     check_document(service, address, 1, [told])
     assert service.approve(event_id, source=address).status == 200, "a client approves whatever it sees"
     service.advance("30d")

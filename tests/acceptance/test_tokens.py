@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import sqlite3
 import ssl
 import stat
 import threading
@@ -19,9 +18,10 @@ from forewarn.server.tls import Certificate
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from running import Service
+    from forewarn.testing import Service, ServiceProcess
+    from forewarn.testing.reach import Reach
 
-    MakeService = Callable[..., Service]
+    MakeService = Callable[..., ServiceProcess]
 
 FLEET = """
 [[group]]
@@ -33,18 +33,20 @@ group = "web"
 address = "127.0.0.1"
 """
 
+pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
-def create(service: Service, token: str | None = None, **asked: Any) -> Any:
+
+def create(service: Reach, token: str | None = None, **asked: Any) -> Any:
     return service.control("POST", "/v1/tokens", asked, token)
 
 
-def opens(service: Service, token: str) -> bool:
+def opens(service: Reach, token: str) -> bool:
     status = service.control("GET", "/v1/clock", token=token).status
     assert status in (200, 401)
     return status == 200
 
 
-def names(service: Service) -> list[str]:
+def names(service: Reach) -> list[str]:
     return [token["name"] for token in service.all("/v1/tokens")]
 
 
@@ -111,16 +113,15 @@ def test_the_name_of_a_revoked_first_token_may_be_given_to_another(make_service:
     assert {token["name"]: token["role"] for token in listed} == {"admin": "viewer", "root": "admin"}
 
 
-def test_an_admin_that_will_expire_is_not_enough_to_revoke_the_last(make_service: MakeService) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
-    brief = create(service, name="brief", role="admin", expires="1h").json()
-    assert service.control("DELETE", "/v1/tokens/admin").status == 409
-    assert opens(service, brief["token"])
-    service.advance("59m59s")
-    assert opens(service, brief["token"])
-    service.advance("1s")
-    assert not opens(service, brief["token"])
-    again = create(service, name="brief", role="viewer")
+def test_an_admin_that_will_expire_is_not_enough_to_revoke_the_last(forewarn: Service) -> None:
+    brief = create(forewarn, name="brief", role="admin", expires="1h").json()
+    assert forewarn.control("DELETE", "/v1/tokens/admin").status == 409
+    assert opens(forewarn, brief["token"])
+    forewarn.advance("59m59s")
+    assert opens(forewarn, brief["token"])
+    forewarn.advance("1s")
+    assert not opens(forewarn, brief["token"])
+    again = create(forewarn, name="brief", role="viewer")
     assert again.status == 201, "the name of a token that has expired is free"
 
 
@@ -136,16 +137,13 @@ def test_a_revoked_token_opens_nothing_from_that_moment_on_also_after_a_kill(mak
     assert create(service, name="ci", role="viewer").status == 201
 
 
-def test_history_says_who_made_which_token_and_whose_token_did_what(make_service: MakeService) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
-    secret = create(service, name="ci", role="operator").json()["token"]
-    asked = service.control("POST", "/v1/operations", {"cause": "restart", "vms": ["web-0"]}, secret).json()
+def test_history_says_who_made_which_token_and_whose_token_did_what(forewarn: Service) -> None:
+    secret = create(forewarn, name="ci", role="operator").json()["token"]
+    asked = forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": ["web-0"]}, secret).json()
     assert asked["operations"][0]["requested_by"] == "ci"
-    service.control("DELETE", "/v1/tokens/ci")
-    database = sqlite3.connect(f"file:{service.data}/forewarn.db?mode=ro", uri=True)
-    rows = database.execute("SELECT what, by, why FROM history WHERE what LIKE 'token %' ORDER BY sequence").fetchall()
-    database.close()
-    assert rows == [
+    forewarn.control("DELETE", "/v1/tokens/ci")
+    rows = [row for row in forewarn.all("/v1/history") if row["what"].startswith("token ")]
+    assert [(row["what"], row["by"], row["why"]) for row in rows] == [
         ("token created", "forewarn", "admin: admin"),
         ("token created", "admin", "ci: operator"),
         ("token revoked", "admin", "ci"),
@@ -175,33 +173,31 @@ BAD: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_explained_and_changes_nothing(make_service: MakeService, case: str) -> None:
+def test_bad_input_is_explained_and_changes_nothing(forewarn: Service, case: str) -> None:
     asked, status, pointer, words = BAD[case]
-    service = make_service(fleet=FLEET)
-    answer = create(service, **asked)
+    answer = create(forewarn, **asked)
     assert (answer.status, answer.json().get("pointer")) == (status, pointer)
     assert words in answer.json()["detail"]
-    assert names(service) == ["admin"]
+    assert names(forewarn) == ["admin"]
 
 
-def test_the_command_line_makes_lists_and_revokes_tokens(make_service: MakeService, tmp_path: Path) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET)
-    made = service.cli("token", "create", "ci", "--role", "operator", "--expires", "90d")
-    assert (made.returncode, opens(service, made.stdout.strip())) == (0, True)
+def test_the_command_line_makes_lists_and_revokes_tokens(forewarn: Service, tmp_path: Path) -> None:
+    made = forewarn.cli("token", "create", "ci", "--role", "operator", "--expires", "90d")
+    assert (made.returncode, opens(forewarn, made.stdout.strip())) == (0, True)
     assert "shown this once" in made.stderr
     file = tmp_path / "web-token"
-    kept = service.cli("token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(file))
+    kept = forewarn.cli("token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(file))
     assert (kept.returncode, stat.S_IMODE(file.stat().st_mode)) == (0, 0o600)
     assert file.read_text().strip() not in kept.stdout + kept.stderr
-    listed = service.cli("token", "list").stdout
+    listed = forewarn.cli("token", "list").stdout
     assert "tenant of web" in listed
     assert "(in 90d)" in listed
-    again = service.cli("token", "create", "other", "--role", "viewer", "--out", str(file))
-    assert (again.returncode, names(service)) == (5, ["admin", "ci", "web-team"]), "what is there is not overwritten"
-    unwanted = service.cli("token", "create", "ci", "--role", "viewer", "--out", str(tmp_path / "second"))
+    again = forewarn.cli("token", "create", "other", "--role", "viewer", "--out", str(file))
+    assert (again.returncode, names(forewarn)) == (5, ["admin", "ci", "web-team"]), "what is there is not overwritten"
+    unwanted = forewarn.cli("token", "create", "ci", "--role", "viewer", "--out", str(tmp_path / "second"))
     assert (unwanted.returncode, (tmp_path / "second").exists()) == (4, False)
-    assert service.cli("token", "revoke", "ci").returncode == 0
-    unknown = service.cli("token", "revoke", "web-taem")
+    assert forewarn.cli("token", "revoke", "ci").returncode == 0
+    unknown = forewarn.cli("token", "revoke", "web-taem")
     assert (unknown.returncode, "Did you mean 'web-team'?" in unknown.stderr) == (3, True)
 
 
@@ -275,18 +271,16 @@ def answer_of(status: str, *headers: str, body: str = "") -> bytes:
         (answer_of("502 Bad Gateway", body="<html>"), "Try again later"),
     ],
 )
-def test_what_is_not_forewarn_is_said_to_be_that(make_service: MakeService, said: bytes, words: str) -> None:
-    service = make_service(fleet=FLEET)
+def test_what_is_not_forewarn_is_said_to_be_that(forewarn: Service, said: bytes, words: str) -> None:
     impostor = Impostor(said)
-    run = service.cli("vm", "list", FOREWARN_SERVER=impostor.url, FOREWARN_TOKEN_FILE=f"{service.data}/admin-token")
+    run = forewarn.cli("vm", "list", FOREWARN_SERVER=impostor.url)
     assert (run.returncode, words in run.stderr, "Traceback" in run.stderr) == (6, True, False), run.stderr
 
 
-def test_the_token_is_not_sent_on_to_where_a_server_points(make_service: MakeService) -> None:
-    service = make_service(fleet=FLEET)
+def test_the_token_is_not_sent_on_to_where_a_server_points(forewarn: Service) -> None:
     thief = Impostor(answer_of("200 OK", body='{"vms": [], "next": null}'))
     impostor = Impostor(answer_of("302 Found", f"Location: {thief.url}/v1/vms"))
-    run = service.cli("vm", "list", FOREWARN_SERVER=impostor.url, FOREWARN_TOKEN_FILE=f"{service.data}/admin-token")
+    run = forewarn.cli("vm", "list", FOREWARN_SERVER=impostor.url)
     assert (run.returncode, thief.url in run.stderr) == (6, True)
     assert thief.got == []
 
@@ -295,19 +289,16 @@ NO_ADDRESSES = ("http://[::1", "http://127.0.0.1:abc", "http://a b", "http://", 
 
 
 @pytest.mark.parametrize("url", NO_ADDRESSES)
-def test_an_address_that_is_none_is_refused(make_service: MakeService, url: str) -> None:
-    service = make_service(fleet=FLEET)
-    elsewhere = {"FOREWARN_SERVER": url, "FOREWARN_TOKEN_FILE": f"{service.data}/admin-token"}
-    run = service.cli("vm", "list", **elsewhere)
+def test_an_address_that_is_none_is_refused(forewarn: Service, url: str) -> None:
+    run = forewarn.cli("vm", "list", FOREWARN_SERVER=url)
     assert (run.returncode, "write it like https://" in run.stderr) == (2, True), run.stderr
 
 
-def test_an_empty_name_is_no_name(make_service: MakeService) -> None:
-    service = make_service(fleet=FLEET)
+def test_an_empty_name_is_no_name(forewarn: Service) -> None:
     for words in (("vm", "show"), ("event", "show"), ("host", "show"), ("webhook", "show"), ("token", "revoke")):
-        run = service.cli(*words, "")
+        run = forewarn.cli(*words, "")
         assert (run.returncode, "it is empty" in run.stderr) == (2, True), run.stderr
-    assert service.control("GET", "/v1/vms/").status == 404
+    assert forewarn.control("GET", "/v1/vms/").status == 404
 
 
 def make_certificate(

@@ -16,8 +16,9 @@ from receiver import Receiver, Reply, authority_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from forewarn.testing import Service, ServiceProcess
+    from forewarn.testing.reach import Reach
     from receiver import Got
-    from running import Service
 
 ROOT = Path(__file__).parents[2]
 FLEET = """
@@ -35,6 +36,8 @@ name = "db"
 address = "127.0.0.2"
 """
 LOCAL = ("--webhook-private-targets", "127.0.0.1/32", "--webhook-retry", "0.01s", "--clock", "virtual")
+"""For a service in a process; the marker says the same to one in this process."""
+pytestmark = pytest.mark.forewarn(fleet=FLEET, webhook_private_targets="127.0.0.1/32", webhook_retry="0.01s")
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def service(make_service: Callable[..., Service]) -> Service:
+def process(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
     """One that may send to 127.0.0.1, with both groups listening."""
     started = make_service(*LOCAL, fleet=FLEET)
     for source in ("127.0.0.1", "127.0.0.2"):
@@ -53,17 +56,17 @@ def service(make_service: Callable[..., Service]) -> Service:
     return started
 
 
-def run(service: Service, *arguments: str) -> str:
+def run(service: Reach, *arguments: str) -> str:
     result = service.cli(*arguments)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def parsed(service: Service, *arguments: str) -> Any:
+def parsed(service: Reach, *arguments: str) -> Any:
     return json.loads(run(service, *arguments, "--json"))
 
 
-def events(service: Service, operations: list[dict[str, Any]]) -> dict[str, str]:
+def events(service: Reach, operations: list[dict[str, Any]]) -> dict[str, str]:
     """The rows of history about operations: their ids, each with its group."""
     rows: dict[str, str] = {}
     for operation in operations:
@@ -81,11 +84,11 @@ def check_order(got: list[Got], expected: dict[str, str]) -> None:
         assert of_group == sorted(of_group)
 
 
-def test_from_adding_to_removing_by_command_line(service: Service, receiver: Receiver) -> None:
-    secret = run(service, "webhook", "add", "pager", receiver.url()).strip()
+def test_from_adding_to_removing_by_command_line(forewarn: Service, receiver: Receiver) -> None:
+    secret = run(forewarn, "webhook", "add", "pager", receiver.url()).strip()
     assert len(secret) >= 32
-    operation = service.request_operation("restart", "web-0")
-    expected = events(service, [operation])
+    operation = forewarn.request_operation("restart", "web-0")
+    expected = events(forewarn, [operation])
     receiver.until_taken(set(expected))
     check_order(receiver.got, expected)
     for got in receiver.got:
@@ -95,21 +98,21 @@ def test_from_adding_to_removing_by_command_line(service: Service, receiver: Rec
     scheduled = next(got.event for got in receiver.got if got.event["type"] == "forewarn.scheduled")
     assert scheduled["subject"] == operation["events"][0]["id"]
     assert (scheduled["partitionkey"], scheduled["data"]["vms"]) == ("web", ["web-0"])
-    assert "127.0.0.1" in run(service, "webhook", "list")
-    shown = run(service, "webhook", "show", "pager")
+    assert "127.0.0.1" in run(forewarn, "webhook", "list")
+    shown = run(forewarn, "webhook", "show", "pager")
     assert "by " in shown
-    assert secret not in shown + run(service, "webhook", "list", "--json") + run(service, "webhook", "show", "pager")
-    assert "has taken it (status 200)" in run(service, "webhook", "test", "pager")
+    assert secret not in shown + run(forewarn, "webhook", "list", "--json") + run(forewarn, "webhook", "show", "pager")
+    assert "has taken it (status 200)" in run(forewarn, "webhook", "test", "pager")
     assert receiver.got[-1].event["type"] == "forewarn.test"
     verify(receiver.got[-1], secret)
-    assert "has been told of everything" in run(service, "webhook", "failures", "pager")
-    assert "nothing to try again" in run(service, "webhook", "retry", "pager")
+    assert "has been told of everything" in run(forewarn, "webhook", "failures", "pager")
+    assert "nothing to try again" in run(forewarn, "webhook", "retry", "pager")
     before = len(receiver.got)
-    assert run(service, "webhook", "remove", "pager") == "pager is told no more.\n"
-    service.request_operation("restart", "db")
-    assert "There is no webhook" in run(service, "webhook", "list")
+    assert run(forewarn, "webhook", "remove", "pager") == "pager is told no more.\n"
+    forewarn.request_operation("restart", "db")
+    assert "There is no webhook" in run(forewarn, "webhook", "list")
     assert len(receiver.got) == before
-    assert service.cli("webhook", "show", "pager").returncode == 3
+    assert forewarn.cli("webhook", "show", "pager").returncode == 3
 
 
 def verify(got: Got, secret: str) -> None:
@@ -143,22 +146,22 @@ def until(is_so: Callable[[], bool]) -> None:
     pytest.fail("it never comes about")
 
 
-def test_a_receiver_that_fails_hangs_redirects_and_comes_back(service: Service, receiver: Receiver) -> None:
+def test_a_receiver_that_fails_hangs_redirects_and_comes_back(forewarn: Service, receiver: Receiver) -> None:
     other = Receiver()
-    parsed(service, "webhook", "add", "pager", receiver.url())
+    parsed(forewarn, "webhook", "add", "pager", receiver.url())
     receiver.answer = lambda got: Reply(503) if got.group == "web" else Reply()
-    operations = [service.request_operation("restart", vm) for vm in ("web-0", "db", "web-0", "db")]
-    expected = events(service, operations)
+    operations = [forewarn.request_operation("restart", vm) for vm in ("web-0", "db", "web-0", "db")]
+    expected = events(forewarn, operations)
     receiver.until_taken({number for number, group in expected.items() if group != "web"})
     first = min((number for number, group in expected.items() if group == "web"), key=int)
     receiver.until(lambda: [got.id for got in receiver.got].count(first) > 2)
     assert {got.id for got in receiver.got if got.group == "web"} == {first}
-    rows = parsed(service, "webhook", "failures", "pager")["failures"]
+    rows = parsed(forewarn, "webhook", "failures", "pager")["failures"]
     assert [str(row["sequence"]) for row in rows] == [number for number, group in expected.items() if group == "web"]
     assert rows[0]["problem"] == "answered with status 503"
     assert (rows[0]["given_up"], rows[1]["attempts"], rows[0]["entry"]["what"]) == (False, 0, "scheduled")
-    assert "answered with status 503" in run(service, "webhook", "failures", "pager")
-    assert parsed(service, "webhook", "show", "pager")["waiting"] == len(rows)
+    assert "answered with status 503" in run(forewarn, "webhook", "failures", "pager")
+    assert parsed(forewarn, "webhook", "show", "pager")["waiting"] == len(rows)
     # To where it may not go: the answer is as good as none.
     receiver.answer = lambda _: Reply(307, {"Location": f"http://127.0.0.2:{other.port}/"})
     count = len(receiver.got)
@@ -167,29 +170,29 @@ def test_a_receiver_that_fails_hangs_redirects_and_comes_back(service: Service, 
     # To where it may, and from there on it arrives.
     receiver.answer = lambda _: Reply(307, {"Location": other.url("/moved")})
     other.until_taken({number for number, group in expected.items() if group == "web"})
-    assert run(service, "webhook", "failures", "pager") == "pager has been told of everything.\n"
+    assert run(forewarn, "webhook", "failures", "pager") == "pager has been told of everything.\n"
     check_order([*receiver.taken, *other.taken], expected)
     other.close()
 
 
 def test_a_receiver_that_hangs_is_no_reason_to_stop_late_or_to_lose_anything(
-    service: Service, receiver: Receiver
+    process: ServiceProcess, receiver: Receiver
 ) -> None:
-    parsed(service, "webhook", "add", "pager", receiver.url())
+    parsed(process, "webhook", "add", "pager", receiver.url())
     receiver.answer = lambda _: Reply(hang=True)
-    expected = events(service, [service.request_operation("restart", "db")])
+    expected = events(process, [process.request_operation("restart", "db")])
     receiver.until(lambda: len(receiver.got) > 0)
-    assert service.stop() == 0
+    assert process.stop() == 0
     receiver.answer = lambda _: Reply()
-    service.start(*LOCAL)
+    process.start(*LOCAL)
     receiver.until_taken(set(expected))
     check_order(receiver.taken, expected)
 
 
 def test_what_was_taken_while_the_disk_takes_no_writes_is_written_later_and_not_sent_again(
-    service: Service, receiver: Receiver
+    process: ServiceProcess, receiver: Receiver
 ) -> None:
-    parsed(service, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
+    parsed(process, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
     answered = threading.Event()
 
     def answer_late(_: Got) -> Reply:
@@ -197,25 +200,27 @@ def test_what_was_taken_while_the_disk_takes_no_writes_is_written_later_and_not_
         return Reply()
 
     receiver.answer = answer_late
-    first = min(events(service, [service.request_operation("restart", "db")]), key=int)
+    first = min(events(process, [process.request_operation("restart", "db")]), key=int)
     receiver.until(lambda: len(receiver.got) == 1)
-    assert service.process is not None
-    _, most = resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (0, most))
+    assert process.process is not None
+    _, most = resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (0, most))
     answered.set()
     receiver.until_taken({first})
-    until(lambda: "could not be written" in str(service.control("GET", "/readyz", token="").json()))
-    resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))
-    second = min(events(service, [service.request_operation("restart", "db")]), key=int)
+    until(lambda: "could not be written" in str(process.control("GET", "/readyz", token="").json()))
+    resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (most, most))
+    second = min(events(process, [process.request_operation("restart", "db")]), key=int)
     receiver.until_taken({second})
-    assert service.stop() == 0
-    service.start(*LOCAL)
-    third = min(events(service, [service.request_operation("restart", "db")]), key=int)
+    assert process.stop() == 0
+    process.start(*LOCAL)
+    third = min(events(process, [process.request_operation("restart", "db")]), key=int)
     receiver.until_taken({third})
     assert [got.id for got in receiver.got] == [first, second, third]
 
 
-def test_what_was_given_up_is_shown_and_sent_again(make_service: Callable[..., Service], receiver: Receiver) -> None:
+def test_what_was_given_up_is_shown_and_sent_again(
+    make_service: Callable[..., ServiceProcess], receiver: Receiver
+) -> None:
     service = make_service(*LOCAL, "--webhook-attempts", "2", fleet=FLEET)
     parsed(service, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
     receiver.answer = lambda _: Reply(400)
@@ -246,23 +251,23 @@ def test_what_was_given_up_is_shown_and_sent_again(make_service: Callable[..., S
     assert run(service, "webhook", "failures", "pager") == "pager has been told of everything.\n"
 
 
-def test_a_test_that_is_not_taken_says_why(service: Service, receiver: Receiver) -> None:
-    parsed(service, "webhook", "add", "pager", receiver.url())
+def test_a_test_that_is_not_taken_says_why(forewarn: Service, receiver: Receiver) -> None:
+    parsed(forewarn, "webhook", "add", "pager", receiver.url())
     receiver.answer = lambda _: Reply(401)
-    result = service.cli("webhook", "test", "pager")
+    result = forewarn.cli("webhook", "test", "pager")
     assert result.returncode == 6
     assert "answered with status 401" in result.stderr
-    answer = service.control("POST", "/v1/webhooks/pager/test")
+    answer = forewarn.control("POST", "/v1/webhooks/pager/test")
     assert (answer.status, answer.json()) == (
         200,
         {"delivered": False, "status": 401, "problem": "answered with status 401"},
     )
     receiver.close()
-    assert "Connection refused" in service.cli("webhook", "test", "pager").stderr
+    assert "Connection refused" in forewarn.cli("webhook", "test", "pager").stderr
     receiver.open()
 
 
-def test_over_tls_by_name(make_service: Callable[..., Service], tmp_path: Path) -> None:
+def test_over_tls_by_name(make_service: Callable[..., ServiceProcess], tmp_path: Path) -> None:
     receiver = Receiver(tls=True)
     targets = ("--webhook-private-targets", "all")
     service = make_service(*targets, fleet=FLEET, SSL_CERT_FILE=authority_file(tmp_path))
@@ -278,7 +283,7 @@ def test_over_tls_by_name(make_service: Callable[..., Service], tmp_path: Path) 
 
 
 def test_private_targets_are_refused_unless_the_operator_allows_them(
-    make_service: Callable[..., Service], receiver: Receiver
+    make_service: Callable[..., ServiceProcess], receiver: Receiver
 ) -> None:
     service = make_service("--webhook-retry", "0.01s", fleet=FLEET)
     for url in (receiver.url(), receiver.url(host="[::1]"), receiver.url(host="[::ffff:127.0.0.1]")):
@@ -299,7 +304,7 @@ def test_private_targets_are_refused_unless_the_operator_allows_them(
     assert "Traceback" not in service.greeting
 
 
-def test_a_setting_that_is_no_network_is_refused(make_service: Callable[..., Service]) -> None:
+def test_a_setting_that_is_no_network_is_refused(make_service: Callable[..., ServiceProcess]) -> None:
     for arguments in (
         ("--webhook-private-targets", "everything"),
         ("--webhook-private-targets", "10.0.0.1/8"),
@@ -335,44 +340,44 @@ GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host fail
     ],
 )
 def test_what_is_wrong_is_said(
-    service: Service, wrong: dict[str, Any], status: int, pointer: str | None, words: str
+    forewarn: Service, wrong: dict[str, Any], status: int, pointer: str | None, words: str
 ) -> None:
     body = {name: value for name, value in {**GOOD, **wrong}.items() if value is not None}
-    answer = service.control("POST", "/v1/webhooks", body)
+    answer = forewarn.control("POST", "/v1/webhooks", body)
     details = answer.json()
     assert (answer.status, details.get("pointer")) == (status, pointer)
     assert words in details["detail"]
-    assert service.all("/v1/webhooks") == []
+    assert forewarn.all("/v1/webhooks") == []
 
 
-def test_a_name_twice_an_unknown_one_and_an_unknown_row(service: Service) -> None:
-    assert service.control("POST", "/v1/webhooks", GOOD).status == 201
-    assert service.control("POST", "/v1/webhooks", GOOD).status == 409
-    answer = service.control("GET", "/v1/webhooks/pagre")
+def test_a_name_twice_an_unknown_one_and_an_unknown_row(forewarn: Service) -> None:
+    assert forewarn.control("POST", "/v1/webhooks", GOOD).status == 201
+    assert forewarn.control("POST", "/v1/webhooks", GOOD).status == 409
+    answer = forewarn.control("GET", "/v1/webhooks/pagre")
     assert (answer.status, "Did you mean 'pager'" in answer.json()["detail"]) == (404, True)
     for method, path in (("DELETE", ""), ("POST", "/test"), ("GET", "/failures"), ("POST", "/retry")):
-        assert service.control(method, f"/v1/webhooks/none{path}").status == 404
-    answer = service.control("POST", "/v1/webhooks/pager/retry", {"sequence": 7})
+        assert forewarn.control(method, f"/v1/webhooks/none{path}").status == 404
+    answer = forewarn.control("POST", "/v1/webhooks/pager/retry", {"sequence": 7})
     assert (answer.status, "'7'" in answer.json()["detail"]) == (404, True)
-    assert service.control("POST", "/v1/webhooks/pager/retry", {"sequence": "7"}).status == 400
-    assert service.control("POST", "/v1/webhooks/pager/retry", {"sequence": 0}).status == 404
+    assert forewarn.control("POST", "/v1/webhooks/pager/retry", {"sequence": "7"}).status == 400
+    assert forewarn.control("POST", "/v1/webhooks/pager/retry", {"sequence": 0}).status == 404
 
 
-def test_a_repeated_request_adds_one_and_shows_the_secret_once(service: Service) -> None:
+def test_a_repeated_request_adds_one_and_shows_the_secret_once(forewarn: Service) -> None:
     headers = {"Idempotency-Key": "one"}
-    first = service.control("POST", "/v1/webhooks", GOOD, headers=headers).json()
-    again = service.control("POST", "/v1/webhooks", GOOD, headers=headers)
+    first = forewarn.control("POST", "/v1/webhooks", GOOD, headers=headers).json()
+    again = forewarn.control("POST", "/v1/webhooks", GOOD, headers=headers)
     assert again.status == 201
     assert again.json() == {**first, "secret": None}
-    assert first["secret"] not in json.dumps(service.all("/v1/webhooks"))
+    assert first["secret"] not in json.dumps(forewarn.all("/v1/webhooks"))
 
 
-def test_a_secret_of_ones_own_from_a_file(service: Service, receiver: Receiver, tmp_path: Path) -> None:
+def test_a_secret_of_ones_own_from_a_file(forewarn: Service, receiver: Receiver, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("a secret of my own\n")
-    said = run(service, "webhook", "add", "pager", receiver.url(), "--secret-file", str(file))
+    said = run(forewarn, "webhook", "add", "pager", receiver.url(), "--secret-file", str(file))
     assert "secret of my own" not in said
-    run(service, "webhook", "test", "pager")
+    run(forewarn, "webhook", "test", "pager")
     verify(receiver.got[-1], "a secret of my own")
-    result = service.cli("webhook", "add", "other", receiver.url(), "--secret-file", str(tmp_path / "none"))
+    result = forewarn.cli("webhook", "add", "other", receiver.url(), "--secret-file", str(tmp_path / "none"))
     assert (result.returncode, "Cannot read" in result.stderr) == (2, True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     import socket
 
-    from running import Service
+    from forewarn.testing import ServiceProcess
 
 GUID = rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 DATE = rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT"
@@ -81,7 +81,9 @@ def request(
 class Line:
     """A connection to the service. What is read waits for the server at most the socket's time-out."""
 
-    def __init__(self, service: Service, source: str = "127.0.0.1", address: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self, service: ServiceProcess, source: str = "127.0.0.1", address: tuple[str, int] | None = None
+    ) -> None:
         self.socket: socket.socket = service.connect(address, source)
         self._read = b""
 
@@ -131,7 +133,7 @@ POLL = request("GET", "/metadata/scheduledevents?api-version=2020-07-01", (("Met
 """The request that clients send all day."""
 
 
-def stop_cleanly(service: Service) -> None:
+def stop_cleanly(service: ServiceProcess) -> None:
     """Stop the service, and fail with its words if it stumbled over anything."""
     assert service.stop() == 0
     if "Traceback" in service.greeting:

@@ -8,9 +8,9 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from forewarn.testing import ServiceProcess
 from golden.exchange import DATE, Line, Reply
 from golden.rows import APP_0, DEFAULT, LENIENT, QUIET, WEB_0
-from running import Service
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ class World:
 
     ids: dict[str, str]
     tags: dict[str, str]
-    services: dict[tuple[str, str], Service]
+    services: dict[tuple[str, str], ServiceProcess]
 
     def ask(self, lane: str, row: Row, times: int) -> list[Reply]:
         """The row's answers, asked several times over on one connection where it stays open."""
@@ -109,7 +109,7 @@ class World:
         return _TOLD_MOMENT.sub(b'"NotBefore":"<not before>"', text)
 
     def approved(self, lane: str, name: str) -> bool:
-        event = self.services[lane, DEFAULT].control("GET", f"/v1/events/{self.ids[name]}").json()
+        event = self.services[lane, DEFAULT].answer(f"/v1/events/{self.ids[name]}")
         return event["approved_at"] is not None
 
     def stop(self) -> None:
@@ -126,7 +126,7 @@ def _chunked(body: bytes) -> bytes:
 def build(folder: Path) -> World:
     """Let the past happen once, and start every service from a copy of it."""
     (folder / "fleet.toml").write_text(FLEET)
-    first = Service(folder / "first")
+    first = ServiceProcess(folder / "first")
     first.folder.mkdir()
     arguments = ("--fleet", str(folder / "fleet.toml"), "--clock", "virtual")
     first.start(*arguments)
@@ -143,19 +143,18 @@ def build(folder: Path) -> World:
         for lane in ("true", "false"):
             place = folder / f"{rules}-{lane}"
             shutil.copytree(first.folder, place)
-            services[lane, rules] = Service(place).start(*arguments, "--fast-lane", lane, *settings)
+            services[lane, rules] = ServiceProcess(place).start(*arguments, "--fast-lane", lane, *settings)
     return World(ids, tags, services)
 
 
-def _events(service: Service) -> dict[str, str]:
+def _events(service: ServiceProcess) -> dict[str, str]:
     """The ids of the events, by the names that rows have for them."""
     told = service.request_operation("restart", "web-0")["events"][0]["id"]
     started = service.request_operation("restart", "app_1")["events"][0]["id"]
     service.control("POST", f"/v1/events/{started}/approve")
     # These wait for another scope's approval, so that an approval by their own does not start them.
-    shared = {"cause": "host-update", "host": "shared"}
-    waiting = service.control("POST", "/v1/operations", shared).json()["operations"][0]["events"]
-    untouched = service.control("POST", "/v1/operations", shared).json()["operations"][0]["events"]
+    waiting = service.request_operation("host-update", host="shared")["events"]
+    untouched = service.request_operation("host-update", host="shared")["events"]
     found = {"told": told, "started": started}
     for name, events in (("waiting", waiting), ("untouched", untouched)):
         found[name] = next(event["id"] for event in events if event["group"] == "app")

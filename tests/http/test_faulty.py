@@ -17,9 +17,9 @@ from golden.rows import JSON, TEXT, Row
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from running import Service
+    from forewarn.testing import ServiceProcess
 
-    MakeService = Callable[..., Service]
+    MakeService = Callable[..., ServiceProcess]
 
 FLEET = """
 [[group]]
@@ -49,7 +49,7 @@ DIRECT = {
 
 
 @pytest.fixture
-def service(make_service: MakeService) -> Service:
+def service(make_service: MakeService) -> ServiceProcess:
     """A service that may fail, of which every VM has asked once."""
     service = make_service("--allow-faults", "--clock", "virtual", fleet=FLEET)
     for number in (1, 2, 3):
@@ -57,7 +57,7 @@ def service(make_service: MakeService) -> Service:
     return service
 
 
-def add(service: Service, kind: str, **options: Any) -> str:
+def add(service: ServiceProcess, kind: str, **options: Any) -> str:
     """The id of a new fault; `length` is how long it stays."""
     if "length" in options:
         options["for"] = options.pop("length")
@@ -66,12 +66,12 @@ def add(service: Service, kind: str, **options: Any) -> str:
     return str(answer.json()["id"])
 
 
-def active(service: Service) -> dict[str, int]:
+def active(service: ServiceProcess) -> dict[str, int]:
     """The faults that can still strike, and how often each has."""
     return {fault["id"]: fault["struck"] for fault in service.all("/v1/faults")}
 
 
-def until_struck(service: Service) -> None:
+def until_struck(service: ServiceProcess) -> None:
     """Until no fault is left; each test's socket gives up before this would go on for ever."""
     for _ in range(100_000):
         if not active(service):
@@ -79,7 +79,7 @@ def until_struck(service: Service) -> None:
     raise AssertionError(active(service))
 
 
-def see_it_wait(service: Service, line: Line) -> None:
+def see_it_wait(service: ServiceProcess, line: Line) -> None:
     """It is not answered, though others are who ask later."""
     for _ in range(2):
         assert service.request().status == 200
@@ -90,11 +90,11 @@ def approval(event_id: str) -> bytes:
     return request("POST", TARGET, TRUE, json.dumps({"StartRequests": [{"EventId": event_id}]}).encode())
 
 
-def status_of(service: Service, event_id: str) -> str:
+def status_of(service: ServiceProcess, event_id: str) -> str:
     return str(service.answer(f"/v1/events/{event_id}")["status"])
 
 
-def end(service: Service) -> None:
+def end(service: ServiceProcess) -> None:
     """It stops at once and well, and has had nothing to complain of."""
     stop_cleanly(service)
     assert "ERROR" not in service.greeting
@@ -106,7 +106,7 @@ def end(service: Service) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("kind", DIRECT)
-def test_a_status_is_answered_as_this_wire_says_it(service: Service, kind: str, method: str) -> None:
+def test_a_status_is_answered_as_this_wire_says_it(service: ServiceProcess, kind: str, method: str) -> None:
     add(service, kind, on=method)
     text, content_type = DIRECT[kind]
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
@@ -120,7 +120,7 @@ def test_a_status_is_answered_as_this_wire_says_it(service: Service, kind: str, 
     end(service)
 
 
-def test_an_empty_body(service: Service) -> None:
+def test_an_empty_body(service: ServiceProcess) -> None:
     add(service, "empty")
     with Line(service) as line:
         struck, good = line.ask(POLL), line.ask(POLL)
@@ -134,7 +134,7 @@ def test_an_empty_body(service: Service) -> None:
 
 
 @pytest.mark.parametrize("tag", [None, '"another.7"', '"a", "b"', "*"])
-def test_unchanged_whatever_the_tag(service: Service, tag: str | None) -> None:
+def test_unchanged_whatever_the_tag(service: ServiceProcess, tag: str | None) -> None:
     add(service, "unchanged", count=2)
     sent = request("GET", TARGET, (*TRUE, *((("If-None-Match", tag),) if tag else ())))
     with Line(service) as line:
@@ -147,7 +147,7 @@ def test_unchanged_whatever_the_tag(service: Service, tag: str | None) -> None:
     end(service)
 
 
-def test_a_stall_is_half_of_the_body_then_nothing_then_the_end(service: Service) -> None:
+def test_a_stall_is_half_of_the_body_then_nothing_then_the_end(service: ServiceProcess) -> None:
     add(service, "stall", delay="0.05s")
     right = service.control("GET", "/v1/vms/web-0/document").body
     with Line(service) as line:
@@ -160,7 +160,7 @@ def test_a_stall_is_half_of_the_body_then_nothing_then_the_end(service: Service)
     end(service)
 
 
-def test_a_stall_that_lasts_holds_up_nobody_else_and_not_the_stop(service: Service) -> None:
+def test_a_stall_that_lasts_holds_up_nobody_else_and_not_the_stop(service: ServiceProcess) -> None:
     add(service, "stall", delay="10m", vm="web-1")
     with Line(service, "127.0.0.2") as line:
         line.send(POLL)
@@ -173,7 +173,7 @@ def test_a_stall_that_lasts_holds_up_nobody_else_and_not_the_stop(service: Servi
         assert line.rest() == b""
 
 
-def test_a_reset_is_one_and_no_answer_comes(service: Service) -> None:
+def test_a_reset_is_one_and_no_answer_comes(service: ServiceProcess) -> None:
     add(service, "reset")
     with Line(service) as line:
         line.send(POLL)
@@ -183,7 +183,7 @@ def test_a_reset_is_one_and_no_answer_comes(service: Service) -> None:
     end(service)
 
 
-def test_a_wrong_length_announces_more_than_comes(service: Service) -> None:
+def test_a_wrong_length_announces_more_than_comes(service: ServiceProcess) -> None:
     add(service, "length")
     with Line(service) as line:
         line.send(POLL)
@@ -195,7 +195,7 @@ def test_a_wrong_length_announces_more_than_comes(service: Service) -> None:
     end(service)
 
 
-def test_stale_is_the_document_before_with_its_own_tag(service: Service) -> None:
+def test_stale_is_the_document_before_with_its_own_tag(service: ServiceProcess) -> None:
     before = service.request()
     add(service, "stale", count=3)
     assert service.request().body == before.body
@@ -212,7 +212,7 @@ def test_stale_is_the_document_before_with_its_own_tag(service: Service) -> None
     end(service)
 
 
-def test_stale_is_one_incarnation_back_in_the_version_that_is_asked_for(service: Service) -> None:
+def test_stale_is_one_incarnation_back_in_the_version_that_is_asked_for(service: ServiceProcess) -> None:
     service.request_operation("restart", "web-0")
     old = f"{EVENTS}?api-version=2017-08-01"
     second = service.request(target=old)
@@ -223,7 +223,7 @@ def test_stale_is_one_incarnation_back_in_the_version_that_is_asked_for(service:
     assert service.request(target=old).json()["DocumentIncarnation"] == 2
 
 
-def test_stale_does_not_go_back_behind_an_enabling(service: Service) -> None:
+def test_stale_does_not_go_back_behind_an_enabling(service: ServiceProcess) -> None:
     service.request_operation("restart", "web-0")
     add(service, "stale")
     add(service, "disabled")
@@ -232,7 +232,7 @@ def test_stale_does_not_go_back_behind_an_enabling(service: Service) -> None:
     assert active(service) == {"f1": 0}
 
 
-def test_slow_is_the_right_answer_later(service: Service) -> None:
+def test_slow_is_the_right_answer_later(service: ServiceProcess) -> None:
     add(service, "slow", delay="0.05s", on="any", count=2)
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     with Line(service) as line:
@@ -250,7 +250,7 @@ def test_slow_enables_a_group_by_its_first_call(make_service: MakeService) -> No
     assert [row["what"] for row in service.all("/v1/history")][-1] == "enabled"
 
 
-def test_what_is_slow_is_answered_when_the_service_stops(service: Service) -> None:
+def test_what_is_slow_is_answered_when_the_service_stops(service: ServiceProcess) -> None:
     add(service, "slow", delay="10m")
     with Line(service) as line:
         line.send(POLL)
@@ -260,7 +260,7 @@ def test_what_is_slow_is_answered_when_the_service_stops(service: Service) -> No
         assert line.answer().body == NOTHING_YET
 
 
-def test_an_approval_that_is_slow_is_not_made_before_its_time_nor_lost_at_a_stop(service: Service) -> None:
+def test_an_approval_that_is_slow_is_not_made_before_its_time_nor_lost_at_a_stop(service: ServiceProcess) -> None:
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     add(service, "slow", delay="10m", on="POST")
     whole = approval(event)
@@ -277,7 +277,7 @@ def test_an_approval_that_is_slow_is_not_made_before_its_time_nor_lost_at_a_stop
 
 
 @pytest.mark.parametrize("kind", ["slow", "stall"])
-def test_a_kill_ends_them_and_the_next_start_knows_no_fault(service: Service, kind: str) -> None:
+def test_a_kill_ends_them_and_the_next_start_knows_no_fault(service: ServiceProcess, kind: str) -> None:
     add(service, kind, delay="10m")
     add(service, "500", length="1d")
     with Line(service) as line:
@@ -291,7 +291,7 @@ def test_a_kill_ends_them_and_the_next_start_knows_no_fault(service: Service, ki
     assert service.request().status == 200
 
 
-def test_disabled_is_as_after_a_day_of_silence(service: Service) -> None:
+def test_disabled_is_as_after_a_day_of_silence(service: ServiceProcess) -> None:
     service.request_operation("restart", "web-0")
     before = {source: service.request(source=source) for source in ("127.0.0.1", "127.0.0.3")}
     add(service, "disabled", vm="web-1")
@@ -311,7 +311,7 @@ def test_disabled_is_as_after_a_day_of_silence(service: Service) -> None:
     assert {row["group"] for row in service.all("/v1/history") if row["why"] == "fault f2"} == {"web", "db"}
 
 
-def test_a_poll_that_is_held_when_its_group_is_disabled_is_told(service: Service) -> None:
+def test_a_poll_that_is_held_when_its_group_is_disabled_is_told(service: ServiceProcess) -> None:
     tag = service.request().headers["etag"]
     with Line(service) as line:
         line.send(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
@@ -327,7 +327,7 @@ def test_a_poll_that_is_held_when_its_group_is_disabled_is_told(service: Service
 
 
 @pytest.mark.parametrize("kind", [*DIRECT, "reset"])
-def test_a_post_that_is_struck_approves_nothing_and_can_be_sent_again(service: Service, kind: str) -> None:
+def test_a_post_that_is_struck_approves_nothing_and_can_be_sent_again(service: ServiceProcess, kind: str) -> None:
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     add(service, kind, on="POST", count=3)
     assert service.request().status == 200, "a GET is not struck"
@@ -343,7 +343,7 @@ def test_a_post_that_is_struck_approves_nothing_and_can_be_sent_again(service: S
     end(service)
 
 
-def test_one_vm_or_all(service: Service) -> None:
+def test_one_vm_or_all(service: ServiceProcess) -> None:
     add(service, "500", vm="web-1", length="1h")
     asked = [service.request(source=f"127.0.0.{number}").status for number in (1, 2, 3)]
     assert asked == [200, 500, 200]
@@ -352,7 +352,7 @@ def test_one_vm_or_all(service: Service) -> None:
     assert asked == [429, 500, 429], "the oldest strikes"
 
 
-def test_only_the_document_and_only_whom_the_fleet_knows(service: Service) -> None:
+def test_only_the_document_and_only_whom_the_fleet_knows(service: ServiceProcess) -> None:
     add(service, "500", on="any", count=2)
     assert service.request(target="/metadata/versions").status == 200
     assert service.request(target="/metadata/instance?api-version=2021-02-01").status == 200
@@ -364,7 +364,7 @@ def test_only_the_document_and_only_whom_the_fleet_knows(service: Service) -> No
 
 
 @pytest.mark.parametrize("kind", ["empty", "stall", "length", "stale"])
-def test_what_spoils_a_document_waits_for_one(service: Service, kind: str) -> None:
+def test_what_spoils_a_document_waits_for_one(service: ServiceProcess, kind: str) -> None:
     service.request_operation("restart", "web-0")
     tag = service.request().headers["etag"]
     add(service, kind, **({"delay": "0.05s"} if kind == "stall" else {}))
@@ -383,7 +383,7 @@ def test_what_spoils_a_document_waits_for_one(service: Service, kind: str) -> No
 # --- How often, how long ------------------------------------------------------------------------------
 
 
-def test_a_count_a_length_and_both(service: Service) -> None:
+def test_a_count_a_length_and_both(service: ServiceProcess) -> None:
     add(service, "500", count=2)
     assert [service.request().status for _ in range(3)] == [500, 500, 200]
     add(service, "500", length="10m")
@@ -409,7 +409,7 @@ def test_a_count_a_length_and_both(service: Service) -> None:
     ]
 
 
-def test_answers_keep_their_order_behind_a_slow_one(service: Service) -> None:
+def test_answers_keep_their_order_behind_a_slow_one(service: ServiceProcess) -> None:
     add(service, "slow", delay="0.05s")
     add(service, "429")
     with Line(service) as line:
@@ -418,7 +418,7 @@ def test_answers_keep_their_order_behind_a_slow_one(service: Service) -> None:
     end(service)
 
 
-def test_long_polls_go_on_where_faults_are_allowed(service: Service) -> None:
+def test_long_polls_go_on_where_faults_are_allowed(service: ServiceProcess) -> None:
     tag = service.request().headers["etag"]
     with Line(service) as line:
         line.send(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
+from forewarn.testing import ServiceProcess
 from golden.exchange import POLL, Line, request, stop_cleanly
-from running import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +26,8 @@ _STATUS = re.compile(rb"HTTP/1\.1 ([0-9]{3}) ")
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    running = Service(tmp_path_factory.mktemp("fuzz")).start()
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    running = ServiceProcess(tmp_path_factory.mktemp("fuzz")).start()
     running.document()
     yield running
     stop_cleanly(running)
@@ -48,7 +48,7 @@ def damaged(draw: some.DrawFn) -> bytes:
 
 @settings(max_examples=200, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=some.binary(max_size=400) | damaged() | some.lists(damaged(), max_size=3).map(b"".join))
-def test_no_bytes_bring_about_an_error_of_the_servers_or_a_hang(service: Service, data: bytes) -> None:
+def test_no_bytes_bring_about_an_error_of_the_servers_or_a_hang(service: ServiceProcess, data: bytes) -> None:
     with Line(service) as line:
         line.send(data)
         line.socket.shutdown(socket.SHUT_WR)

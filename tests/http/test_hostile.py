@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from forewarn.testing import ServiceProcess
 from golden.answers_limits import HEAD_TOO_LARGE, MALFORMED
 from golden.exchange import POLL, Line, request, stop_cleanly
-from running import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +20,8 @@ CHUNKED = (*TRUE, ("Transfer-Encoding", "chunked"))
 
 
 @pytest.fixture(scope="module", params=["true", "false"], ids=["fast", "slow"])
-def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    running = Service(tmp_path_factory.mktemp("hostile")).start("--fast-lane", request.param)
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    running = ServiceProcess(tmp_path_factory.mktemp("hostile")).start("--fast-lane", request.param)
     running.document()
     yield running
     stop_cleanly(running)
@@ -64,7 +64,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_is_no_request_is_refused_and_the_next_connection_works(service: Service, name: str) -> None:
+def test_what_is_no_request_is_refused_and_the_next_connection_works(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
         assert line.ask(STRANGE[name]).unmeasured == MALFORMED.expected
         assert line.rest() == b""
@@ -72,14 +72,14 @@ def test_what_is_no_request_is_refused_and_the_next_connection_works(service: Se
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_is_no_request_is_refused_behind_good_ones_too(service: Service, name: str) -> None:
+def test_what_is_no_request_is_refused_behind_good_ones_too(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
         assert [line.ask(POLL).status for _ in range(2)] == [200] * 2
         assert line.ask(STRANGE[name]).unmeasured == MALFORMED.expected
         assert line.rest() == b""
 
 
-def test_a_request_that_ends_in_the_middle_leaves_no_trace(service: Service) -> None:
+def test_a_request_that_ends_in_the_middle_leaves_no_trace(service: ServiceProcess) -> None:
     for whole in (POLL, post(b'{"StartRequests":[]}')):
         for place in range(0, len(whole), 7):
             with Line(service) as line:
@@ -101,7 +101,7 @@ OVERSIZED = {
 
 
 @pytest.mark.parametrize("name", OVERSIZED)
-def test_a_head_that_is_too_large_is_refused(service: Service, name: str) -> None:
+def test_a_head_that_is_too_large_is_refused(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
         try:
             line.send(OVERSIZED[name])
@@ -112,13 +112,13 @@ def test_a_head_that_is_too_large_is_refused(service: Service, name: str) -> Non
     assert service.request().status == 200
 
 
-def test_a_head_that_is_large_enough_is_served(service: Service) -> None:
+def test_a_head_that_is_large_enough_is_served(service: ServiceProcess) -> None:
     with Line(service) as line:
         assert line.ask(request("GET", TARGET, (*TRUE, ("X-Large", "a" * 16_000)))).status == 200
 
 
 @pytest.mark.parametrize("size", [65_537, 70_000, 900_000])
-def test_a_body_that_is_too_large_is_refused_and_the_connection_goes_on(service: Service, size: int) -> None:
+def test_a_body_that_is_too_large_is_refused_and_the_connection_goes_on(service: ServiceProcess, size: int) -> None:
     with Line(service) as line:
         for large in (
             post(b" " * size),
@@ -130,7 +130,7 @@ def test_a_body_that_is_too_large_is_refused_and_the_connection_goes_on(service:
 
 
 @pytest.mark.parametrize("verb", ["POST", "GET"])
-def test_a_body_without_end_is_cut_off(service: Service, verb: str) -> None:
+def test_a_body_without_end_is_cut_off(service: ServiceProcess, verb: str) -> None:
     with Line(service) as line:
         line.send(request(verb, TARGET, CHUNKED))
         with pytest.raises(ConnectionError):
@@ -160,7 +160,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_strange_body_is_refused_and_the_connection_goes_on(service: Service, name: str) -> None:
+def test_a_strange_body_is_refused_and_the_connection_goes_on(service: ServiceProcess, name: str) -> None:
     with Line(service) as line:
         reply = line.ask(post(BODIES[name]))
         assert (reply.status, list(json.loads(reply.body))) == (400, ["error"])
@@ -168,7 +168,7 @@ def test_a_strange_body_is_refused_and_the_connection_goes_on(service: Service, 
         assert line.ask(POLL).status == 200
 
 
-def test_a_client_that_asks_before_it_sends_the_body_is_told_to(service: Service) -> None:
+def test_a_client_that_asks_before_it_sends_the_body_is_told_to(service: ServiceProcess) -> None:
     body = b'{"StartRequests":[]}'
     with Line(service) as line:
         head, _, _ = post(body, ("Expect", "100-continue")).partition(body)
@@ -177,7 +177,7 @@ def test_a_client_that_asks_before_it_sends_the_body_is_told_to(service: Service
         assert line.ask(POLL).status == 200
 
 
-def test_a_client_that_asks_before_it_sends_too_large_a_body_is_refused(service: Service) -> None:
+def test_a_client_that_asks_before_it_sends_too_large_a_body_is_refused(service: ServiceProcess) -> None:
     with Line(service) as line:
         head = request("POST", TARGET, (*TRUE, ("Expect", "100-continue"), ("Content-Length", "70000")))
         assert line.ask(head).status == 413
@@ -186,7 +186,7 @@ def test_a_client_that_asks_before_it_sends_too_large_a_body_is_refused(service:
 # --- Slow -----------------------------------------------------------------------------------------
 
 
-def test_requests_that_never_finish_are_closed(service: Service) -> None:
+def test_requests_that_never_finish_are_closed(service: ServiceProcess) -> None:
     """Waits for the server's own deadline; all of them at once, since it takes its seconds."""
     unfinished = (POLL[:1], POLL[:-2], POLL + POLL[:-1], post(b"{}")[:-1], request("POST", TARGET, CHUNKED, b"5\r\n{"))
     lines = [Line(service) for _ in unfinished]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 import trustme
 
+from forewarn.testing import ServiceProcess
 from golden.exchange import Line, Reply, request, stop_cleanly
-from running import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,22 +28,22 @@ SHORTER_THAN_THE_GRACE = 8
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    running = Service(tmp_path_factory.mktemp("hostile-control")).start("--clock", "virtual")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    running = ServiceProcess(tmp_path_factory.mktemp("hostile-control")).start("--clock", "virtual")
     running.document()
     yield running
     stop_cleanly(running)
 
 
-def control_line(service: Service) -> Line:
+def control_line(service: ServiceProcess) -> Line:
     return Line(service, address=service.control_address)
 
 
-def bearer(service: Service) -> tuple[str, str]:
+def bearer(service: ServiceProcess) -> tuple[str, str]:
     return ("Authorization", f"Bearer {service.token}")
 
 
-def resident_kb(service: Service) -> int:
+def resident_kb(service: ServiceProcess) -> int:
     assert service.process is not None
     lines = Path(f"/proc/{service.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
@@ -74,7 +74,7 @@ def is_problem(reply: Reply, status: int) -> bool:
 
 
 @pytest.mark.parametrize("unit", [VMS, HEALTH], ids=["refused", "answered"])
-def test_clients_that_never_read_do_not_grow_the_service(service: Service, unit: bytes) -> None:
+def test_clients_that_never_read_do_not_grow_the_service(service: ServiceProcess, unit: bytes) -> None:
     before = resident_kb(service)
     lines = [control_line(service) for _ in range(6)]
     try:
@@ -99,7 +99,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_head_that_never_ends_is_not_kept(service: Service, name: str) -> None:
+def test_a_head_that_never_ends_is_not_kept(service: ServiceProcess, name: str) -> None:
     before = resident_kb(service)
     begin, rest = ENDLESS[name]
     with control_line(service) as line:
@@ -109,7 +109,7 @@ def test_a_head_that_never_ends_is_not_kept(service: Service, name: str) -> None
     assert resident_kb(service) - before < GROWTH_KB
 
 
-def test_a_body_larger_than_any_may_be_is_cut_off_and_not_kept(service: Service) -> None:
+def test_a_body_larger_than_any_may_be_is_cut_off_and_not_kept(service: ServiceProcess) -> None:
     before = resident_kb(service)
     most = 512 * 1024 * 1024
     with control_line(service) as line:
@@ -130,13 +130,13 @@ def test_a_body_larger_than_any_may_be_is_cut_off_and_not_kept(service: Service)
     ],
     ids=["header", "headers", "target"],
 )
-def test_a_head_that_is_too_large_is_refused(service: Service, large: bytes) -> None:
+def test_a_head_that_is_too_large_is_refused(service: ServiceProcess, large: bytes) -> None:
     with control_line(service) as line:
         assert is_problem(line.ask(large), 431)
         assert line.rest() == b""
 
 
-def test_a_head_that_is_large_enough_is_served(service: Service) -> None:
+def test_a_head_that_is_large_enough_is_served(service: ServiceProcess) -> None:
     with control_line(service) as line:
         assert line.ask(request("GET", "/v1/vms", (bearer(service), ("X-Large", "a" * 16_000)))).status == 200
 
@@ -146,7 +146,7 @@ def test_a_head_that_is_large_enough_is_served(service: Service) -> None:
     [b"\x00\x01 rubbish\r\n\r\n", b"CONNECT 127.0.0.1:80 HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"],
     ids=["rubbish", "CONNECT", "HTTP/9.9"],
 )
-def test_what_is_no_request_is_refused(service: Service, strange: bytes) -> None:
+def test_what_is_no_request_is_refused(service: ServiceProcess, strange: bytes) -> None:
     with control_line(service) as line:
         assert is_problem(line.ask(strange), 400)
         assert line.rest() == b""
@@ -155,7 +155,7 @@ def test_what_is_no_request_is_refused(service: Service, strange: bytes) -> None
         assert line.answer().status == 200
 
 
-def test_of_a_body_in_broken_chunks_nothing_is_taken(service: Service) -> None:
+def test_of_a_body_in_broken_chunks_nothing_is_taken(service: ServiceProcess) -> None:
     before = service.answer("/v1/fleet")
     whole = b'[[vm]]\nname = "only"\n'
     with control_line(service) as line:
@@ -169,7 +169,7 @@ def test_of_a_body_in_broken_chunks_nothing_is_taken(service: Service) -> None:
 # --- What is in order goes on ---------------------------------------------------------------------
 
 
-def test_answers_keep_the_order_of_the_requests(service: Service) -> None:
+def test_answers_keep_the_order_of_the_requests(service: ServiceProcess) -> None:
     known = (bearer(service),)
     kinds = (
         (HEALTH, 200),
@@ -189,7 +189,7 @@ def test_answers_keep_the_order_of_the_requests(service: Service) -> None:
 
 
 @pytest.mark.parametrize("framed", ["length", "chunks"])
-def test_a_large_fleet_may_come_in_small_pieces(make_service: Callable[..., Service], framed: str) -> None:
+def test_a_large_fleet_may_come_in_small_pieces(make_service: Callable[..., ServiceProcess], framed: str) -> None:
     service = make_service()
     fleet = ("#" * 70 + "\n") * 30_000 + '[[vm]]\nname = "vm-{n}"\ncount = 500\n'
     text = fleet.encode()
@@ -211,7 +211,7 @@ def test_a_large_fleet_may_come_in_small_pieces(make_service: Callable[..., Serv
 # --- Slow -----------------------------------------------------------------------------------------
 
 
-def test_requests_that_never_finish_are_closed(service: Service) -> None:
+def test_requests_that_never_finish_are_closed(service: ServiceProcess) -> None:
     """Waits for the server's own deadline; all of them at once, since it takes its seconds."""
     known = bearer(service)
     unfinished = {
@@ -239,7 +239,7 @@ def test_requests_that_never_finish_are_closed(service: Service) -> None:
 class TlsService:
     """A service with a certificate, and connections to it whose clients do nothing of themselves."""
 
-    def __init__(self, make_service: Callable[..., Service], folder: Path) -> None:
+    def __init__(self, make_service: Callable[..., ServiceProcess], folder: Path) -> None:
         authority = trustme.CA()
         pem = folder / "both.pem"
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(pem))
@@ -260,11 +260,11 @@ class TlsService:
 
 
 @pytest.fixture
-def over_tls(make_service: Callable[..., Service], tmp_path: Path) -> TlsService:
+def over_tls(make_service: Callable[..., ServiceProcess], tmp_path: Path) -> TlsService:
     return TlsService(make_service, tmp_path)
 
 
-def stop_at_once(service: Service) -> None:
+def stop_at_once(service: ServiceProcess) -> None:
     """A stop that does not use up the grace of requests under way."""
     assert service.process is not None
     service.process.terminate()
@@ -323,7 +323,7 @@ def test_a_stop_waits_for_no_body_over_tls(over_tls: TlsService) -> None:
         stop_at_once(over_tls.service)
 
 
-def test_a_stop_waits_for_no_body(make_service: Callable[..., Service]) -> None:
+def test_a_stop_waits_for_no_body(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service()
     service.document()
     expecting = (("Content-Length", "100"), ("Expect", "100-continue"))

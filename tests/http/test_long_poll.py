@@ -19,7 +19,7 @@ from golden.rows import NOT_A_VM, Row
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from running import Service
+    from forewarn.testing import ServiceProcess
 
 LANES = pytest.mark.parametrize("lane", ["true", "false"], ids=["fast", "slow"])
 VERSIONS = request("GET", "/metadata/versions", (("Metadata", "true"),))
@@ -52,16 +52,16 @@ address = "127.0.0.2"
 
 
 @pytest.fixture
-def make(make_service: Callable[..., Service]) -> Callable[..., Service]:
+def make(make_service: Callable[..., ServiceProcess]) -> Callable[..., ServiceProcess]:
     """Starts a service in one of the lanes, with two VMs unless told otherwise."""
 
-    def start(lane: str, *, fleet: str = TWO_VMS, **variables: str) -> Service:
+    def start(lane: str, *, fleet: str = TWO_VMS, **variables: str) -> ServiceProcess:
         return make_service("--clock", "virtual", "--fast-lane", lane, fleet=fleet, **variables)
 
     return start
 
 
-def tag_of(service: Service, source: str = "127.0.0.1") -> str:
+def tag_of(service: ServiceProcess, source: str = "127.0.0.1") -> str:
     return service.request(source=source).headers["etag"]
 
 
@@ -71,13 +71,13 @@ def patient(tag: str, wait: str = "wait=60", *more: tuple[str, str], version: st
     return request("GET", f"/metadata/scheduledevents?api-version={version}", headers)
 
 
-def hold(service: Service, line: Line, poll: bytes) -> None:
+def hold(service: ServiceProcess, line: Line, poll: bytes) -> None:
     """Send it, and see it held: another client that asks later is answered, and this one is not."""
     line.send(poll)
     see_it_held(service, line)
 
 
-def see_it_held(service: Service, *lines: Line) -> None:
+def see_it_held(service: ServiceProcess, *lines: Line) -> None:
     for _ in range(2):
         assert service.control("GET", "/healthz").status == 200
     assert not select.select([line.socket for line in lines], [], [], 0)[0]
@@ -94,7 +94,7 @@ def statuses(reply: Reply) -> list[str]:
 
 
 @LANES
-def test_a_held_poll_sees_each_change_at_once(make: Callable[..., Service], lane: str) -> None:
+def test_a_held_poll_sees_each_change_at_once(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     with Line(service) as line:
 
@@ -119,7 +119,7 @@ def test_a_held_poll_sees_each_change_at_once(make: Callable[..., Service], lane
 
 
 @LANES
-def test_the_answer_is_that_of_a_poll_and_says_what_was_applied(make: Callable[..., Service], lane: str) -> None:
+def test_the_answer_is_that_of_a_poll_and_says_what_was_applied(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     row = Row(name="", mark="", says="", answer=b"{}", tag=1, applied="wait=60")
     with Line(service) as line:
@@ -133,7 +133,7 @@ def test_the_answer_is_that_of_a_poll_and_says_what_was_applied(make: Callable[.
 
 
 @LANES
-def test_what_a_version_does_not_show_wakes_it_all_the_same(make: Callable[..., Service], lane: str) -> None:
+def test_what_a_version_does_not_show_wakes_it_all_the_same(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), version="2017-08-01"))
@@ -142,7 +142,7 @@ def test_what_a_version_does_not_show_wakes_it_all_the_same(make: Callable[..., 
 
 
 @LANES
-def test_another_groups_change_wakes_nobody(make: Callable[..., Service], lane: str) -> None:
+def test_another_groups_change_wakes_nobody(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     tag_of(service, "127.0.0.2")
     with Line(service) as line:
@@ -154,7 +154,7 @@ def test_another_groups_change_wakes_nobody(make: Callable[..., Service], lane: 
 
 
 @LANES
-def test_an_approval_that_changes_nothing_wakes_nobody(make: Callable[..., Service], lane: str) -> None:
+def test_an_approval_that_changes_nothing_wakes_nobody(make: Callable[..., ServiceProcess], lane: str) -> None:
     shared = '[[host]]\nname = "shared"\n' + TWO_VMS.replace("[[vm]]", '[[vm]]\nhost = "shared"')
     service = make(lane, fleet=shared)
     tag_of(service, "127.0.0.2")
@@ -171,7 +171,7 @@ def test_an_approval_that_changes_nothing_wakes_nobody(make: Callable[..., Servi
 
 
 @LANES
-def test_its_time_is_real_whatever_the_clock_says(make: Callable[..., Service], lane: str) -> None:
+def test_its_time_is_real_whatever_the_clock_says(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     tag = tag_of(service)
     with Line(service) as line, Line(service) as short:
@@ -185,7 +185,7 @@ def test_its_time_is_real_whatever_the_clock_says(make: Callable[..., Service], 
 
 
 @LANES
-def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., Service], lane: str) -> None:
+def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     tag = tag_of(service)
     with Line(service) as line:
@@ -201,7 +201,7 @@ def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., Se
 
 
 @LANES
-def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., Service], lane: str) -> None:
+def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     tag = tag_of(service)
     with Line(service) as star, Line(service) as several:
@@ -215,7 +215,7 @@ def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., Service
 
 
 @LANES
-def test_what_need_not_wait_is_answered_at_once(make: Callable[..., Service], lane: str) -> None:
+def test_what_need_not_wait_is_answered_at_once(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     tag = tag_of(service)
     at_once: list[tuple[str | None, str, int, str | None]] = [
@@ -237,7 +237,7 @@ def test_what_need_not_wait_is_answered_at_once(make: Callable[..., Service], la
 
 
 @LANES
-def test_a_bad_request_is_refused_at_once(make: Callable[..., Service], lane: str) -> None:
+def test_a_bad_request_is_refused_at_once(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     tag = tag_of(service)
     with Line(service) as line:
@@ -251,7 +251,7 @@ def test_a_bad_request_is_refused_at_once(make: Callable[..., Service], lane: st
 
 
 @LANES
-def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., Service], lane: str) -> None:
+def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., ServiceProcess], lane: str) -> None:
     # One request in a hundred seconds: what enables the group is sent by the other VM of it.
     fleet = MANY.replace(f"count = {SEVERAL}", "count = 2").replace("127.0.1.1-127.0.2.245", "127.0.1.1-127.0.1.2")
     service = make(lane, fleet=fleet, FOREWARN_RATE_LIMIT="0.01")
@@ -268,7 +268,7 @@ def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., Service], l
 
 
 @LANES
-def test_what_is_sent_behind_a_held_poll_is_answered_behind_it(make: Callable[..., Service], lane: str) -> None:
+def test_what_is_sent_behind_a_held_poll_is_answered_behind_it(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     tag = tag_of(service)
     with Line(service) as line:
@@ -283,7 +283,9 @@ def test_what_is_sent_behind_a_held_poll_is_answered_behind_it(make: Callable[..
 
 
 @LANES
-def test_a_client_that_wants_to_close_is_closed_behind_its_answer(make: Callable[..., Service], lane: str) -> None:
+def test_a_client_that_wants_to_close_is_closed_behind_its_answer(
+    make: Callable[..., ServiceProcess], lane: str
+) -> None:
     service = make(lane)
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), "wait=60", ("Connection", "close")))
@@ -294,7 +296,7 @@ def test_a_client_that_wants_to_close_is_closed_behind_its_answer(make: Callable
 
 
 @LANES
-def test_many_are_each_answered_once(make: Callable[..., Service], lane: str) -> None:
+def test_many_are_each_answered_once(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane, fleet=MANY)
     sources = [f"127.0.{1 + number // 256}.{number % 256}" for number in range(1, SEVERAL + 1)]
     tag = tag_of(service, sources[0])
@@ -327,7 +329,7 @@ def test_many_are_each_answered_once(make: Callable[..., Service], lane: str) ->
 
 
 @LANES
-def test_a_stop_waits_for_no_hold(make: Callable[..., Service], lane: str) -> None:
+def test_a_stop_waits_for_no_hold(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     tag = tag_of(service)
     with Line(service) as line, Line(service) as behind:
@@ -342,7 +344,7 @@ def test_a_stop_waits_for_no_hold(make: Callable[..., Service], lane: str) -> No
 
 
 @LANES
-def test_who_asks_again_after_a_crash_has_missed_nothing(make: Callable[..., Service], lane: str) -> None:
+def test_who_asks_again_after_a_crash_has_missed_nothing(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     tag = tag_of(service)
     with Line(service) as line:
@@ -361,7 +363,7 @@ def test_who_asks_again_after_a_crash_has_missed_nothing(make: Callable[..., Ser
 
 
 @LANES
-def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., Service], lane: str) -> None:
+def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., ServiceProcess], lane: str) -> None:
     service = make(lane)
     with Line(service) as staying, Line(service, "127.0.0.2") as leaving:
         hold(service, staying, patient(tag_of(service)))
@@ -375,7 +377,9 @@ def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., 
 
 
 @LANES
-def test_an_address_that_is_given_to_another_vm_hears_of_that_one(make: Callable[..., Service], lane: str) -> None:
+def test_an_address_that_is_given_to_another_vm_hears_of_that_one(
+    make: Callable[..., ServiceProcess], lane: str
+) -> None:
     service = make(lane)
     tag_of(service, "127.0.0.2")
     service.request_operation("restart", "second")
@@ -386,7 +390,7 @@ def test_an_address_that_is_given_to_another_vm_hears_of_that_one(make: Callable
 
 
 @LANES
-def test_a_vm_with_an_address_of_its_own_waits_there(make: Callable[..., Service], lane: str) -> None:
+def test_a_vm_with_an_address_of_its_own_waits_there(make: Callable[..., ServiceProcess], lane: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         own = free.getsockname()
     service = make(lane, fleet=TWO_VMS.replace('address = "127.0.0.2"', f'listen = "127.0.0.1:{own[1]}"'))

@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from running import Service
+    from forewarn.testing import Service, ServiceProcess
 
-    MakeService = Callable[..., Service]
+    MakeService = Callable[..., ServiceProcess]
 
 FLEET = """
 [[group]]
@@ -29,7 +29,7 @@ address = "127.0.0.1"
 V = "/metadata/scheduledevents?api-version="
 
 
-def metrics(service: Service) -> dict[str, float]:
+def metrics(service: ServiceProcess) -> dict[str, float]:
     """Every sample by its name and labels, as Prometheus reads them."""
     answer = service.control("GET", "/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -81,10 +81,10 @@ def test_what_happens_is_counted(make_service: MakeService, lane: str) -> None:
     assert "forewarn_live_events{status=started,type=Reboot}" not in later
 
 
-def test_every_metric_is_on_the_page_of_the_api(make_service: MakeService) -> None:
-    service = make_service(fleet=FLEET)
+@pytest.mark.forewarn(fleet=FLEET)
+def test_every_metric_is_on_the_page_of_the_api(forewarn: Service) -> None:
     page = (Path(__file__).parents[2] / "docs" / "control-api.md").read_text()
-    names = set(re.findall(r"^# HELP (\S+)", service.control("GET", "/metrics").body.decode(), re.MULTILINE))
+    names = set(re.findall(r"^# HELP (\S+)", forewarn.control("GET", "/metrics").body.decode(), re.MULTILINE))
     assert names == set(re.findall(r"^\| `(forewarn_\w+)`", page, re.MULTILINE))
 
 

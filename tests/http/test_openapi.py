@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from running import Service
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from forewarn.testing import Service, ServiceProcess
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ROOT / "docs" / "openapi.json"
@@ -64,15 +64,6 @@ NOT_FOR_FUZZING = ("/v1/feed",)
 LENGTHS = ("notice", "duration", "by", "pause", "for", "delay")
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("openapi")
-    (folder / "fleet.toml").write_text(FLEET)
-    service = Service(folder).start("--fleet", str(folder / "fleet.toml"), "--clock", "virtual")
-    yield service
-    service.kill()
-
-
 def test_the_description_is_what_the_script_makes() -> None:
     made = subprocess.run(
         [sys.executable, str(ROOT / "script" / "openapi"), "--print"], capture_output=True, timeout=60, check=True
@@ -80,8 +71,8 @@ def test_the_description_is_what_the_script_makes() -> None:
     assert WRITTEN.read_bytes() == made.stdout, "run: .venv/bin/python script/openapi"
 
 
-def test_it_is_served_as_it_is_checked_in(service: Service) -> None:
-    assert service.answer("/v1/openapi.json") == json.loads(WRITTEN.read_text())
+def test_it_is_served_as_it_is_checked_in(forewarn: Service) -> None:
+    assert forewarn.answer("/v1/openapi.json") == json.loads(WRITTEN.read_text())
 
 
 def narrowed() -> dict[str, Any]:
@@ -121,7 +112,9 @@ def narrowed() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", NOT_CHECKED)
-def test_no_answer_is_a_failure_or_undescribed(form: str, make_service: Callable[..., Service], tmp_path: Path) -> None:
+def test_no_answer_is_a_failure_or_undescribed(
+    form: str, make_service: Callable[..., ServiceProcess], tmp_path: Path
+) -> None:
     targets = ("--webhook-private-targets", "127.0.0.1/32")
     service = make_service("--allow-faults", "--clock", "virtual", "--silence", "3650d", *targets, fleet=FLEET)
     service.document()  # so that web is told, and its events wait

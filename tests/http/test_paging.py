@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from running import Service
+from forewarn.testing import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,24 +17,20 @@ VMS = [f"vm-{number}" for number in range(25)]
 FLEET = '[[group]]\nname = "web"\nkind = "availability-set"\n' + "".join(
     f'[[group]]\nname = "group-{number}"\nkind = "availability-set"\n'
     f'[[host]]\nname = "host-{number}"\n'
-    f'[[vm]]\nname = "{name}"\nhost = "host-{number}"\naddress = "127.0.1.{number}"\n'
+    f'[[vm]]\nname = "{name}"\nhost = "host-{number}"\n'
     for number, name in enumerate(VMS)
 )
 LISTS = ("vms", "hosts", "groups", "operations", "events", "rollouts", "tokens")
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("paging")
-    (folder / "fleet.toml").write_text(FLEET)
-    service = Service(folder).start("--fleet", str(folder / "fleet.toml"), "--clock", "virtual")
-    for number, name in enumerate(VMS):
-        service.document(source=f"127.0.1.{number}")
-        service.request_operation("restart", name)
-        assert service.control("POST", "/v1/tokens", {"name": name, "role": "viewer"}).status == 201
-        assert service.control("POST", "/v1/rollouts", {"hosts": [f"host-{number}"]}).status == 201
-    yield service
-    service.kill()
+def service() -> Iterator[Service]:
+    with Service(FLEET) as service:
+        for number, name in enumerate(VMS):
+            service.request_operation("restart", name)
+            assert service.control("POST", "/v1/tokens", {"name": name, "role": "viewer"}).status == 201
+            assert service.control("POST", "/v1/rollouts", {"hosts": [f"host-{number}"]}).status == 201
+        yield service
 
 
 def pages(service: Service, name: str, limit: int, query: str = "") -> Iterator[list[Any]]:

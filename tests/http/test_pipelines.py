@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from forewarn.testing import ServiceProcess
 from golden.exchange import POLL, Line, request, stop_cleanly
-from running import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,8 +27,10 @@ PUSHED_AT_MOST = 64 * 1024 * 1024
 
 
 @pytest.fixture(scope="module", params=["true", "false"], ids=["fast", "slow"])
-def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    running = Service(tmp_path_factory.mktemp("pipelines")).start("--clock", "virtual", "--fast-lane", request.param)
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    running = ServiceProcess(tmp_path_factory.mktemp("pipelines")).start(
+        "--clock", "virtual", "--fast-lane", request.param
+    )
     running.document()
     yield running
     stop_cleanly(running)
@@ -38,7 +40,7 @@ def approval(event_id: str) -> bytes:
     return request("POST", TARGET, TRUE, json.dumps({"StartRequests": [{"EventId": event_id}]}).encode())
 
 
-def resident_kb(service: Service) -> int:
+def resident_kb(service: ServiceProcess) -> int:
     assert service.process is not None
     lines = Path(f"/proc/{service.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
@@ -54,7 +56,7 @@ def in_pieces(line: Line, *pieces: bytes) -> None:
 # --- Pieces ---------------------------------------------------------------------------------------
 
 
-def test_a_request_may_come_byte_by_byte(service: Service) -> None:
+def test_a_request_may_come_byte_by_byte(service: ServiceProcess) -> None:
     with Line(service) as line:
         for whole, status in ((POLL, 200), (BAD_POST, 400), (POLL, 200), (VERSIONS, 200)):
             in_pieces(line, *(whole[place : place + 1] for place in range(len(whole))))
@@ -64,7 +66,7 @@ def test_a_request_may_come_byte_by_byte(service: Service) -> None:
 @pytest.mark.parametrize(
     ("whole", "status"), [(POLL, 200), (BAD_POST, 400), (VERSIONS, 200)], ids=["poll", "approval", "versions"]
 )
-def test_a_request_may_be_cut_anywhere(service: Service, whole: bytes, status: int) -> None:
+def test_a_request_may_be_cut_anywhere(service: ServiceProcess, whole: bytes, status: int) -> None:
     with Line(service) as line:
         for place in range(1, len(whole)):
             in_pieces(line, whole[:place], whole[place:])
@@ -72,7 +74,7 @@ def test_a_request_may_be_cut_anywhere(service: Service, whole: bytes, status: i
         assert line.ask(POLL).status == 200
 
 
-def test_two_requests_may_be_cut_anywhere(service: Service) -> None:
+def test_two_requests_may_be_cut_anywhere(service: ServiceProcess) -> None:
     both = POLL + BAD_POST
     with Line(service) as line:
         for place in range(1, len(both)):
@@ -80,7 +82,7 @@ def test_two_requests_may_be_cut_anywhere(service: Service) -> None:
             assert [line.answer().status, line.answer().status] == [200, 400]
 
 
-def test_empty_lines_between_requests_are_passed_over(service: Service) -> None:
+def test_empty_lines_between_requests_are_passed_over(service: ServiceProcess) -> None:
     with Line(service) as line:
         line.send(b"\r\n\r\n" + POLL + b"\r\n" + VERSIONS + b"\r\n\r\n" + POLL)
         assert [line.answer().status for _ in range(3)] == [200] * 3
@@ -90,14 +92,14 @@ def test_empty_lines_between_requests_are_passed_over(service: Service) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 50, 500])
-def test_many_polls_in_one_write(service: Service, count: int) -> None:
+def test_many_polls_in_one_write(service: ServiceProcess, count: int) -> None:
     with Line(service) as line:
         line.send(POLL * count)
         replies = [line.answer() for _ in range(count)]
         assert {reply.masked for reply in replies} == {line.ask(POLL).masked}
 
 
-def test_answers_keep_the_order_of_the_requests(service: Service) -> None:
+def test_answers_keep_the_order_of_the_requests(service: ServiceProcess) -> None:
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
     before = service.document()
     event = service.request_operation("restart", name)["events"][0]["id"]
@@ -115,7 +117,9 @@ def test_answers_keep_the_order_of_the_requests(service: Service) -> None:
 
 
 @pytest.mark.parametrize("rubbish", [b"\x00\xff rubbish\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"X" * 40_000])
-def test_an_approval_under_way_is_answered_before_the_rubbish_behind_it(service: Service, rubbish: bytes) -> None:
+def test_an_approval_under_way_is_answered_before_the_rubbish_behind_it(
+    service: ServiceProcess, rubbish: bytes
+) -> None:
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]
     event = service.request_operation("restart", name)["events"][0]["id"]
     with Line(service) as line:
@@ -127,14 +131,14 @@ def test_an_approval_under_way_is_answered_before_the_rubbish_behind_it(service:
     service.advance("30m")
 
 
-def test_requests_behind_one_that_closes_are_dropped(service: Service) -> None:
+def test_requests_behind_one_that_closes_are_dropped(service: ServiceProcess) -> None:
     with Line(service) as line:
         line.send(request("GET", TARGET, (*TRUE, ("Connection", "close"))) + POLL * 3)
         assert line.answer().header("connection") == "close"
         assert line.rest() == b""
 
 
-def test_thousands_of_requests_of_all_kinds_are_all_answered(service: Service) -> None:
+def test_thousands_of_requests_of_all_kinds_are_all_answered(service: ServiceProcess) -> None:
     kinds = ((POLL, 200), (VERSIONS, 200), (POLL, 200), (BAD_POST, 400), (NOWHERE, 404))
     rounds = 2000
     with Line(service) as line:
@@ -149,7 +153,7 @@ def test_thousands_of_requests_of_all_kinds_are_all_answered(service: Service) -
 
 
 @pytest.mark.parametrize("unit", [POLL, VERSIONS, BAD_POST, NOWHERE], ids=["poll", "versions", "approval", "nowhere"])
-def test_a_client_that_never_reads_does_not_grow_the_service(service: Service, unit: bytes) -> None:
+def test_a_client_that_never_reads_does_not_grow_the_service(service: ServiceProcess, unit: bytes) -> None:
     before = resident_kb(service)
     block = unit * (1_000_000 // len(unit))
     with Line(service) as deaf:
@@ -164,7 +168,7 @@ def test_a_client_that_never_reads_does_not_grow_the_service(service: Service, u
         assert resident_kb(service) - before < GROWTH_KB
 
 
-def test_large_documents_left_unread_do_not_grow_the_service(make_service: Callable[..., Service]) -> None:
+def test_large_documents_left_unread_do_not_grow_the_service(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual")
     service.document()
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]

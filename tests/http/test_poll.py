@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from running import Service
+    from forewarn.testing import ServiceProcess
 
 
-def test_a_fresh_service_answers_a_poll_and_tells_of_a_restart(make_service: Callable[..., Service]) -> None:
+def test_a_fresh_service_answers_a_poll_and_tells_of_a_restart(make_service: Callable[..., ServiceProcess]) -> None:
     service = make_service("--clock", "virtual")
     assert service.request().body == b'{"DocumentIncarnation":0,"Events":[]}'
     name = service.control("GET", "/v1/vms").json()["vms"][0]["name"]

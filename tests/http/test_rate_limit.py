@@ -12,7 +12,7 @@ from golden.exchange import POLL, Line, Reply, request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from running import Service
+    from forewarn.testing import ServiceProcess
 
 LANES = pytest.mark.parametrize("lane", ["true", "false"])
 TRUE = (("Metadata", "true"),)
@@ -35,8 +35,8 @@ addresses = "127.0.0.1-127.0.0.4"
 
 
 @pytest.fixture
-def limited(make_service: Callable[..., Service]) -> Callable[[str, str], Service]:
-    def make(lane: str, rate: str) -> Service:
+def limited(make_service: Callable[..., ServiceProcess]) -> Callable[[str, str], ServiceProcess]:
+    def make(lane: str, rate: str) -> ServiceProcess:
         service = make_service("--fast-lane", lane, fleet=FLEET, FOREWARN_RATE_LIMIT=rate)
         # The last VM enables the group, so that the others' buckets are still full.
         assert service.request(source="127.0.0.4").status == 200
@@ -45,7 +45,7 @@ def limited(make_service: Callable[..., Service]) -> Callable[[str, str], Servic
     return make
 
 
-def burst(service: Service, *requests: bytes, source: str = "127.0.0.1") -> list[Reply]:
+def burst(service: ServiceProcess, *requests: bytes, source: str = "127.0.0.1") -> list[Reply]:
     """All in one write."""
     with Line(service, source) as line:
         line.send(b"".join(requests))
@@ -62,7 +62,9 @@ def check(replies: list[Reply]) -> None:
 
 
 @LANES
-def test_a_burst_of_polls_is_cut_off_for_this_vm_alone(limited: Callable[[str, str], Service], lane: str) -> None:
+def test_a_burst_of_polls_is_cut_off_for_this_vm_alone(
+    limited: Callable[[str, str], ServiceProcess], lane: str
+) -> None:
     service = limited(lane, "5")
     check(burst(service, *[POLL] * BURST))
     check(burst(service, *[POLL] * BURST, source="127.0.0.2"))
@@ -70,20 +72,20 @@ def test_a_burst_of_polls_is_cut_off_for_this_vm_alone(limited: Callable[[str, s
 
 
 @LANES
-def test_the_same_poll_over_and_over_is_cut_off(limited: Callable[[str, str], Service], lane: str) -> None:
+def test_the_same_poll_over_and_over_is_cut_off(limited: Callable[[str, str], ServiceProcess], lane: str) -> None:
     with Line(limited(lane, "5")) as line:
         check([line.ask(POLL) for _ in range(BURST)])
 
 
 @LANES
-def test_polls_and_other_requests_count_together(limited: Callable[[str, str], Service], lane: str) -> None:
+def test_polls_and_other_requests_count_together(limited: Callable[[str, str], ServiceProcess], lane: str) -> None:
     service = limited(lane, "5")
     check(burst(service, *[POLL, VERSIONS] * (BURST // 2)))
     check(burst(service, *[VERSIONS, POLL] * (BURST // 2), source="127.0.0.2"))
 
 
 @LANES
-def test_connections_count_together(limited: Callable[[str, str], Service], lane: str) -> None:
+def test_connections_count_together(limited: Callable[[str, str], ServiceProcess], lane: str) -> None:
     service = limited(lane, "5")
     lines = [Line(service) for _ in range(BURST)]
     for line in lines:
@@ -97,7 +99,7 @@ def test_connections_count_together(limited: Callable[[str, str], Service], lane
 
 @LANES
 def test_the_rate_is_looked_at_before_anything_in_the_request(
-    limited: Callable[[str, str], Service], lane: str
+    limited: Callable[[str, str], ServiceProcess], lane: str
 ) -> None:
     wrong = [
         request("GET", "/nowhere", (("X-Forwarded-For", "1.2.3.4"),)),
@@ -110,12 +112,14 @@ def test_the_rate_is_looked_at_before_anything_in_the_request(
 
 
 @LANES
-def test_a_stranger_is_a_stranger_however_often_he_asks(limited: Callable[[str, str], Service], lane: str) -> None:
+def test_a_stranger_is_a_stranger_however_often_he_asks(
+    limited: Callable[[str, str], ServiceProcess], lane: str
+) -> None:
     replies = burst(limited(lane, "5"), *[POLL] * BURST, source="127.0.0.9")
     assert {reply.status for reply in replies} == {404}
 
 
 @LANES
-def test_nought_is_no_limit(limited: Callable[[str, str], Service], lane: str) -> None:
+def test_nought_is_no_limit(limited: Callable[[str, str], ServiceProcess], lane: str) -> None:
     replies = burst(limited(lane, "0"), *[POLL, VERSIONS] * 200)
     assert {reply.status for reply in replies} == {200}

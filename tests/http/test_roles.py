@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from acceptance.feed_client import Feed
-from running import Service
+from forewarn.testing import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,12 +113,9 @@ class Door:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    folder = tmp_path_factory.mktemp("roles")
-    (folder / "fleet.toml").write_text(FLEET)
-    service = Service(folder).start("--fleet", str(folder / "fleet.toml"), "--clock", "virtual")
-    yield Door(service)
-    service.kill()
+def door() -> Iterator[Door]:
+    with Service(FLEET) as service:
+        yield Door(service)
 
 
 def test_the_table_has_every_route() -> None:
@@ -163,8 +160,6 @@ def test_only_the_whole_token_opens(door: Door, sent: str) -> None:
 
 def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: Door) -> None:
     service, tenant = door.service, door.tokens["tenant"]
-    for address in ("127.0.0.1", "127.0.0.2"):
-        service.document(source=address)
     own, foreign = (service.request_operation("restart", name)["events"][0]["id"] for name in ("web-0", "other"))
     listed = service.control("GET", "/v1/events?all=true", token=tenant).json()["events"]
     assert [event["id"] for event in listed] == [own]
@@ -184,11 +179,8 @@ def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: 
 
 def test_a_tenant_learns_nothing_of_hosts_and_of_others(door: Door) -> None:
     service, tenant = door.service, door.tokens["tenant"]
-    for address in ("127.0.0.1", "127.0.0.2"):
-        service.document(source=address)
     host = service.answer("/v1/vms/web-0")["host"]
-    asked = {"cause": "host-update", "host": host}
-    operation = service.control("POST", "/v1/operations", asked).json()["operations"][0]
+    operation = service.request_operation("host-update", host=host)
     event = operation["events"][0]["id"]
     service.control("POST", f"/v1/operations/{operation['id']}/cancel")
     for path in (f"/v1/events/{event}/history", "/v1/history"):

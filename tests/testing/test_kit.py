@@ -47,6 +47,16 @@ def test_a_vm_counts_as_listening_from_the_start_and_for_as_long_as_it_is_there(
     assert vm.restart().status == "Scheduled"
 
 
+@pytest.mark.forewarn(fleet='[[vm]]\nname = "from-file"\n', listening=False)
+def test_who_is_not_listening_is_told_nothing_before_it_asks(forewarn: Service) -> None:
+    for name in ("from-file", "made"):
+        vm = forewarn.vm(name)
+        with pytest.raises(errors.NobodyTold, match="has never asked: no notice"):
+            vm.restart()
+        assert vm.poll().incarnation == 0
+        assert vm.restart().status == "Scheduled"
+
+
 WAYS: dict[str, tuple[Callable[[VM], Event], str, timedelta, timedelta | None]] = {
     "restart": (lambda vm: vm.restart(), "Reboot", 15 * MINUTE, None),
     "redeploy": (lambda vm: vm.redeploy(), "Redeploy", 10 * MINUTE, None),
@@ -154,6 +164,7 @@ BAD: dict[str, tuple[Callable[[Service], Any], type[Exception], str]] = {
     "an endpoint of nobody": (lambda f: f.endpoint_of("web-1"), errors.UnknownVM, "Did you mean 'web-0'"),
     "a cause that is none": (lambda f: f.ask("reboot", "web-0"), errors.UnknownCause, "Known"),
     "a length that is none": (lambda f: f.advance("soon"), errors.BadDuration, "soon"),
+    "a step back": (lambda f: f.advance(minutes=-2, seconds=30), errors.BadDuration, "'-1m30s'"),
     "a deletion without notice": (lambda f: f.vm("web-0").delete(), errors.NobodyTold, "no terminate notices"),
     "an eviction of a regular VM": (lambda f: f.vm("r", priority="regular").evict(), errors.NotSpot, "spot"),
     "seen by nobody known": (lambda f: f.advance(seen_by="web-9"), errors.UnknownVM, "web-9"),
@@ -328,8 +339,16 @@ def test_a_service_in_a_process_can_be_killed_and_goes_on(tmp_path: Path) -> Non
         assert event["EventId"].lower() == operation["events"][0]["id"]
         service.advance("15m")
         assert service.document()["Events"][0]["EventStatus"] == "Started"
-        with pytest.raises(RuntimeError, match="soon"):
+        before = service.now
+        assert service.advance("30s") == service.now == before + MINUTE / 2
+        assert service.advance(minutes=1, seconds=0.5) == service.now == before + timedelta(seconds=90.5)
+        with pytest.raises(errors.BadDuration, match="soon"):
             service.advance("soon")
+        for nobody in ("web-9", ["web-0", "web-9"]):
+            with pytest.raises(RuntimeError, match="no VM 'web-9'"):
+                service.advance(seen_by=nobody)
+    with ServiceProcess().start() as service, pytest.raises(RuntimeError, match="virtual"):
+        service.advance(minutes=1)
     with pytest.raises(RuntimeError, match="forewarn up ended with 2"):
         ServiceProcess(tmp_path).start("--clock", "sundial")
 

@@ -224,7 +224,7 @@ def test_the_command_line_can_wait_too(tmp_path: Path, way: str) -> None:
     with service:
         application = Application(service.metadata_url, way)
         with running(application):
-            service.advance("0s", "web-0")
+            service.advance(seen_by="web-0")
             service.request_operation("restart", "web-0")
             done = service.cli("clock", "advance", "30m", "--seen-by", "web-0")
             assert done.returncode == 0, done.stderr

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from forewarn.testing.reach import COMMAND
 from forewarn.verify.catalogue import CHECKS
-from running import FOREWARN
 from verify.broken import Answer, Ask, Fault, Running, running
 from verify.faults import RIGHT, member
 
@@ -24,7 +24,7 @@ NEITHER = "http://127.0.0.1:1"
 
 
 def typed(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([FOREWARN, "verify", *arguments], capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([*COMMAND, "verify", *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
 def results(*arguments: str) -> dict[str, Any]:

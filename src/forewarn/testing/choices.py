@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import format_duration, parse_duration
-from forewarn.errors import UnknownSetting, UnreadableFile, nearest
+from forewarn.errors import BadDuration, UnknownSetting, UnreadableFile, nearest
 from forewarn.settings import MEMORY, SETTINGS, resolve
 from forewarn.wire.fleet_file import parse_fleet
 
@@ -34,7 +34,10 @@ def length_of(length: timedelta | str | None, units: dict[str, float]) -> timede
     """A length of time as a test says it: in words, or in units."""
     if isinstance(length, str):
         length = parse_duration(length)
-    return (length or timedelta(0)) + timedelta(**units)
+    whole = (length or timedelta(0)) + timedelta(**units)
+    if whole < timedelta(0):  # time does not go back, and a test that asks for that is mistaken
+        raise BadDuration(text=format_duration(whole))
+    return whole
 
 
 def read_settings(settings: dict[str, Any]) -> dict[str, Any]:

@@ -24,10 +24,11 @@ T = TypeVar("T")
 class Life(Reach):
     """Starts and ends the service, in a thread of its own, and knows the ways in."""
 
-    def __init__(self, fleet: str | Path | None = None, **settings: Any) -> None:
+    def __init__(self, fleet: str | Path | None = None, *, listening: bool = True, **settings: Any) -> None:
         """Like `forewarn up` with these settings, but in memory, in virtual time and on free ports unless they say
-        otherwise. `fleet` is a fleet file, or the text of one."""
+        otherwise. `fleet` is a fleet file, or the text of one. Without `listening` nobody is told before it asks."""
         self._fleet = fleet
+        self._listening = listening
         self._values = read_settings(settings)
         self._loop: LoopThread | None = None
         self._service: Assembly | None = None

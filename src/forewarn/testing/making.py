@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -79,8 +80,9 @@ class Making(Happening):
         )
         known = set(service.engine.fleet.vms)
         await service.engine.apply_fleet(fleet, OPERATOR)
-        for group in dict.fromkeys(vm.group for vm in fleet.vms.values() if vm.name not in known):
-            await service.engine.enable(group, by=OPERATOR)
+        if self._listening:
+            groups = dict.fromkeys(vm.group for vm in fleet.vms.values() if vm.name not in known)
+            await asyncio.gather(*(service.engine.enable(group, by=OPERATOR) for group in groups))
 
     def endpoint_of(self, name: str) -> str:
         """The URL at which every caller is this VM."""

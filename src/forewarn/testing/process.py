@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forewarn.testing.reach import Reach
+from forewarn.testing.choices import length_of
+from forewarn.testing.reach import COMMAND, Reach
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import timedelta
     from typing import Self
 
 STOP_SECONDS = 30
@@ -59,7 +62,7 @@ class ServiceProcess(Reach):
             **variables,
         }
         self.process = subprocess.Popen(  # noqa: S603 - it is this very program
-            [sys.executable, "-m", "forewarn", "up", *arguments],
+            [*COMMAND, "up", *arguments],
             env={**ours, **self._environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -131,9 +134,13 @@ class ServiceProcess(Reach):
     def environment(self) -> dict[str, str]:
         return dict(self._environment)
 
-    def advance(self, length: str, *seen_by: str) -> None:
-        """Move its clock, which must be virtual."""
-        body = {"by": length, **({"seen_by": seen_by} if seen_by else {})}
-        answer = self.control("POST", "/v1/clock/advance", body)
+    def advance(
+        self, length: timedelta | str | None = None, *, seen_by: str | Iterable[str] = (), **units: float
+    ) -> datetime:
+        """Move its clock, which must be virtual: as Service.advance."""
+        vms = [seen_by] if isinstance(seen_by, str) else [*seen_by]
+        by = f"{length_of(length, units).total_seconds():f}s"
+        answer = self.control("POST", "/v1/clock/advance", {"by": by, **({"seen_by": vms} if vms else {})})
         if answer.status != 200:
             raise RuntimeError(answer.json()["detail"])
+        return datetime.fromisoformat(answer.json()["now"])

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ EVENTS_PATH = "/metadata/scheduledevents"
 DOCUMENT = f"{EVENTS_PATH}?api-version={NEWEST_VERSION}"
 TIMEOUT_SECONDS = 60
 MOST_ROWS = 1000
+COMMAND = (sys.executable, "-m", "forewarn")
+"""The command line of this very installation: what follows are its arguments."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,11 @@ class Reach:
         sent = {"Authorization": f"Bearer {self.token if token is None else token}", **(headers or {})}
         return send(self.control_address, method, path, sent, content)
 
+    @property
+    def now(self) -> datetime:
+        """What time it is for the service."""
+        return datetime.fromisoformat(self.answer("/v1/clock")["now"])
+
     def answer(self, path: str) -> Any:
         """What is at a path of the control API."""
         return _good(self.control("GET", path), 200).json()
@@ -169,7 +177,7 @@ class Reach:
         """The command line, as typed in another terminal."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
         return subprocess.run(  # noqa: S603 - it is this very program
-            [sys.executable, "-m", "forewarn", *arguments],
+            [*COMMAND, *arguments],
             env={**ours, **self.environment, **variables},
             capture_output=True,
             text=True,
