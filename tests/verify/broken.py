@@ -10,7 +10,7 @@ import json
 import threading
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -82,6 +82,10 @@ class Fault:
     statuses: tuple[tuple[int, int], ...] = ()
     """What is answered instead of these statuses to what is too large, or no request at all."""
     threaded: bool = True
+    bodies: bool = False
+    """Sends a body where none belongs: behind 304, and to HEAD."""
+    dribbles: bool = False
+    """Sends a client that is too slow a letter now and then, and does not close."""
 
 
 def compact(value: Any) -> bytes:
@@ -235,6 +239,22 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Silent."""
 
+    def log_error(self, *_: Any) -> None:
+        """Called when nothing more has come in time."""
+        if self.service.fault.dribbles:
+            self.connection.settimeout(0.05)
+            with suppress(ConnectionError):
+                while self._dribble():
+                    pass
+
+    def _dribble(self) -> bool:
+        """Send a letter; whether the client is still there."""
+        self.connection.sendall(b"x")
+        try:
+            return self.connection.recv(1) != b""
+        except TimeoutError:
+            return True
+
     def handle_any(self) -> None:
         parts = urlsplit(self.path)
         query = parse_qsl(parts.query, keep_blank_values=True)
@@ -261,8 +281,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.close_connection and "Connection" not in answer.headers:
             self.send_header("Connection", "close")
         self.end_headers()
-        if self.command != "HEAD" and answer.status != 304:
-            self.wfile.write(answer.body)
+        bodiless = self.command == "HEAD" or answer.status == 304
+        if not bodiless or self.service.fault.bodies:
+            self.wfile.write(answer.body or b"{}" if bodiless else answer.body)
         self.close_connection = self.close_connection or answer.closes
 
     def _control(self, order: str, query: dict[str, str]) -> None:

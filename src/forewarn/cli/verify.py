@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,13 +91,24 @@ def command(
     for place in (stage.here, stage.other, stage.outside):
         if place is not None:
             place.reach()
-    outcomes = list(_shown(run(checks, stage), quiet=as_json))
-    if junit is not None:
-        _write(junit, as_junit(url, outcomes))
+    outcomes: list[Outcome] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a command that runs must not stay behind
+    try:
+        outcomes.extend(_shown(run(checks, stage), quiet=as_json))
+    except KeyboardInterrupt:
+        interrupted = True
+    else:
+        interrupted = False
     if as_json:
         print_json(run_as_json(url, outcomes))
     else:
         _print_outcomes(outcomes)
+    if interrupted:
+        click.echo(f"forewarn: interrupted; {len(checks) - len(outcomes)} checks were not made.", err=True)
+    if junit is not None:
+        _write(junit, as_junit(url, outcomes))
+    if interrupted:
+        sys.exit(130)
     found = counts(outcomes)
     sys.exit(1 if found[Result.FAILED] or not found[Result.PASSED] else 0)
 
