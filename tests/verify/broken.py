@@ -56,6 +56,8 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     closes: bool = False
     """Ends the connection without a word."""
+    endless: bool = False
+    """Is followed by more and more of it, until the client has had enough."""
 
     @property
     def document(self) -> Any:
@@ -276,11 +278,16 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response_only(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)
-        if answer.status != 304 and "Content-Length" not in answer.headers:
+        if answer.endless:
+            self.send_header("Transfer-Encoding", "chunked")
+        elif answer.status != 304 and "Content-Length" not in answer.headers:
             self.send_header("Content-Length", str(len(answer.body)))
         if self.close_connection and "Connection" not in answer.headers:
             self.send_header("Connection", "close")
         self.end_headers()
+        with suppress(ConnectionError):
+            while answer.endless:
+                self.wfile.write(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
         bodiless = self.command == "HEAD" or answer.status == 304
         if not bodiless or self.service.fault.bodies:
             self.wfile.write(answer.body or b"{}" if bodiless else answer.body)

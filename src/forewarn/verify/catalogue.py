@@ -19,7 +19,6 @@ from forewarn.verify import (
     tags,
     versions,
 )
-
 from forewarn.verify.check import Mark
 
 if TYPE_CHECKING:

@@ -70,7 +70,7 @@ class Endpoint:
                 line.send(request.raw)
                 return line.answer(request)
         except UnicodeError as error:
-            raise EndpointUnreachable(url=self.url, problem="no machine can be called so") from error
+            raise BadVerifyURL(url=self.url) from error  # no machine can be called so
         except OSError as error:
             raise EndpointUnreachable(url=self.url, problem=error.strerror or str(error)) from error
         except Departure as departure:
