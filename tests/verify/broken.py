@@ -253,7 +253,7 @@ class Handler(BaseHTTPRequestHandler):
         """Send a letter; whether the client is still there."""
         self.connection.sendall(b"x")
         try:
-            return self.connection.recv(1) != b""
+            return bool(self.connection.recv(1))
         except TimeoutError:
             return True
 

@@ -204,9 +204,10 @@ class Stage:
     def waiting(self, *unlike: str) -> str:
         """The id of an event of ours that is scheduled, and that nobody has approved."""
         sight = self.seen()
-        for event_id in sorted(self.made, key=lambda known: TYPES.index(self.made[known])):
+        gentlest = min(self.made.values(), key=TYPES.index, default="")  # others move the VM away, or end it
+        for event_id, event_type in self.made.items():
             fresh = event_id not in self.approved and event_id not in unlike
-            if fresh and sight.status(event_id) == SCHEDULED:
+            if fresh and event_type == gentlest and sight.status(event_id) == SCHEDULED:
                 return event_id
         _, told, event_id = self.schedule_any(*TYPES)
         if told.status(event_id) != SCHEDULED:
