@@ -15,7 +15,7 @@ import pytest
 from forewarn.verify.catalogue import CHECKS
 from running import FOREWARN
 from verify.broken import Answer, Ask, Fault, Running, running
-from verify.faults import RIGHT, member
+from verify.faults import RIGHT, instead, member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,6 +86,14 @@ def test_what_a_command_said_last_is_why_a_check_is_skipped(right: Running) -> N
     found = results(right.here, "--only", "life/notice-of-freeze", "--schedule-command", command)
     assert found["life/notice-of-freeze"]["result"] == "skipped"
     assert found["life/notice-of-freeze"]["reason"].endswith("no way to make a Freeze of pool_0")
+
+
+@pytest.mark.parametrize("name", [b"a\x00b", b"a" * 300_000], ids=["control character", "endless"])
+def test_a_name_that_no_command_could_be_told_is_none(name: bytes) -> None:
+    fault = Fault("", (), answer=instead(lambda ask: ask.path.endswith("/name"), 200, name))
+    with running(fault) as server:
+        found = results(server.here, "--only", "life/told", "--schedule-command", "true")
+    assert found["life/told"]["reason"].endswith("give --vm-name")
 
 
 def test_a_notice_that_is_longer_than_the_patience_is_not_waited_for(right: Running) -> None:

@@ -8,7 +8,8 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
-from typing import IO
+from threading import current_thread, main_thread
+from typing import IO, Any, Self
 
 from forewarn.verify.check import Skip
 
@@ -36,7 +37,7 @@ class Hooks:
         if use in self.stuck:
             raise Skip(self.stuck[use])
         # A file, not a pipe: what the command leaves running in the background may keep it open.
-        with TemporaryFile() as output:
+        with TemporaryFile() as output, _Deferred() as deferred:
             # Whoever verifies gives the command, for the shell; a session of its own, so that all of it can be ended.
             process = subprocess.Popen(  # noqa: S602
                 command,
@@ -48,6 +49,7 @@ class Hooks:
                 start_new_session=True,
             )
             try:
+                deferred.take()
                 code = process.wait(self.longest_seconds)
             except subprocess.TimeoutExpired:
                 _end(process)
@@ -59,6 +61,35 @@ class Hooks:
                 raise
             if code:
                 raise Skip(f"the command cannot ({what}): {_reason(code, output)}")
+
+
+class _Deferred:
+    """Signals that come while a command is being started are taken once it is known: else nobody could end it."""
+
+    def __init__(self) -> None:
+        self._came: list[int] = []
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if current_thread() is main_thread():  # no other may, and no other is interrupted
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if callable(handler := signal.getsignal(number)):
+                    self._before[number] = handler
+                    signal.signal(number, lambda came, _: self._came.append(came))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def take(self) -> None:
+        """From now on they are taken at once."""
+        self._restore()
+        if self._came:
+            raise KeyboardInterrupt
+
+    def _restore(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

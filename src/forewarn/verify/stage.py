@@ -25,6 +25,7 @@ TYPES = ("Reboot", "Redeploy", "Freeze", "Terminate", "Preempt")
 """Every type that can be asked for; those that leave the least time come last."""
 _LOOK_SECONDS = 0.25
 _MOMENT_SECONDS = 3.0
+_LONGEST_NAME = 256
 
 
 class Stage:
@@ -72,8 +73,9 @@ class Stage:
         """The name of the VM that asks here."""
         if not self._vm:
             reply = self.here.ask(target=at("2021-02-01", f"{INSTANCE}/compute/name") + "&format=text")
-            named = reply.status == 200 and reply.body.strip()
-            self._vm = reply.body.decode("utf-8", "replace").strip() if named else ""
+            named = reply.status == 200 and len(reply.body) <= _LONGEST_NAME
+            name = reply.body.decode("utf-8", "replace").strip() if named else ""
+            self._vm = name if name.isprintable() else ""
         if not self._vm:
             raise Skip("the VM's name is not known: /metadata/instance/compute/name does not tell it; give --vm-name")
         return self._vm
