@@ -10,7 +10,7 @@ import json
 import threading
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,8 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     closes: bool = False
     """Ends the connection without a word."""
+    endless: bool = False
+    """Is followed by more and more of it, until the client has had enough."""
 
     @property
     def document(self) -> Any:
@@ -82,6 +84,10 @@ class Fault:
     statuses: tuple[tuple[int, int], ...] = ()
     """What is answered instead of these statuses to what is too large, or no request at all."""
     threaded: bool = True
+    bodies: bool = False
+    """Sends a body where none belongs: behind 304, and to HEAD."""
+    dribbles: bool = False
+    """Sends a client that is too slow a letter now and then, and does not close."""
 
 
 def compact(value: Any) -> bytes:
@@ -235,6 +241,22 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Silent."""
 
+    def log_error(self, *_: Any) -> None:
+        """Called when nothing more has come in time."""
+        if self.service.fault.dribbles:
+            self.connection.settimeout(0.05)
+            with suppress(ConnectionError):
+                while self._dribble():
+                    pass
+
+    def _dribble(self) -> bool:
+        """Send a letter; whether the client is still there."""
+        self.connection.sendall(b"x")
+        try:
+            return bool(self.connection.recv(1))
+        except TimeoutError:
+            return True
+
     def handle_any(self) -> None:
         parts = urlsplit(self.path)
         query = parse_qsl(parts.query, keep_blank_values=True)
@@ -256,13 +278,19 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response_only(answer.status)
         for name, value in answer.headers.items():
             self.send_header(name, value)
-        if answer.status != 304 and "Content-Length" not in answer.headers:
+        if answer.endless:
+            self.send_header("Transfer-Encoding", "chunked")
+        elif answer.status != 304 and "Content-Length" not in answer.headers:
             self.send_header("Content-Length", str(len(answer.body)))
         if self.close_connection and "Connection" not in answer.headers:
             self.send_header("Connection", "close")
         self.end_headers()
-        if self.command != "HEAD" and answer.status != 304:
-            self.wfile.write(answer.body)
+        with suppress(ConnectionError):
+            while answer.endless:
+                self.wfile.write(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+        bodiless = self.command == "HEAD" or answer.status == 304
+        if not bodiless or self.service.fault.bodies:
+            self.wfile.write(answer.body or b"{}" if bodiless else answer.body)
         self.close_connection = self.close_connection or answer.closes
 
     def _control(self, order: str, query: dict[str, str]) -> None:

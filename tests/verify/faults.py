@@ -49,9 +49,15 @@ def text(change: Callable[[bytes], bytes]) -> Callable[[Ask, Answer], object]:
     return answer
 
 
-def member(name: str, value: object, kind: str = "") -> Callable[[Ask, Answer], object]:
-    """A member has another value, in events of one type or of all."""
-    return events(lambda event: event.update({name: value}) if kind in ("", event["EventType"]) else None)
+def member(name: str, value: object, kind: str = "", status: str = "") -> Callable[[Ask, Answer], object]:
+    """A member has another value, in events of one type and status or of all."""
+    return events(
+        lambda event: (
+            event.update({name: value})
+            if kind in ("", event["EventType"]) and status in ("", event["EventStatus"])
+            else None
+        )
+    )
 
 
 def instead(
@@ -73,6 +79,16 @@ def header(name: str, value: str) -> Callable[[Ask, Answer], object]:
         found.headers.pop(name, None)
         if value:
             found.headers[name] = value
+
+    return answer
+
+
+def older(change: Callable[[Answer], object]) -> Callable[[Ask, Answer], object]:
+    """Documents of older versions are other than they should be."""
+
+    def answer(ask: Ask, found: Answer) -> None:
+        if _is_document(ask, found) and ask.value("api-version") != NEWEST:
+            change(found)
 
     return answer
 
@@ -141,6 +157,11 @@ def _iso(event: dict[str, Any]) -> None:
 def _wrong_weekday(event: dict[str, Any]) -> None:
     day, comma, rest = event["NotBefore"].partition(",")
     event["NotBefore"] = f"{'Mon' if day != 'Mon' else 'Tue'}{comma}{rest}" if rest else ""
+
+
+def _no_weekday(event: dict[str, Any]) -> None:
+    if event["EventType"] == "Freeze" and event["NotBefore"]:
+        event["NotBefore"] = f"Xyz{event['NotBefore'][3:]}"
 
 
 def _reordered(event: dict[str, Any]) -> None:
@@ -214,6 +235,31 @@ DOCUMENT = (
           answer=member("Description", "Something happens.")),
     Fault("duration of a deletion", ("document/words-of-a-terminate",), answer=member("DurationInSeconds", 0)),
     Fault("frozen for minutes", ("document/freeze-is-short",), answer=member("DurationInSeconds", 600)),
+    Fault("another resource type of a Freeze", ("document/resource-type",),
+          answer=member("ResourceType", "Host", "Freeze")),
+    Fault("another source of a Freeze", ("document/event-source",), answer=member("EventSource", "Fabric", "Freeze")),
+    Fault("no such weekday for a Freeze", ("document/not-before-weekday",), answer=events(_no_weekday)),
+    Fault("NotBefore after the start of a Freeze", ("document/not-before-empty-once-started",),
+          answer=member("NotBefore", "Sun, 01 Mar 2026 12:15:00 GMT", "Freeze", "Started")),
+    Fault("an extra member once started", ("document/exact-members",), answer=member("Done", 0, status="Started")),
+    Fault("an extra member of a Terminate", ("document/exact-members", "versions/members-of-each"),
+          answer=member("Reason", "", "Terminate")),
+    Fault("duration of a Preempt as text", ("document/duration",), answer=member("DurationInSeconds", "9", "Preempt")),
+    Fault("a Freeze by another name", ("document/resources-name-the-vm",),
+          answer=member("Resources", ["pool000000"], "Freeze")),
+    Fault("older versions indented", ("document/compact-one-line",),
+          answer=older(lambda found: setattr(found, "body", json.dumps(found.document, indent=2).encode()))),
+    Fault("older versions as text", ("document/content-type",),
+          answer=older(lambda found: found.headers.update({"Content-Type": "text/plain"}))),
+    Fault("more at the top of an older version", ("document/top-level",),
+          answer=document(lambda value: value.update(Version=1), "2017-08-01")),
+    Fault("incarnation as text in an older version", ("document/incarnation-integer",),
+          answer=document(lambda value: value.update(DocumentIncarnation=str(value["DocumentIncarnation"])),
+                          "2017-11-01")),
+    Fault("another order in an older version", ("document/member-order",), answer=events(_reordered, "2019-08-01")),
+    Fault("another VM's document as text", ("document/content-type",),
+          answer=lambda ask, found: found.headers.update({"Content-Type": "text/plain"})
+          if ask.vm == "pool_1" and _is_document(ask, found) else None),
 )  # fmt: skip
 
 TAGS = (
@@ -226,6 +272,13 @@ TAGS = (
     Fault("304 always", ("requests/etag-first-zero", "requests/etag-outdated"),
           answer=instead(lambda ask: "if-none-match" in ask.headers, 304)),
     Fault("tag that never changes", ("requests/etag-names-the-document",), answer=header("ETag", '"x"')),
+    Fault("no tag at older versions", ("requests/etag-given",), answer=older(lambda found: found.headers.pop("ETag"))),
+    Fault("another tag for another VM", ("requests/etag-names-the-document",),
+          answer=lambda ask, found: found.headers.update({"ETag": '"other"'})
+          if ask.vm == "pool_1" and _is_document(ask, found) else None),
+    Fault("bodies where none belong",
+          ("requests/etag-not-modified", "requests/etag-bare", "requests/head-refused", "instance/only-get"),
+          bodies=True),
     Fault("304 to an approval", ("requests/etag-on-post-ignored",),
           answer=instead(lambda ask: _is_post(ask) and "if-none-match" in ask.headers, 304)),
 )  # fmt: skip
@@ -270,6 +323,7 @@ LIMITS = (
     Fault("500 for what is no request", ("requests/not-http",), statuses=((400, 500),)),
     Fault("one client at a time", ("requests/slow-client-holds-up-nobody",), threaded=False, slow_seconds=30),
     Fault("waits for ever", ("requests/slow-client-is-closed",), slow_seconds=30),
+    Fault("dribbles", ("requests/slow-client-is-closed",), slow_seconds=0.5, dribbles=True),
     Fault("no limit", ("requests/too-many",)),
     Fault("other words for too many", ("requests/too-many",), rate=5,
           answer=lambda _, found: setattr(found, "body", b"{}") if found.status == 429 else None),
@@ -317,11 +371,18 @@ REQUESTS = (
           answer=instead(lambda ask: "metadata" not in ask.headers, 400)),
     Fault("errors as text", ("requests/error-form", "requests/other-path"),
           answer=lambda _, found: setattr(found, "body", b"No.") if found.status >= 400 else None),
+    Fault("errors with more in them", ("requests/error-form",),
+          answer=lambda _, found: found.dump({**found.document, "stack": "line 5"}) if found.status == 405 else None),
+    Fault("newest-versions in any error", ("requests/error-form",),
+          answer=lambda _, found: found.dump({**found.document, "newest-versions": []})
+          if found.status == 404 else None),
     Fault("another server", ("requests/server-header",), answer=header("Server", "BaseHTTP/0.6")),
     Fault("request id that is no GUID", ("requests/request-id-guid",), answer=header("x-ms-request-id", "1")),
     Fault("no request id", ("requests/request-id-guid",), answer=header("x-ms-request-id", "")),
     Fault("one request id for all", ("requests/request-id-unique",), answer=header("x-ms-request-id", _GUID)),
     Fault("date in ISO", ("requests/date-header",), answer=header("Date", "2026-03-01T12:00:00Z")),
+    Fault("date that no clock knows", ("requests/date-header",),
+          answer=header("Date", f"Mon, 16 Nov 2026 06:28:43 +{'9' * 20}")),
 )  # fmt: skip
 
 LIFE = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import xml.etree.ElementTree as ET
@@ -14,7 +15,7 @@ import pytest
 from forewarn.testing.reach import COMMAND
 from forewarn.verify.catalogue import CHECKS
 from verify.broken import Answer, Ask, Fault, Running, running
-from verify.faults import RIGHT, member
+from verify.faults import RIGHT, instead, member
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,6 +88,14 @@ def test_what_a_command_said_last_is_why_a_check_is_skipped(right: Running) -> N
     assert found["life/notice-of-freeze"]["reason"].endswith("no way to make a Freeze of pool_0")
 
 
+@pytest.mark.parametrize("name", [b"a\x00b", b"a" * 300_000], ids=["control character", "endless"])
+def test_a_name_that_no_command_could_be_told_is_none(name: bytes) -> None:
+    fault = Fault("", (), answer=instead(lambda ask: ask.path.endswith("/name"), 200, name))
+    with running(fault) as server:
+        found = results(server.here, "--only", "life/told", "--schedule-command", "true")
+    assert found["life/told"]["reason"].endswith("give --vm-name")
+
+
 def test_a_notice_that_is_longer_than_the_patience_is_not_waited_for(right: Running) -> None:
     command = right.command("schedule", "type", "FOREWARN_EVENT_TYPE")
     found = results(right.here, "--only", "life/never-early", "--schedule-command", command, "--patience", "1s")
@@ -131,6 +140,36 @@ def test_junit_can_be_read_whatever_the_server_sends(tmp_path: Path) -> None:
     assert 'right: 404 with a body like {"error": "…"}' in (failure.text or "")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_interrupts_it_gets_what_is_known_and_no_command_stays_behind(
+    right: Running, tmp_path: Path, number: signal.Signals
+) -> None:
+    os.mkfifo(tmp_path / "begun")
+    os.mkfifo(tmp_path / "never")
+    file = tmp_path / "verify.xml"
+    only = ("--only", "requests/document-served", "--only", "life/told")
+    command = f"echo $$ >{tmp_path}/begun; cat {tmp_path}/never"
+    arguments = [FOREWARN, "verify", right.here, *only, "--schedule-command", command, "--junit", str(file)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        pid = int((tmp_path / "begun").read_text())
+        run.send_signal(number)
+        stdout, stderr = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert ["requests/document-served", "documented", "passed"] in [line.split() for line in stdout.splitlines()]
+    assert "1 passed, 0 failed, 0 skipped." in stdout
+    assert stderr == "forewarn: interrupted; 1 checks were not made.\n"
+    assert ET.fromstring(file.read_bytes()).get("tests") == "1"  # noqa: S314 - written by the program under test
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_report_that_cannot_be_written_does_not_take_the_table_with_it(right: Running) -> None:
+    run = typed(right.here, "--only", "requests/document-served", "--junit", "/dev/full")
+    assert run.returncode == 5
+    assert "1 passed, 0 failed, 0 skipped." in run.stdout
+    assert "/dev/full" in run.stderr
+
+
 def test_the_list_asks_nobody() -> None:
     run = typed("--list", "--json")
     assert run.returncode == 0
@@ -148,11 +187,14 @@ def test_the_list_asks_nobody() -> None:
         (("http://127.0.0.1:x",), "like http://127.0.0.1:8169"),
         (("http://[::1",), "like http://127.0.0.1:8169"),
         (("",), "like http://127.0.0.1:8169"),
+        (("http://a..b",), "like http://127.0.0.1:8169"),
         (("http://",), "like http://127.0.0.1:8169"),
         ((NEITHER, "--other", "x"), "'x' is not the address"),
         ((NEITHER, "--only", "requests/head-refusd"), "Did you mean 'requests/head-refused'?"),
         ((NEITHER, "--marks", "known"), "documented, observed, assumed"),
         ((NEITHER, "--marks", ","), "documented, observed, assumed"),
+        ((NEITHER, "--only", "requests/head-*", "--marks", "observed,assumed"), "such checks are marked documented."),
+        (("--list", "--only", "life/told", "--marks", "assumed"), "No check called 'life/told' is marked assumed"),
         ((NEITHER, "--patience", "soon"), "90s"),
         ((NEITHER, "--timeout", "0s"), "more than 0s"),
         ((NEITHER, "--junit", "/nowhere/at/all.xml"), "no such folder"),

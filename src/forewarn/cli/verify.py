@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,13 +91,23 @@ def command(
     for place in (stage.here, stage.other, stage.outside):
         if place is not None:
             place.reach()
-    outcomes = list(_shown(run(checks, stage), quiet=as_json))
-    if junit is not None:
-        _write(junit, as_junit(url, outcomes))
+    outcomes: list[Outcome] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a command that runs must not stay behind
+    interrupted = False
+    try:
+        _gather(run(checks, stage), outcomes, quiet=as_json)
+    except KeyboardInterrupt:
+        interrupted = True
     if as_json:
         print_json(run_as_json(url, outcomes))
     else:
         _print_outcomes(outcomes)
+    if interrupted:
+        click.echo(f"forewarn: interrupted; {len(checks) - len(outcomes)} checks were not made.", err=True)
+    if junit is not None:
+        _write(junit, as_junit(url, outcomes))
+    if interrupted:
+        sys.exit(130)
     found = counts(outcomes)
     sys.exit(1 if found[Result.FAILED] or not found[Result.PASSED] else 0)
 
@@ -137,15 +148,17 @@ def _write(path: str, content: bytes) -> None:
         raise NotPermitted(action="write", path=path, problem=error.strerror, flag="--junit") from error
 
 
-def _shown(outcomes: Iterable[Outcome], *, quiet: bool) -> Iterable[Outcome]:
-    """The outcomes; who waits at a terminal sees meanwhile which check is under way."""
+def _gather(found: Iterable[Outcome], outcomes: list[Outcome], *, quiet: bool) -> None:
+    """Collect the outcomes as they come; who waits at a terminal sees meanwhile which check is under way."""
     lively = not quiet and sys.stderr.isatty()
-    for number, outcome in enumerate(outcomes, 1):
+    try:
+        for outcome in found:
+            outcomes.append(outcome)
+            if lively:
+                click.echo(f"\r{len(outcomes)} {outcome.check.name:<60}", nl=False, err=True)
+    finally:
         if lively:
-            click.echo(f"\r{number} {outcome.check.name:<60}", nl=False, err=True)
-        yield outcome
-    if lively:
-        click.echo(f"\r{'':<70}\r", nl=False, err=True)
+            click.echo(f"\r{'':<70}\r", nl=False, err=True)
 
 
 def _print_checks(checks: list[Check], as_json: bool) -> None:
@@ -168,7 +181,7 @@ def _print_outcomes(outcomes: list[Outcome]) -> None:
                 _print_failure(outcome)
     found = counts(outcomes)
     click.echo(f"\n{', '.join(f'{count} {result}' for result, count in found.items())}.")
-    if not found[Result.PASSED] and not found[Result.FAILED]:
+    if outcomes and not found[Result.PASSED] and not found[Result.FAILED]:
         click.echo("No check could be made: each says above what it needs.")
 
 

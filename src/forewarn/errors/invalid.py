@@ -108,6 +108,11 @@ class NoSuchCheck(Invalid):
     """No check is called {pattern!r}.{hint} See them with: forewarn verify --list"""
 
 
+class NoCheckLeft(Invalid):
+    """No check called {patterns} is marked {marks}: such checks are marked {found}. Give --marks {found}, or another
+    name in --only."""
+
+
 class NoSuchHosts(Invalid):
     """No host matches {pattern!r}.{hint} See them with: forewarn host list"""
 

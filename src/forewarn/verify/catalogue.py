@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from forewarn.errors import NoSuchCheck, nearest
+from forewarn.errors import NoCheckLeft, NoSuchCheck, nearest
 from forewarn.verify import (
     approvals,
     document,
@@ -19,11 +19,12 @@ from forewarn.verify import (
     tags,
     versions,
 )
+from forewarn.verify.check import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from forewarn.verify.check import Check, Mark
+    from forewarn.verify.check import Check
 
 _PARTS = (versions, document, tags, approvals, limits, requests, life, scope, instance, finding, silence)
 _WRITTEN = [check for part in _PARTS for check in part.rules.checks]
@@ -36,8 +37,9 @@ def chosen(patterns: Iterable[str], marks: Collection[Mark]) -> list[Check]:
     for pattern in wanted:
         if not any(fnmatchcase(check.name, pattern) for check in CHECKS):
             raise NoSuchCheck(pattern=pattern, hint=nearest(pattern, (check.name for check in CHECKS)))
-    return [
-        check
-        for check in CHECKS
-        if check.mark in marks and (not wanted or any(fnmatchcase(check.name, pattern) for pattern in wanted))
-    ]
+    named = [check for check in CHECKS if not wanted or any(fnmatchcase(check.name, pattern) for pattern in wanted)]
+    left = [check for check in named if check.mark in marks]
+    if not left:
+        found = ",".join(mark for mark in Mark if any(check.mark == mark for check in named))
+        raise NoCheckLeft(patterns=" or ".join(map(repr, wanted)), marks=" or ".join(marks), found=found)
+    return left

@@ -68,7 +68,7 @@ class Check(NamedTuple):
     rule: str
     needs: tuple[Need, ...]
     late: bool
-    """Made after all others, because the server is not the same afterwards."""
+    """Made after the others: it judges all that they have seen, or the server is not the same afterwards."""
     run: Callable[[Stage], None]
 
 

@@ -6,13 +6,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from forewarn.verify.check import Departure, Mark, Need, NotTold, Rules, Skip
-from forewarn.verify.sight import SCHEDULED, STARTED, moment, rfc1123
+from forewarn.verify.gallery import MEMBERS, documents, replies, told
+from forewarn.verify.sight import SCHEDULED, STARTED, moment, read, rfc1123
 from forewarn.verify.stage import TYPES
-from forewarn.verify.versions import MEMBERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from forewarn.verify.sight import Sight
     from forewarn.verify.stage import Stage
 
 rules = Rules(2, "document")
@@ -22,80 +23,105 @@ _RFC_1123 = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}
 _TEXT_OR_BLANK = re.compile(rb'"(?:\\.|[^"\\])*"|(\s)')
 _RESTARTED = "Virtual machine is going to be restarted as requested by authorized user."
 _REDEPLOYED = "Virtual machine is going to be redeployed as requested by authorized user."
-_ORDER = MEMBERS["2020-07-01"]
+
+
+# Most of these are about every document and every event that was seen, whatever it was looked at for: they come late.
+
+
+def _events(stage: Stage) -> list[tuple[Sight, dict[str, Any]]]:
+    return [(sight, event) for _, sight in told(stage) for event in sight.events]
 
 
 def _each(stage: Stage, holds: Callable[[dict[str, Any]], bool], member: str, right: str) -> None:
-    """Hold every event that is there now to a rule about one of its members."""
-    sight = stage.told()
-    for event in sight.events:
-        sight.reply.must(holds(event), right, came=f"{member}: {event.get(member, 'missing')!r} in {event}")
-
-
-@rules("compact-one-line", Mark.OBSERVED, "The document is compact JSON on one line, without a newline behind it.")
-def compact(stage: Stage) -> None:
-    reply = stage.seen().reply
-    blanks = [found for found in _TEXT_OR_BLANK.finditer(reply.body) if found[1]]
-    reply.must(not blanks, "no blank and no line's end outside of strings", came=repr(reply.body))
-
-
-@rules("content-type", Mark.OBSERVED, "Content-Type is application/json; charset=utf-8.")
-def content_type(stage: Stage) -> None:
-    reply = stage.seen().reply
-    said = (reply.header("content-type") or "").lower().replace(" ", "")
-    reply.must(said == "application/json;charset=utf-8", "Content-Type: application/json; charset=utf-8")
-
-
-@rules("top-level", Mark.OBSERVED, "At the top stand DocumentIncarnation and Events, in this order, and nothing else.")
-def top_level(stage: Stage) -> None:
-    sight = stage.seen()
-    sight.reply.must(list(sight.value) == ["DocumentIncarnation", "Events"], "DocumentIncarnation, then Events")
-
-
-@rules("incarnation-integer", Mark.OBSERVED, "DocumentIncarnation is a JSON integer, 0 or more.")
-def incarnation_integer(stage: Stage) -> None:
-    sight = stage.seen()
-    found = sight.incarnation
-    sight.reply.must(type(found) is int and found >= 0, "a whole number without quotes", came=repr(found))
-
-
-@rules("events-array", Mark.DOCUMENTED, "Events is always an array, empty when there are none.")
-def events_array(stage: Stage) -> None:
-    reply = stage.seen().reply
-    reply.must(b'"Events":[' in re.sub(rb"\s", b"", reply.body), '"Events":[…], or "Events":[] when there are none')
+    """Hold every event to a rule about one of its members."""
+    for version, sight in told(stage):
+        for event in sight.events if member in MEMBERS[version] else ():
+            sight.reply.must(holds(event), right, came=f"{member}: {event.get(member, 'missing')!r} in {event}")
 
 
 @rules(
-    "exact-members", Mark.OBSERVED, "An event has exactly the members of its version: a client builds a record of them."
+    "compact-one-line",
+    Mark.OBSERVED,
+    "The document is compact JSON on one line, without a newline behind it.",
+    late=True,
+)
+def compact(stage: Stage) -> None:
+    for _, sight in documents(stage):
+        blanks = any(found[1] for found in _TEXT_OR_BLANK.finditer(sight.reply.body))
+        sight.reply.must(not blanks, "no blank and no line's end outside of strings", came=repr(sight.reply.body))
+
+
+@rules("content-type", Mark.OBSERVED, "Content-Type is application/json; charset=utf-8.", late=True)
+def content_type(stage: Stage) -> None:
+    for _, reply in replies(stage):
+        said = (reply.header("content-type") or "").lower().replace(" ", "")
+        reply.must(said == "application/json;charset=utf-8", "Content-Type: application/json; charset=utf-8")
+
+
+@rules(
+    "top-level",
+    Mark.OBSERVED,
+    "At the top stand DocumentIncarnation and Events, in this order, and nothing else.",
+    late=True,
+)
+def top_level(stage: Stage) -> None:
+    for _, sight in documents(stage):
+        sight.reply.must(list(sight.value) == ["DocumentIncarnation", "Events"], "DocumentIncarnation, then Events")
+
+
+@rules("incarnation-integer", Mark.OBSERVED, "DocumentIncarnation is a JSON integer, 0 or more.", late=True)
+def incarnation_integer(stage: Stage) -> None:
+    for _, sight in documents(stage):
+        found = sight.incarnation
+        sight.reply.must(type(found) is int and found >= 0, "a whole number without quotes", came=repr(found))
+
+
+@rules("events-array", Mark.DOCUMENTED, "Events is always an array, empty when there are none.", late=True)
+def events_array(stage: Stage) -> None:
+    for _, reply in replies(stage):
+        read(reply)
+
+
+@rules(
+    "exact-members",
+    Mark.OBSERVED,
+    "An event has exactly the members of its version: a client builds a record of them.",
+    late=True,
 )
 def exact_members(stage: Stage) -> None:
-    sight = stage.told()
-    for event in sight.events:
-        right = f"exactly {', '.join(_ORDER)}"
-        sight.reply.must(set(event) == set(_ORDER), right, came=f"members {', '.join(event)}")
+    for version, sight in told(stage):
+        right = f"at {version} exactly {', '.join(MEMBERS[version])}"
+        for event in sight.events:
+            sight.reply.must(set(event) == set(MEMBERS[version]), right, came=f"members {', '.join(event)}")
 
 
-@rules("member-order", Mark.OBSERVED, "The members of an event stand in one order, that of every published sample.")
+@rules(
+    "member-order",
+    Mark.OBSERVED,
+    "The members of an event stand in one order, that of every published sample.",
+    late=True,
+)
 def member_order(stage: Stage) -> None:
-    sight = stage.told()
-    for event in sight.events:
-        known = [name for name in event if name in _ORDER]
-        right = f"the order {', '.join(_ORDER)}"
-        sight.reply.must(known == [name for name in _ORDER if name in event], right, came=", ".join(event))
+    for version, sight in told(stage):
+        order = MEMBERS[version]
+        for event in sight.events:
+            known = [name for name in event if name in order]
+            right = f"the order {', '.join(order)}"
+            sight.reply.must(known == [name for name in order if name in event], right, came=", ".join(event))
 
 
-@rules("event-id-guid", Mark.OBSERVED, "EventId is a GUID in upper case.")
+@rules("event-id-guid", Mark.OBSERVED, "EventId is a GUID in upper case.", late=True)
 def event_id_guid(stage: Stage) -> None:
     _each(stage, lambda event: bool(_GUID.fullmatch(str(event.get("EventId")))), "EventId", "a GUID in upper case")
 
 
-@rules("event-status", Mark.DOCUMENTED, "EventStatus is Scheduled or Started; there is no Completed.")
+@rules("event-status", Mark.DOCUMENTED, "EventStatus is Scheduled or Started; there is no Completed.", late=True)
 def event_status(stage: Stage) -> None:
     right = "Scheduled or Started"
     _each(stage, lambda event: event.get("EventStatus") in (SCHEDULED, STARTED), "EventStatus", right)
 
 
-@rules("resource-type", Mark.DOCUMENTED, "ResourceType is VirtualMachine.")
+@rules("resource-type", Mark.DOCUMENTED, "ResourceType is VirtualMachine.", late=True)
 def resource_type(stage: Stage) -> None:
     _each(stage, lambda event: event.get("ResourceType") == "VirtualMachine", "ResourceType", "VirtualMachine")
 
@@ -105,7 +131,7 @@ def _names(event: dict[str, Any]) -> bool:
     return isinstance(found, list) and bool(found) and all(isinstance(name, str) and name for name in found)
 
 
-@rules("resources", Mark.DOCUMENTED, "Resources is an array with the name of at least one machine.")
+@rules("resources", Mark.DOCUMENTED, "Resources is an array with the name of at least one machine.", late=True)
 def resources(stage: Stage) -> None:
     _each(stage, _names, "Resources", "an array of one name or more")
 
@@ -117,12 +143,25 @@ def resources(stage: Stage) -> None:
     Need.SCHEDULE,
 )
 def resources_name_the_vm(stage: Stage) -> None:
-    _, sight, event_id = stage.sample("Reboot")
-    event = sight.event(event_id) or {}
-    sight.reply.must(stage.vm in event.get("Resources", []), f"Resources with {stage.vm!r}", came=str(event))
+    reasons = []
+    for event_type in ("Reboot", "Redeploy", "Freeze"):
+        try:
+            _, sight, event_id = stage.sample(event_type)
+        except Skip as skip:
+            reasons.append(str(skip))
+            continue
+        event = sight.event(event_id) or {}
+        sight.reply.must(stage.vm in event.get("Resources", []), f"Resources with {stage.vm!r}", came=str(event))
+    if len(reasons) == 3:
+        raise Skip("; ".join(reasons))
 
 
-@rules("not-before-form", Mark.OBSERVED, "NotBefore is a date of RFC 1123 in GMT, to the second, while Scheduled.")
+@rules(
+    "not-before-form",
+    Mark.OBSERVED,
+    "NotBefore is a date of RFC 1123 in GMT, to the second, while Scheduled.",
+    late=True,
+)
 def not_before_form(stage: Stage) -> None:
     def holds(event: dict[str, Any]) -> bool:
         found = str(event.get("NotBefore"))
@@ -132,10 +171,9 @@ def not_before_form(stage: Stage) -> None:
     _each(stage, holds, "NotBefore", "a date like Mon, 19 Sep 2016 18:29:47 GMT")
 
 
-@rules("not-before-weekday", Mark.OBSERVED, "The weekday of NotBefore is right: some parsers check it.")
+@rules("not-before-weekday", Mark.OBSERVED, "The weekday of NotBefore is right: some parsers check it.", late=True)
 def not_before_weekday(stage: Stage) -> None:
-    sight = stage.told()
-    for event in sight.events:
+    for sight, event in _events(stage):
         found = str(event.get("NotBefore"))
         meant = moment(found) if _RFC_1123.fullmatch(found) else None
         if meant is not None:
@@ -143,28 +181,36 @@ def not_before_weekday(stage: Stage) -> None:
 
 
 @rules(
-    "not-before-empty-once-started", Mark.DOCUMENTED, "Once Started, NotBefore is still there and empty.", Need.SCHEDULE
+    "not-before-empty-once-started",
+    Mark.DOCUMENTED,
+    "Once Started, NotBefore is still there and empty.",
+    Need.SCHEDULE,
+    late=True,
 )
 def not_before_empty(stage: Stage) -> None:
-    event_id = stage.taken()
-    sight = stage.look_for(lambda sight: sight.status(event_id) != SCHEDULED)
-    event = sight.event(event_id)
-    if event is None or event.get("EventStatus") != STARTED:
-        raise Skip("the event that was approved has not been seen Started; see life/starts-when-approved")
-    sight.reply.must(event.get("NotBefore") == "", '"NotBefore":""', came=str(event))
+    started = [(sight, event) for sight, event in _events(stage) if event.get("EventStatus") == STARTED]
+    if not started:
+        raise Skip("no event has been seen Started; see life/starts-when-approved")
+    for sight, event in started:
+        sight.reply.must(event.get("NotBefore") == "", '"NotBefore":""', came=str(event))
 
 
-@rules("description", Mark.DOCUMENTED, "Description is text; it may be empty.")
+@rules("description", Mark.DOCUMENTED, "Description is text; it may be empty.", late=True)
 def description(stage: Stage) -> None:
     _each(stage, lambda event: isinstance(event.get("Description"), str), "Description", "text")
 
 
-@rules("event-source", Mark.DOCUMENTED, "EventSource is Platform or User.")
+@rules("event-source", Mark.DOCUMENTED, "EventSource is Platform or User.", late=True)
 def event_source(stage: Stage) -> None:
     _each(stage, lambda event: event.get("EventSource") in ("Platform", "User"), "EventSource", "Platform or User")
 
 
-@rules("duration", Mark.DOCUMENTED, "DurationInSeconds is an integer: the interruption, 0 for none, -1 for unknown.")
+@rules(
+    "duration",
+    Mark.DOCUMENTED,
+    "DurationInSeconds is an integer: the interruption, 0 for none, -1 for unknown.",
+    late=True,
+)
 def duration(stage: Stage) -> None:
     def holds(event: dict[str, Any]) -> bool:
         found = event.get("DurationInSeconds")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from forewarn.errors import BadVerifyURL, EndpointUnreachable
-from forewarn.verify.check import Departure
+from forewarn.verify.check import Departure, Skip
 from forewarn.verify.exchange import TRUE, Line, Reply, Request
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _FEWER_TRIES = 2
 _MOST_UNANSWERED = 3
 _SHORTER_SECONDS = 1.0
 """How long is waited for the answers of a server that has left several requests unanswered, one after the other."""
+MOST_KEPT = 16_000_000
+"""How many bytes of answers are kept in all. Of answers that are the same one is."""
 
 
 def pause(seconds: float) -> None:
@@ -46,6 +49,8 @@ class Endpoint:
         self.answers: list[Reply] = []
         self._tries = _TRIES
         self._unanswered = 0
+        self._bodies: dict[bytes, bytes] = {}
+        self._kept = 0
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -64,6 +69,8 @@ class Endpoint:
                 request = Request("GET", at(NEWEST))
                 line.send(request.raw)
                 return line.answer(request)
+        except UnicodeError as error:
+            raise BadVerifyURL(url=self.url) from error  # no machine can be called so
         except OSError as error:
             raise EndpointUnreachable(url=self.url, problem=error.strerror or str(error)) from error
         except Departure as departure:
@@ -109,8 +116,18 @@ class Endpoint:
             self._unanswered += 1
             raise
         self._unanswered = 0
-        self.answers.append(reply)
-        return reply
+        return self._keep(reply)
+
+    def _keep(self, reply: Reply) -> Reply:
+        size = sum(len(name) + len(value) for name, value in reply.headers)
+        size += 0 if reply.body in self._bodies else len(reply.body)
+        if self._kept + size > MOST_KEPT:
+            said = f"the answers so far take more than {MOST_KEPT} bytes; start the server with fewer events"
+            raise Skip(said)
+        self._kept += size
+        same = replace(reply, body=self._bodies.setdefault(reply.body, reply.body))
+        self.answers.append(same)
+        return same
 
     def in_one_write(self, *requests: Request) -> list[Reply]:
         """Several requests in one write over one connection: the answers up to one that closes it."""
@@ -125,5 +142,4 @@ class Endpoint:
             if all(reply.status != 429 for reply in replies):
                 break
             pause(len(requests) * _PAUSE_SECONDS)
-        self.answers += replies
-        return replies
+        return [self._keep(reply) for reply in replies]

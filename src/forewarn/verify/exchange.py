@@ -12,9 +12,15 @@ from forewarn.verify.check import Departure
 
 TRUE = (("Metadata", "true"),)
 """The header that every request but those of the first preview needs."""
+CLOSE = ("Connection", "close")
 _SHOWN = 600
-_LARGEST_ANSWER = 16_000_000
+LARGEST_ANSWER = 1_000_000
+"""In bytes: a document of two thousand events."""
 _BODILESS = (204, 304)
+_BEHIND_SECONDS = 0.2
+"""How long is waited for a body that must not come, over a connection that stays open."""
+_CLOSING_SECONDS = 2.0
+_TOO_LARGE = f"an answer of more than {LARGEST_ANSWER} bytes"
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ class Line:
 
     def _body(self, reply: Reply) -> bytes:
         if reply.request.method == "HEAD" or reply.status in _BODILESS:
-            return b""
+            return self._behind(_CLOSING_SECONDS if reply.closes else _BEHIND_SECONDS)
         if "chunked" in (reply.header("transfer-encoding") or "").lower():
             return self._chunks()
         length = reply.header("content-length")
@@ -158,14 +164,33 @@ class Line:
             body, self._read = self._read, b""
             return body
 
+    def _behind(self, seconds: float) -> bytes:
+        """What comes where nothing belongs: the beginning of it is enough."""
+        if self._read:
+            return self._read
+        self._end_seconds = min(self._end_seconds, real_seconds() + seconds)
+        try:
+            self._more()
+        except (TimeoutError, ConnectionError):
+            return b""
+        return self._read
+
     def _chunks(self) -> bytes:
         body = b""
-        while size := int(self._to_line_end().partition(b";")[0], 16):
+        while size := self._chunk_size():
+            if len(body) + size > LARGEST_ANSWER:
+                raise ValueError(_TOO_LARGE)
             body += self._take(size)
             self._to_line_end()
         while self._to_line_end():
             pass
         return body
+
+    def _chunk_size(self) -> int:
+        said = self._to_line_end().partition(b";")[0].strip()
+        if not re.fullmatch(b"[0-9A-Fa-f]{1,16}", said):
+            raise ValueError(f"a length of a chunk that is no number: {said[:200]!r}")
+        return int(said, 16)
 
     def _to_line_end(self) -> bytes:
         while b"\r\n" not in self._read:
@@ -174,6 +199,8 @@ class Line:
         return line
 
     def _take(self, size: int) -> bytes:
+        if size > LARGEST_ANSWER:
+            raise ValueError(_TOO_LARGE)
         while len(self._read) < size:
             self._more()
         data, self._read = self._read[:size], self._read[size:]
@@ -183,8 +210,8 @@ class Line:
         left = self._end_seconds - real_seconds()
         if left <= 0:  # one that sends a byte now and then is too slow as well
             raise TimeoutError
-        if len(self._read) > _LARGEST_ANSWER:
-            raise ValueError(f"an answer of more than {_LARGEST_ANSWER} bytes")
+        if len(self._read) > LARGEST_ANSWER:
+            raise ValueError(_TOO_LARGE)
         self.socket.settimeout(left)
         data = self.socket.recv(65536)
         if not data:

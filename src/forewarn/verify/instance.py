@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.verify.check import Mark, Rules, Skip
 from forewarn.verify.endpoint import INSTANCE, at
-from forewarn.verify.exchange import TRUE, cut
+from forewarn.verify.exchange import CLOSE, TRUE, cut
 from forewarn.verify.refusals import BAD_VERSION_TEXT, NO_HEADER, error_of, refused
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def query_name_twice(stage: Stage) -> None:
 @rules("only-get", Mark.DOCUMENTED, "The tree can only be read: any verb but GET gets 405.")
 def only_get(stage: Stage) -> None:
     for verb in ("POST", "HEAD"):
-        refused(stage.here.ask(verb, at(_VERSION, INSTANCE)), 405)
+        refused(stage.here.ask(verb, at(_VERSION, INSTANCE), (*TRUE, CLOSE)), 405)
 
 
 def _bad_version(reply: Reply) -> None:

@@ -175,23 +175,25 @@ def slow_client_is_closed(stage: Stage) -> None:
     assert stage.slow is not None  # noqa: S101 - it was begun above
     line, began = stage.slow
     with line:
-        line.socket.settimeout(max(began + stage.slow_seconds - real_seconds(), 0.1))
         try:
-            _end(line)
+            _end(line, max(began + stage.slow_seconds, real_seconds() + 0.1))
         except TimeoutError:
             came = f"an open connection after {real_seconds() - began:.0f} s"
             raise Departure("the end of the connection", sent="half of a request", came=came) from None
 
 
-def _end(line: Line) -> None:
-    """Read what still comes until the server closes."""
+def _end(line: Line, end_seconds: float) -> None:
+    """Read what still comes until the server closes; one that sends something now and then does not."""
     try:
-        while line.socket.recv(65536):
-            pass
+        while (left := end_seconds - real_seconds()) > 0:
+            line.socket.settimeout(left)
+            if not line.socket.recv(65536):
+                return
     except TimeoutError:
         raise
     except OSError:
-        pass  # closed, by either way of closing
+        return  # closed, by either way of closing
+    raise TimeoutError
 
 
 # --- Too many ---------------------------------------------------------------------------------------

@@ -18,11 +18,21 @@ BAD_VERSION = f'{{"error":"{BAD_VERSION_TEXT}","newest-versions":["2020-07-01","
 THROTTLED = b"Throttle Result: Too Many Requests"
 
 
+def is_plain(reply: Reply) -> bool:
+    """Whether an error is that and nothing else; about the version it may have the newest ones beside it."""
+    try:
+        value = json.loads(reply.body)
+    except (ValueError, RecursionError):
+        return False
+    beside = {"newest-versions"} if error_of(reply) == BAD_VERSION_TEXT else set()
+    return isinstance(value, dict) and isinstance(value.get("error"), str) and set(value) - beside == {"error"}
+
+
 def error_of(reply: Reply) -> str | None:
     """The text of an error, where the body has the form of one."""
     try:
         value = json.loads(reply.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     text = value.get("error") if isinstance(value, dict) else None
     return text if isinstance(text, str) else None
@@ -36,5 +46,8 @@ def refused(reply: Reply, *statuses: int, text: bytes | None = None, why: str = 
         right = f"{said}{because} with exactly {text.decode()}"
         reply.must(reply.status in statuses and reply.body == text, right)
         return
+    if reply.request.method == "HEAD":
+        reply.must(reply.status in statuses and not reply.body, f"{said}{because} and no body")
+        return
     right = f'{said}{because} with a body like {{"error": "…"}}'
-    reply.must(reply.status in statuses and (reply.request.method == "HEAD" or error_of(reply) is not None), right)
+    reply.must(reply.status in statuses and error_of(reply) is not None, right)

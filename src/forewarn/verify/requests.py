@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from forewarn.verify.check import Mark, Rules
 from forewarn.verify.endpoint import NEWEST, PATH, at
-from forewarn.verify.exchange import TRUE
-from forewarn.verify.refusals import BAD_VERSION, NO_HEADER, UNKNOWN_VERSION, error_of, refused
+from forewarn.verify.exchange import CLOSE, TRUE
+from forewarn.verify.refusals import BAD_VERSION, NO_HEADER, UNKNOWN_VERSION, is_plain, refused
 from forewarn.verify.sight import moment, rfc1123
 from forewarn.verify.stage import approval
 
@@ -119,7 +119,7 @@ def query_name_twice(stage: Stage) -> None:
 
 @rules("head-refused", Mark.DOCUMENTED, "HEAD is another verb than GET: 405, and no body.")
 def head_refused(stage: Stage) -> None:
-    refused(stage.here.ask("HEAD"), 405)
+    refused(stage.here.ask("HEAD", headers=(*TRUE, CLOSE)), 405)
 
 
 @rules("other-verbs-refused", Mark.DOCUMENTED, "Any other verb than GET and POST gets 405 with an error.")
@@ -159,7 +159,7 @@ def order_of_checks(stage: Stage) -> None:
 
 
 # --- What every answer carries ----------------------------------------------------------------------
-# These look at all answers so far, so they stand behind the others.
+# These look at all answers so far, wherever they came from, so they are made behind the others.
 
 
 def _answers(stage: Stage) -> list[Reply]:
@@ -167,27 +167,34 @@ def _answers(stage: Stage) -> list[Reply]:
     if len(stage.here.answers) < _ENOUGH:
         stage.look()
         stage.here.ask(headers=())
-    return stage.here.answers
+    return [reply for place in stage.places for reply in place.answers]
 
 
-@rules("error-form", Mark.OBSERVED, 'The body of an error is {"error": "…"}, as JSON.')
+@rules("error-form", Mark.OBSERVED, 'The body of an error is {"error": "…"}, as JSON.', late=True)
 def error_form(stage: Stage) -> None:
-    stage.here.ask(headers=())
-    for reply in stage.here.answers:
+    known = {reply.status for reply in stage.here.answers}
+    for status, method, target, headers in (
+        (400, "GET", at(NEWEST), ()),
+        (404, "GET", at(NEWEST, "/metadata/nothing"), TRUE),
+        (405, "PUT", at(NEWEST), TRUE),
+    ):
+        if status not in known:
+            stage.here.ask(method, target, headers)
+    for reply in _answers(stage):
         if reply.status in (400, 404, 405) and reply.request.method != "HEAD":
             kind = (reply.header("content-type") or "").lower()
-            fine = error_of(reply) is not None and kind.startswith("application/json")
-            reply.must(fine, 'application/json with a body like {"error": "…"}')
+            fine = is_plain(reply) and kind.startswith("application/json")
+            reply.must(fine, 'application/json with the body {"error": "…"}, and nothing else in it')
 
 
-@rules("server-header", Mark.OBSERVED, "Every answer says Server: IMDS/…")
+@rules("server-header", Mark.OBSERVED, "Every answer says Server: IMDS/…", late=True)
 def server_header(stage: Stage) -> None:
     for reply in _answers(stage):
         said = reply.header("server") or ""
         reply.must(said.startswith("IMDS/"), "Server: IMDS/ and a version", came=f"{reply.status} with Server: {said}")
 
 
-@rules("request-id-guid", Mark.OBSERVED, "Every answer has an x-ms-request-id that is a GUID.")
+@rules("request-id-guid", Mark.OBSERVED, "Every answer has an x-ms-request-id that is a GUID.", late=True)
 def request_id(stage: Stage) -> None:
     for reply in _answers(stage):
         said = reply.header("x-ms-request-id") or ""
@@ -195,7 +202,7 @@ def request_id(stage: Stage) -> None:
         reply.must(bool(_GUID.fullmatch(said)), "x-ms-request-id: a GUID", came=came)
 
 
-@rules("request-id-unique", Mark.OBSERVED, "No two answers have the same x-ms-request-id.")
+@rules("request-id-unique", Mark.OBSERVED, "No two answers have the same x-ms-request-id.", late=True)
 def request_id_unique(stage: Stage) -> None:
     stage.look()
     known: set[str] = set()
@@ -205,7 +212,7 @@ def request_id_unique(stage: Stage) -> None:
         known.add(said)
 
 
-@rules("date-header", Mark.OBSERVED, "Every answer has a Date, in the form of RFC 1123.")
+@rules("date-header", Mark.OBSERVED, "Every answer has a Date, in the form of RFC 1123.", late=True)
 def date_header(stage: Stage) -> None:
     for reply in _answers(stage):
         said = reply.header("date") or ""

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.clock import real_seconds
 from forewarn.verify.check import Departure, Skip
+from forewarn.verify.exchange import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from forewarn.verify.check import Check
     from forewarn.verify.stage import Stage
-
-
-_UNREADABLE = (TypeError, ValueError, KeyError, AttributeError, IndexError, RecursionError, OSError)
-"""What it comes to when a server sends numbers where texts belong, or ends a connection in between."""
 
 
 class Result(StrEnum):
@@ -56,14 +53,14 @@ def _run_one(check: Check, stage: Stage) -> Outcome:
     try:
         check.run(stage)
     except Departure as departure:
-        spent = real_seconds() - began
-        return Outcome(check, Result.FAILED, spent, sent=departure.sent, came=departure.came, right=departure.right)
+        spent, sent, came = real_seconds() - began, cut(departure.sent), cut(departure.came)
+        return Outcome(check, Result.FAILED, spent, sent=sent, came=came, right=cut(departure.right))
     except Skip as skip:
-        return Outcome(check, Result.SKIPPED, real_seconds() - began, reason=str(skip))
-    except _UNREADABLE as error:
+        return Outcome(check, Result.SKIPPED, real_seconds() - began, reason=cut(str(skip)))
+    except Exception as error:  # noqa: BLE001 - whatever a server sends, the results of the others are not lost
         last = stage.here.answers[-1] if stage.here.answers else None
         sent, came = (last.request.shown, last.shown) if last else ("", "")
-        right = f"an answer that can be read ({type(error).__name__}: {error})"
+        right = cut(f"an answer that can be read ({type(error).__name__}: {error})")
         return Outcome(check, Result.FAILED, real_seconds() - began, sent=sent, came=came, right=right)
     return Outcome(check, Result.PASSED, real_seconds() - began)
 

@@ -78,7 +78,7 @@ def moment(text: object) -> datetime | None:
     """A date as HTTP and the wire write it, if it can be read at all."""
     try:
         found = parsedate_to_datetime(str(text))
-    except ValueError:
+    except (ValueError, OverflowError):  # an offset may be too large for any clock
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forewarn.verify import hooks
 from forewarn.verify.check import Mark, Need, Rules, Skip
 from forewarn.verify.exchange import TRUE
 from forewarn.verify.sight import SCHEDULED, read
@@ -61,7 +60,7 @@ def silence_restarts(stage: Stage) -> None:
 def silence_no_notice(stage: Stage) -> None:
     stage.once("silence", _disabled)
     _silence(stage)
-    hooks.run(stage.hooks.schedule, FOREWARN_EVENT_TYPE="Reboot", FOREWARN_VM=stage.vm)
+    stage.hooks.run(stage.hooks.schedule, FOREWARN_EVENT_TYPE="Reboot", FOREWARN_VM=stage.vm)
     sight = stage.look()
     told = [event for event in sight.events if event.get("EventStatus") == SCHEDULED]
     sight.reply.must(not told, "no notice of what was asked for while nobody listened")

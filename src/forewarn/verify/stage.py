@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from forewarn.clock import real_seconds
-from forewarn.verify import hooks
-from forewarn.verify.check import Departure, Need, NotTold, Skip
+from forewarn.verify.check import Need, NotTold, Skip
 from forewarn.verify.endpoint import INSTANCE, NEWEST, at, pause
 from forewarn.verify.exchange import TRUE
 from forewarn.verify.sight import SCHEDULED, Sight, moment, read
@@ -26,6 +25,7 @@ TYPES = ("Reboot", "Redeploy", "Freeze", "Terminate", "Preempt")
 """Every type that can be asked for; those that leave the least time come last."""
 _LOOK_SECONDS = 0.25
 _MOMENT_SECONDS = 3.0
+_LONGEST_NAME = 256
 
 
 class Stage:
@@ -63,6 +63,7 @@ class Stage:
         self._telling_seconds = max(prompt_seconds, patience_seconds)
         """How long an event that was made is looked for; once one was not found, there is little use in waiting."""
         self._once: dict[str, Any] = {}
+        self._values: dict[bytes, dict[str, Any]] = {}
         self._seen: tuple[Sight, float] | None = None
 
     # --- Who is who ----------------------------------------------------------------------------------
@@ -72,11 +73,17 @@ class Stage:
         """The name of the VM that asks here."""
         if not self._vm:
             reply = self.here.ask(target=at("2021-02-01", f"{INSTANCE}/compute/name") + "&format=text")
-            named = reply.status == 200 and reply.body.strip()
-            self._vm = reply.body.decode("utf-8", "replace").strip() if named else ""
+            named = reply.status == 200 and len(reply.body) <= _LONGEST_NAME
+            name = reply.body.decode("utf-8", "replace").strip() if named else ""
+            self._vm = name if name.isprintable() else ""
         if not self._vm:
             raise Skip("the VM's name is not known: /metadata/instance/compute/name does not tell it; give --vm-name")
         return self._vm
+
+    @property
+    def places(self) -> list[Endpoint]:
+        """Wherever documents are to be had."""
+        return [place for place in (self.here, self.other, self.outside) if place is not None]
 
     def has(self, need: Need) -> bool:
         """Whether a check that needs this can be made."""
@@ -94,10 +101,11 @@ class Stage:
         if name not in self._once:
             try:
                 self._once[name] = course(self)
-            except (Departure, Skip) as end:
+            except Exception as end:
                 self._once[name] = end
+                raise
         found = self._once[name]
-        if isinstance(found, Departure | Skip):
+        if isinstance(found, Exception):
             raise found
         result: T = found
         return result
@@ -112,7 +120,9 @@ class Stage:
     def look(self, version: str = NEWEST, *, place: Endpoint | None = None) -> Sight:
         """The document as it is now."""
         asked = place or self.here
-        sight = read(asked.ask(target=at(version)))
+        reply = asked.ask(target=at(version))
+        # Read once for all answers that are the same: there may be many, and large ones.
+        sight = Sight(reply, self._values.setdefault(reply.body, read(reply).value))
         if asked is self.here:
             self.sights.append((version, sight))
             self._seen = (sight, real_seconds()) if version == NEWEST else self._seen
@@ -145,7 +155,7 @@ class Stage:
     def schedule(self, event_type: str) -> tuple[Sight, Sight, str]:
         """Have such an event made: the document before it, the first with it, and its id."""
         before = self.look()
-        hooks.run(self.hooks.schedule, FOREWARN_EVENT_TYPE=event_type, FOREWARN_VM=self.vm)
+        self.hooks.run(self.hooks.schedule, FOREWARN_EVENT_TYPE=event_type, FOREWARN_VM=self.vm)
 
         def new(sight: Sight) -> list[str]:
             return [
@@ -196,9 +206,10 @@ class Stage:
     def waiting(self, *unlike: str) -> str:
         """The id of an event of ours that is scheduled, and that nobody has approved."""
         sight = self.seen()
-        for event_id in self.made:
+        gentlest = min(self.made.values(), key=TYPES.index, default="")  # others move the VM away, or end it
+        for event_id, event_type in self.made.items():
             fresh = event_id not in self.approved and event_id not in unlike
-            if fresh and sight.status(event_id) == SCHEDULED:
+            if fresh and event_type == gentlest and sight.status(event_id) == SCHEDULED:
                 return event_id
         _, told, event_id = self.schedule_any(*TYPES)
         if told.status(event_id) != SCHEDULED:
@@ -217,7 +228,7 @@ class Stage:
     def cancel(self, event_id: str) -> None:
         """Have an event withdrawn."""
         self._seen = None
-        hooks.run(self.hooks.cancel, FOREWARN_EVENT_ID=event_id)
+        self.hooks.run(self.hooks.cancel, FOREWARN_EVENT_ID=event_id)
 
     def clear(self) -> None:
         """Withdraw what is scheduled and nobody waits for, so that it does not start while time is moved."""
@@ -235,7 +246,7 @@ class Stage:
         self._seen = None
         whole = max(int(seconds), 0)
         if self.hooks.advance:
-            hooks.run(self.hooks.advance, FOREWARN_SECONDS=str(whole))
+            self.hooks.run(self.hooks.advance, FOREWARN_SECONDS=str(whole))
         elif seen is None:
             if seconds > self.patience_seconds:
                 raise Skip(f"it takes {whole} s: give {Need.ADVANCE}, or --patience {whole}s or more")

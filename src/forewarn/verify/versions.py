@@ -8,40 +8,14 @@ from typing import TYPE_CHECKING
 from forewarn.verify.check import Departure, Mark, Need, Rules, Skip
 from forewarn.verify.endpoint import NEWEST, at
 from forewarn.verify.exchange import TRUE, cut
+from forewarn.verify.gallery import MEMBERS, SINCE, panorama, panoramas, told
 from forewarn.verify.refusals import refused
 from forewarn.verify.stage import TYPES, approval
 
 if TYPE_CHECKING:
-    from forewarn.verify.sight import Sight
     from forewarn.verify.stage import Stage
 
 rules = Rules(1, "versions")
-
-FIRST_MEMBERS = ("EventId", "EventStatus", "EventType", "ResourceType", "Resources", "NotBefore")
-MEMBERS = {
-    "2017-03-01": FIRST_MEMBERS,
-    "2017-08-01": FIRST_MEMBERS,
-    "2017-11-01": FIRST_MEMBERS,
-    "2019-01-01": FIRST_MEMBERS,
-    "2019-04-01": (*FIRST_MEMBERS, "Description"),
-    "2019-08-01": (*FIRST_MEMBERS, "Description", "EventSource"),
-    "2020-07-01": (*FIRST_MEMBERS, "Description", "EventSource", "DurationInSeconds"),
-}
-"""What an event has in each version, in the order of the wire."""
-
-
-def panorama(stage: Stage) -> dict[str, Sight]:
-    """One and the same document with events, as every version shows it."""
-
-    def walk(stage: Stage) -> dict[str, Sight]:
-        stage.told()
-        for _ in range(3):  # a change in between spoils it; a server under test is not that busy
-            seen = {version: stage.look(version) for version in MEMBERS}
-            if stage.look().reply.body == seen[NEWEST].reply.body:
-                break
-        return seen
-
-    return stage.once("panorama", walk)
 
 
 @rules("all-served", Mark.DOCUMENTED, "Each of the seven versions from 2017-03-01 to 2020-07-01 is served.")
@@ -57,7 +31,8 @@ def all_served(stage: Stage) -> None:
     "members-of-each", Mark.DOCUMENTED, "A version shows the members that it and its predecessors brought, no other."
 )
 def members_of_each(stage: Stage) -> None:
-    for version, sight in panorama(stage).items():
+    seen = [pair for scene in panoramas(stage) for pair in scene.items()]
+    for version, sight in seen:
         for event in sight.events:
             right = f"at {version} exactly the members {', '.join(MEMBERS[version])}"
             sight.reply.must(set(event) == set(MEMBERS[version]), right, came=f"members {', '.join(event)}")
@@ -65,8 +40,7 @@ def members_of_each(stage: Stage) -> None:
 
 @rules("same-values-in-each", Mark.DOCUMENTED, "What an older version shows of an event is what the newest shows.")
 def same_values(stage: Stage) -> None:
-    seen = panorama(stage)
-    for sight in seen.values():
+    for seen, sight in [(scene, sight) for scene in panoramas(stage) for sight in scene.values()]:
         for event in sight.events:
             newest = seen[NEWEST].event(str(event.get("EventId"))) or {}
             for member in set(event) - {"Resources"}:
@@ -78,8 +52,7 @@ def same_values(stage: Stage) -> None:
     "underscore", Mark.DOCUMENTED, "At 2017-03-01 names of machines have a leading underscore, later they have none."
 )
 def underscore(stage: Stage) -> None:
-    seen = panorama(stage)
-    for version, sight in seen.items():
+    for seen, version, sight in [(scene, *pair) for scene in panoramas(stage) for pair in scene.items()]:
         for event in sight.events:
             newest = seen[NEWEST].event(str(event.get("EventId"))) or {}
             names = [str(name) for name in newest.get("Resources", [])]
@@ -88,30 +61,33 @@ def underscore(stage: Stage) -> None:
             sight.reply.must(event.get("Resources") == names, f"at {version} Resources {names}", came=str(event))
 
 
-def _gated(stage: Stage, event_type: str, last_without: str, first_with: str) -> None:
+def _gated(stage: Stage, event_type: str) -> None:
     _, _, event_id = stage.sample(event_type)
-    without, shown = stage.look(last_without), stage.look(first_with)
-    if stage.look().event(event_id) is None:
-        raise Departure(f"a {event_type} that is still there", sent=shown.reply.request.shown, came=shown.reply.shown)
-    without.reply.must(without.event(event_id) is None, f"no {event_type} at {last_without}")
-    shown.reply.must(shown.event(event_id) is not None, f"the {event_type} at {first_with}")
+    seen = panorama(stage, event_type)
+    if (newest := seen[NEWEST]).event(event_id) is None:
+        came = newest.reply.shown
+        raise Departure(f"a {event_type} that is still there", sent=newest.reply.request.shown, came=came)
+    for version, sight in seen.items():
+        shown = version >= SINCE[event_type]
+        right = f"the {event_type} at {version}" if shown else f"no {event_type} at {version}"
+        sight.reply.must((sight.event(event_id) is not None) == shown, right)
 
 
 @rules("preempt-gated", Mark.DOCUMENTED, "Preempt is shown from 2017-11-01 on, and unseen before.", Need.SCHEDULE)
 def preempt_gated(stage: Stage) -> None:
-    _gated(stage, "Preempt", "2017-08-01", "2017-11-01")
+    _gated(stage, "Preempt")
 
 
 @rules("terminate-gated", Mark.OBSERVED, "Terminate is shown from 2019-01-01 on, and unseen before.", Need.SCHEDULE)
 def terminate_gated(stage: Stage) -> None:
-    _gated(stage, "Terminate", "2017-11-01", "2019-01-01")
+    _gated(stage, "Terminate")
 
 
 @rules("one-incarnation", Mark.ASSUMED, "One DocumentIncarnation serves all versions.")
 def one_incarnation(stage: Stage) -> None:
-    for version, sight in panorama(stage).items():
-        right = f"{panorama(stage)[NEWEST].incarnation} at {version}, as at {NEWEST}"
-        sight.reply.must(sight.incarnation == panorama(stage)[NEWEST].incarnation, right)
+    for seen, version, sight in [(scene, *pair) for scene in panoramas(stage) for pair in scene.items()]:
+        right = f"{seen[NEWEST].incarnation} at {version}, as at {NEWEST}"
+        sight.reply.must(sight.incarnation == seen[NEWEST].incarnation, right)
 
 
 @rules("approval-in-another", Mark.OBSERVED, "What was read in one version can be approved in another.", Need.SCHEDULE)
@@ -131,9 +107,14 @@ def preview_or_not_found(stage: Stage) -> None:
     reply.must(reply.status in (200, 404), "200, or 404 where the preview is not available")
 
 
-@rules("only-known-types", Mark.DOCUMENTED, "Up to 2020-07-01 there are five types of events, and no other is shown.")
+@rules(
+    "only-known-types",
+    Mark.DOCUMENTED,
+    "Up to 2020-07-01 there are five types of events, and no other is shown.",
+    late=True,
+)
 def only_known_types(stage: Stage) -> None:
-    for sight in panorama(stage).values():
+    for _, sight in told(stage):
         for event in sight.events:
             right = f"one of {', '.join(TYPES)}"
             sight.reply.must(event.get("EventType") in TYPES, right, came=cut(f"EventType {event.get('EventType')!r}"))
