@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
-from forewarn.testing.reach import Reach
+from forewarn.errors import AlreadyRunning, NotRunning
+from forewarn.testing.reach import WORD, Reach
 
 if TYPE_CHECKING:
     from typing import Self
@@ -18,6 +20,40 @@ if TYPE_CHECKING:
 STOP_SECONDS = 30
 UP = "Try in another terminal"
 """How the line begins that the service writes when it is up."""
+
+
+class Output:
+    """What a process writes, read as it comes: one whose pipe is full stands still."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._lines: list[str] = []
+        self.is_up = False
+        self._known = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="forewarn-output", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with self._stream:
+            for line in self._stream:
+                self._lines.append(line)
+                if line.startswith(UP):
+                    self.is_up = True
+                    self._known.set()
+        self._known.set()
+
+    def wait(self) -> bool:
+        """Until the service says that it is up; False when it ends without that."""
+        self._known.wait()
+        return self.is_up
+
+    def close(self) -> None:
+        """Until everything is read. A program that it has started, and that goes on, may hold the pipe open."""
+        self._thread.join(STOP_SECONDS)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._lines)
 
 
 class ServiceProcess(Reach):
@@ -30,8 +66,7 @@ class ServiceProcess(Reach):
         self._own_folder = None if folder else tempfile.TemporaryDirectory(prefix="forewarn-")
         self.folder = Path(folder or (self._own_folder.name if self._own_folder else ""))
         self.process: subprocess.Popen[str] | None = None
-        self.greeting = ""
-        """What it has written."""
+        self._output: Output | None = None
         self._environment: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -41,12 +76,21 @@ class ServiceProcess(Reach):
         self.close()
 
     @property
+    def greeting(self) -> str:
+        """All that it has written since it was last started, its log too."""
+        return self._output.text if self._output is not None else ""
+
+    @property
     def data(self) -> str:
         return str(self.folder / "data")
 
     def start(self, *arguments: str, **variables: str) -> Self:
         """Start it with these arguments and variables; returns when it says that it is up. An early end is an error
         with its words."""
+        if self.process is not None:
+            if self.process.poll() is None:
+                raise AlreadyRunning
+            self._reap()
         ours = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
         self._environment = {
             "HOME": str(self.folder),
@@ -64,14 +108,10 @@ class ServiceProcess(Reach):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
         )
-        lines = []
-        for line in self.process.stdout or ():
-            lines.append(line)
-            if line.startswith(UP):
-                break
-        self.greeting = "".join(lines)
-        if not lines or not lines[-1].startswith(UP):
+        self._output = Output(cast("IO[str]", self.process.stdout))
+        if not self._output.wait():
             code = self._reap()
             raise RuntimeError(f"forewarn up ended with {code}: {self.greeting}")
         return self
@@ -96,22 +136,21 @@ class ServiceProcess(Reach):
     @property
     def _running(self) -> subprocess.Popen[str]:
         if self.process is None:
-            raise RuntimeError("It does not run: start it first.")
+            raise NotRunning
         return self.process
 
     def _reap(self) -> int:
         process = self._running
         code = process.wait(timeout=STOP_SECONDS)
-        if process.stdout is not None:
-            self.greeting += process.stdout.read()
-            process.stdout.close()
+        if self._output is not None:
+            self._output.close()
         self.process = None
         return code
 
     # --- The ways in ----------------------------------------------------------------------------------
 
     def _word(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((Path(self.data) / "service.json").read_text())
+        found: dict[str, Any] = json.loads((Path(self.data) / WORD).read_text())
         return found
 
     @property
@@ -126,6 +165,10 @@ class ServiceProcess(Reach):
     def token(self) -> str:
         """The admin token that the first start has left."""
         return (Path(self.data) / "admin-token").read_text().strip()
+
+    @property
+    def certificate(self) -> str:
+        return str(self._word()["certificate"])
 
     @property
     def environment(self) -> dict[str, str]:
