@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ORDERS_FOLDER = "orders_folder"
+"""No setting: where a service without a folder notes its orders, said by who removes that folder afterwards."""
+
 
 def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
     """Who does the work: what the setting names."""
@@ -66,7 +69,9 @@ def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
         return ManualFabric(clock)
     if values["fabric"] == "command":
         data = values["data"]
-        folder = Path(mkdtemp(prefix="forewarn-")) if data == MEMORY else Path(data)  # the programs may outlive us
+        folder = Path(data)
+        if data == MEMORY:  # the programs may outlive us, so it stays, unless somebody sees to it
+            folder = Path(values.get(ORDERS_FOLDER) or mkdtemp(prefix="forewarn-"))
         return CommandFabric(_words(program), folder / "orders")
     return SimulatedFabric(clock)
 

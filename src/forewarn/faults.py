@@ -72,7 +72,7 @@ class Faults:
     def take(self, fault: Fault) -> None:
         """Let it strike. One that is over at once has struck already."""
         self.struck[fault.order.kind] += fault.struck
-        if fault.left != 0:
+        if not fault.is_spent:
             self._put_back({fault.id: fault})
 
     def list(self) -> Sequence[Fault]:
@@ -122,7 +122,7 @@ class Faults:
             return False
         fault = fault.strike()
         self.struck[fault.order.kind] += 1
-        if fault.left == 0:
+        if fault.is_spent:
             del self._active[fault_id]
             self._note_over([fault])
         else:

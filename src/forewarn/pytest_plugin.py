@@ -45,5 +45,11 @@ def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Of all markers, the nearest to the test first."""
     settings: dict[str, Any] = {}
     for marker in request.node.iter_markers("forewarn"):
-        settings = {**marker.kwargs, **settings}
+        given = dict(marker.kwargs)
+        if marker.args:
+            if len(marker.args) > 1 or "fleet" in given:
+                problem = "takes one fleet, and settings by their names"
+                raise pytest.UsageError(f"@pytest.mark.forewarn {problem}: forewarn(FLEET, rate_limit=5)")
+            given["fleet"] = marker.args[0]
+        settings = {**given, **settings}
     return settings

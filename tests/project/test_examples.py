@@ -43,11 +43,13 @@ def run(folder: Path, *command: str | Path, **variables: str) -> subprocess.Comp
 def test_every_block_of_the_page_is_a_file_that_is_run() -> None:
     page = (ROOT / "docs" / "testing.md").read_text()
     assert len(files_of_the_page()) == page.count("```") / 2
-    run_here = {"test_notice.py", "test_app.py", "app.py", "test_settings.py", "test_async.py"}
+    run_here = {"test_notice.py", "test_app.py", "app.py", "test_settings.py", "test_async.py", "test_process.py"}
     assert set(files_of_the_page()) == run_here | {"test_with_unittest.py", "app.mjs", "fleet.toml", "check.sh"}
 
 
-@pytest.mark.parametrize("name", ["test_notice.py", "test_app.py", "test_settings.py", "test_async.py"])
+@pytest.mark.parametrize(
+    "name", ["test_notice.py", "test_app.py", "test_settings.py", "test_async.py", "test_process.py"]
+)
 def test_the_examples_for_pytest_pass(folder: Path, name: str) -> None:
     done = run(folder, *PYTEST, name)
     assert done.returncode == 0, done.stdout

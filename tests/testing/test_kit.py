@@ -164,7 +164,7 @@ BAD: dict[str, tuple[Callable[[Service], Any], type[Exception], str]] = {
     "an endpoint of nobody": (lambda f: f.endpoint_of("web-1"), errors.UnknownVM, "Did you mean 'web-0'"),
     "a cause that is none": (lambda f: f.ask("reboot", "web-0"), errors.UnknownCause, "Known"),
     "a length that is none": (lambda f: f.advance("soon"), errors.BadDuration, "soon"),
-    "a step back": (lambda f: f.advance(minutes=-2, seconds=30), errors.BadDuration, "'-1m30s'"),
+    "a step back": (lambda f: f.advance(minutes=-2, seconds=30), errors.BadOption, "a clock goes forward"),
     "a deletion without notice": (lambda f: f.vm("web-0").delete(), errors.NobodyTold, "no terminate notices"),
     "an eviction of a regular VM": (lambda f: f.vm("r", priority="regular").evict(), errors.NotSpot, "spot"),
     "seen by nobody known": (lambda f: f.advance(seen_by="web-9"), errors.UnknownVM, "web-9"),

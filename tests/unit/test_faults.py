@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -71,6 +71,9 @@ def test_a_bound_that_is_given_is_the_only_one(asked: FaultOrder, count: int | N
             "empty strikes only GET. A POST can be struck by: slow, 410, 429, 500, reset.",
         ),
         (FaultOrder("500", count=0), "count '0' does not fit: write a whole number from 1 to 1,000,000."),
+        (FaultOrder("500", count=1.5), "count '1.5' does not fit: write a whole number"),  # type: ignore[arg-type]
+        (FaultOrder("500", count=True), "count 'True' does not fit: write a whole number"),
+        (FaultOrder("500", count="3"), "count '3' does not fit: write a whole number"),  # type: ignore[arg-type]
         (FaultOrder("500", count=1_000_001), "write a whole number from 1 to 1,000,000."),
         (FaultOrder("500", length=timedelta(0)), "for '0s' does not fit: write more than 0s and at most 366d."),
         (FaultOrder("500", length=timedelta(days=367)), "for '367d' does not fit"),
@@ -117,6 +120,13 @@ def test_a_fault_in_words(order: FaultOrder, said: str) -> None:
 def test_whom_a_fault_fits(order: FaultOrder, strikes: set[str]) -> None:
     fault = Fault("f1", order, "me", None)  # type: ignore[arg-type]  # when does not matter
     assert {f"{vm} {method}" for vm in "ab" for method in ("GET", "POST", "PUT") if fault.fits(vm, method)} == strikes
+
+
+@pytest.mark.parametrize(("left", "over"), [(None, False), (1, False), (0, True), (-0.5, True)])
+def test_a_fault_is_over_at_nothing_left_and_below(left: Any, over: bool) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    fault = Fault("f1", FaultOrder("500"), "me", now, left=left)
+    assert (fault.is_spent, fault.is_over(now)) == (over, over)
 
 
 # --- Over an engine ---------------------------------------------------------------------------------

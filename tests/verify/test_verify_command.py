@@ -149,7 +149,7 @@ def test_who_interrupts_it_gets_what_is_known_and_no_command_stays_behind(
     file = tmp_path / "verify.xml"
     only = ("--only", "requests/document-served", "--only", "life/told")
     command = f"echo $$ >{tmp_path}/begun; cat {tmp_path}/never"
-    arguments = [FOREWARN, "verify", right.here, *only, "--schedule-command", command, "--junit", str(file)]
+    arguments = [*COMMAND, "verify", right.here, *only, "--schedule-command", command, "--junit", str(file)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         pid = int((tmp_path / "begun").read_text())
         run.send_signal(number)

@@ -32,7 +32,7 @@ def command() -> None:
 
 @command.command(epilog=f"\b\nKinds:\n{_KINDS}")
 @click.argument("kind")
-@click.option("--vm", metavar="NAME", default="", help="Strike only requests of this VM.  [default: of all]")
+@click.option("--vm", metavar="NAME", help="Strike only requests of this VM.  [default: of all]")
 @click.option(
     "--on",
     metavar="|".join(ON),
@@ -55,7 +55,7 @@ def add(client: Client, as_json: bool, **options: Any) -> None:
       forewarn fault add 500 --vm web-0 --on POST --count 3
       forewarn fault add 429 --for 2m
     """
-    body = {"kind": options["kind"].lower(), "vm": options["vm"] or None, "on": options["on"]}
+    body = {"kind": options["kind"].lower(), "vm": options["vm"], "on": options["on"]}
     body |= {"count": options["count"], "for": options["length"], "delay": options["delay"]}
     answer = client.post("faults", body=body)
     if as_json:

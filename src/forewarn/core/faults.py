@@ -92,8 +92,13 @@ class Fault(NamedTuple):
         wanted = self.order.on in (method, ANY) and method in FAULTS[self.order.kind].methods
         return wanted and self.order.vm in (vm, "")
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether it has struck as often as it was to."""
+        return self.left is not None and self.left <= 0
+
     def is_over(self, now: datetime) -> bool:
-        return self.left == 0 or (self.until is not None and now >= self.until)
+        return self.is_spent or (self.until is not None and now >= self.until)
 
     def strike(self) -> Fault:
         """The same after one more request."""
@@ -125,7 +130,7 @@ def fill_in(asked: FaultOrder) -> FaultOrder:
 
 
 def _check_bounds(asked: FaultOrder) -> None:
-    if asked.count is not None and not 1 <= asked.count <= MOST_STRIKES:
+    if asked.count is not None and not _is_whole(asked.count, 1, MOST_STRIKES):
         problem = f"write a whole number from 1 to {MOST_STRIKES:,}."
         raise BadOption(name="count", value=str(asked.count), problem=problem)
     if asked.length is not None and not timedelta(0) < asked.length <= LONGEST_LENGTH:
@@ -134,6 +139,11 @@ def _check_bounds(asked: FaultOrder) -> None:
     if asked.delay is not None and not timedelta(0) < asked.delay <= LONGEST_DELAY:
         problem = f"write more than 0s and at most {format_duration(LONGEST_DELAY)}."
         raise BadOption(name="delay", value=_shown(asked.delay), problem=problem)
+
+
+def _is_whole(number: object, least: int, most: int) -> bool:
+    """Also of what a program hands over, which may be anything: to Python, True is a number."""
+    return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
 
 
 def _at_once(asked: FaultOrder) -> FaultOrder:

@@ -22,8 +22,10 @@ def why_no_notice(draft: Draft, group: str, now: datetime, terms: Terms) -> str:
     delivery, heard_at = draft.delivery(group), draft.heard_at(group)
     if delivery is None or heard_at is None:
         return f"{group} has never asked: no notice"
-    if not delivery.enabled or now >= heard_at + terms.quicken(terms.silence):
+    if now >= heard_at + terms.quicken(terms.silence):
         return f"{group} has not asked for {format_duration(now - heard_at)}: no notice"
+    if not delivery.enabled:
+        return f"{group} was disabled (a fault does that) and has not asked since: no notice"
     return ""
 
 

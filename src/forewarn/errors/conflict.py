@@ -116,6 +116,10 @@ class ClockNotVirtual(Conflict):
     """This service runs on the system clock, which cannot be moved. Start it with: forewarn up --clock virtual"""
 
 
+class AlreadyRunning(Conflict):
+    """This service runs already. Stop it before it is started again, or make another one for a second service."""
+
+
 class DataInUse(Conflict):
     """The data folder {path} is in use by another Forewarn service (process {pid}). Stop that one, or give
     this one a folder of its own with --data."""

@@ -56,6 +56,11 @@ class Stopping(Unavailable):
     """The service is stopping. Try again when it is back."""
 
 
+class NotRunning(Unavailable):
+    """The service does not run. Ask it, its VMs and its events between start() and stop(): within the `with` that
+    starts it, or in the test that has the fixture."""
+
+
 class NotSeen(Unavailable):
     """{vm} has not taken in its document within {limit:g} s of real time: {did}. The clock stands at {now} UTC.
     {remedy}"""

@@ -201,8 +201,12 @@ class Control:
         length, limit, vms = fields.length("by"), fields.length("limit"), fields.texts("seen_by")
         if length is None:
             raise BadRequestBody(pointer="/by", problem=f"must be {A_LENGTH}", valid=A_LENGTH)
-        if limit is not None and (not vms or limit > LONGEST_LIMIT):
-            problem = f"is at most {format_duration(LONGEST_LIMIT)}" if vms else "is for the VMs of seen_by: name them"
+        if limit is not None and (not vms or not timedelta(0) < limit <= LONGEST_LIMIT):
+            problem = (
+                f"is more than 0s, at most {format_duration(LONGEST_LIMIT)}"
+                if vms
+                else "is for the VMs of seen_by: name them"
+            )
             raise BadRequestBody(pointer="/limit", problem=problem, valid=A_LENGTH)
         if vms:
             with self._witness.audience(vms, limit if limit is not None else SEEN_WITHIN) as audience:

@@ -8,13 +8,13 @@ from starlette.responses import JSONResponse, Response
 
 from forewarn.core.access import Role
 from forewarn.core.faults import FAULTS, GET, LONGEST_DELAY, MOST_STRIKES, ON, FaultOrder
-from forewarn.errors import UnknownVM
+from forewarn.errors import BadRequestBody, UnknownVM
 from forewarn.server.bodies import read_fields
 from forewarn.server.endpoints import Endpoint, caller
 from forewarn.server.paging import PAGING, page, wanted
 from forewarn.server.repeats import make_once
 from forewarn.wire.faults import fault_shape
-from forewarn.wire.schema import LENGTH, TEXT, Field, choice, ref, whole
+from forewarn.wire.schema import LENGTH, NAME, Field, choice, ref, whole
 from forewarn.wire.shapes_schema import page_schema
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ASKED = (
     Field("kind", choice(*FAULTS), "How to fail.", required=True),
-    Field("vm", TEXT, "Strike only requests of this VM; if it is not said, of all."),
+    Field("vm", NAME, "Strike only requests of this VM; if it is not said, of all."),
     Field("on", choice(*ON), "Which requests to strike; if it is not said, GET."),
     Field("count", whole(1, MOST_STRIKES), "How many requests to strike; 1 if neither this nor a length is said."),
     Field("for", LENGTH, "How long to strike, by the service's clock; with a count, whichever ends first."),
@@ -79,6 +79,9 @@ class FaultControl:
 
     async def add(self, request: Request) -> Response:
         fields = await read_fields(request)
+        if "vm" in fields and not fields.text("vm"):  # a name that was lost on the way must not strike them all
+            problem = "must be the name of a VM. Leave it out to strike the requests of all"
+            raise BadRequestBody(pointer="/vm", problem=problem, valid="the name of a VM")
         order = FaultOrder(
             kind=fields.text("kind"),
             vm=fields.text("vm"),

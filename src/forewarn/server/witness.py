@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.errors import Abandoned, NotSeen, Stopping
 from forewarn.server.lane import EVENTS_PATH
-from forewarn.wire.document import entity_tag, tag_matches
+from forewarn.wire.document import entity_tag, parse_start_requests, tag_matches
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -68,6 +68,7 @@ class Witness:
         self._watchers = 0
         self._waiting: set[asyncio.Event] = set()
         self._keeping = False
+        self._approvers: dict[str, set[str]] = {}
         self.stopping = False
 
     @property
@@ -93,6 +94,10 @@ class Witness:
     def asks(self, vm: str) -> int:
         """How often the VM has asked since somebody began to watch."""
         return self._sights[vm].asks if vm in self._sights else 0
+
+    def approvers(self, event_id: str) -> set[str]:
+        """The VMs whose approval of the event was taken since `keep_documents`, the first and all others."""
+        return set(self._approvers.get(event_id.lower(), ()))
 
     # --- Watching -------------------------------------------------------------------------------------
 
@@ -132,10 +137,13 @@ class Witness:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         caller = scope["state"]["caller"]
+        if self._keeping and caller is not None and scope["method"] == "POST" and scope["path"].lower() == EVENTS_PATH:
+            await self._watch_approval(caller.vm, scope, receive, send)
+            return
         # Also while nobody waits: a poll that is held now may still be held when somebody does. But time that runs
         # by itself waits for nobody.
         if (
-            not self._lane.engine.clock.virtual
+            not (self._lane.engine.clock.virtual or self._keeping)
             or caller is None
             or scope["method"] != "GET"
             or scope["path"].lower() != EVENTS_PATH
@@ -167,6 +175,23 @@ class Witness:
             await self._app(scope, receive, watched)
         finally:
             sight.under_way -= 1
+
+    async def _watch_approval(self, vm: str, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Note who has approved what: history has only the first."""
+        body = bytearray()
+
+        async def received() -> dict[str, Any]:
+            message = await receive()
+            body.extend(message.get("body", b""))
+            return message
+
+        async def watched(message: dict[str, Any]) -> None:
+            if message.get("status") == 200:  # before the client has it, and looks whether it is noted
+                for event_id in parse_start_requests(bytes(body)):
+                    self._approvers.setdefault(event_id.lower(), set()).add(vm)
+            await send(message)
+
+        await self._app(scope, received, watched)
 
 
 def _tags(headers: list[tuple[bytes, bytes]]) -> str:

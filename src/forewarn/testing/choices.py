@@ -7,8 +7,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.durations import format_duration, parse_duration
-from forewarn.errors import BadDuration, UnknownSetting, UnreadableFile, nearest
+from forewarn.core.durations import format_duration
+from forewarn.errors import UnknownSetting, UnreadableFile, nearest
 from forewarn.settings import MEMORY, SETTINGS, resolve
 from forewarn.wire.fleet_file import parse_fleet
 
@@ -26,18 +26,6 @@ DEFAULTS = {
     "silence": "3660d",
     "allow_faults": "true",
 }
-SEEN_WITHIN_SECONDS = 30.0
-"""How long, in real time, a VM may take to see a step of the clock."""
-
-
-def length_of(length: timedelta | str | None, units: dict[str, float]) -> timedelta:
-    """A length of time as a test says it: in words, or in units."""
-    if isinstance(length, str):
-        length = parse_duration(length)
-    whole = (length or timedelta(0)) + timedelta(**units)
-    if whole < timedelta(0):  # time does not go back, and a test that asks for that is mistaken
-        raise BadDuration(text=format_duration(whole))
-    return whole
 
 
 def read_settings(settings: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +44,8 @@ def _text(value: Any) -> str:
 
 
 def read_fleet(fleet: str | Path) -> Fleet:
-    if isinstance(fleet, str) and "[[" in fleet:
+    """From a file, or from its text: no path has a line break."""
+    if isinstance(fleet, str) and ("[[" in fleet or "\n" in fleet):
         return parse_fleet(fleet, "fleet")
     try:
         return parse_fleet(Path(fleet).read_text("utf-8-sig"), str(fleet))

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
 
 
+def said(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is None: a fleet file has no word for it but silence."""
+    return {key: value for key, value in keys.items() if value is not None}
+
+
 def add_vm(fleet: Fleet, name: str, keys: Mapping[str, Any]) -> Fleet:
     """The fleet with this VM. A host that it names is declared with it."""
     text = _hosts(fleet, keys) + _entry("vm", {"name": name, **keys})
@@ -52,7 +57,7 @@ def _value(value: Any) -> str:
     if isinstance(value, timedelta):
         return json.dumps(format_duration(value))
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(str(key))} = {_value(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(str(key))} = {_value(inner)}" for key, inner in said(value).items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_value, value)) + "]"
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from forewarn.core import approvals
 from forewarn.errors import UnknownEvent
+from forewarn.testing.lengths import moment_of
+from forewarn.testing.names import name_of
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+    from forewarn.assembly import Assembly
     from forewarn.core import event as core
-    from forewarn.engine import Engine
     from forewarn.testing.thread import LoopThread
     from forewarn.testing.vm import VM
 
@@ -22,8 +24,9 @@ OPERATOR = "operator"
 class Event:
     """What a group is told of. It is always as it is now, and as it was in the end once it is over."""
 
-    def __init__(self, engine: Engine, loop: LoopThread, event_id: str) -> None:
-        self._engine = engine
+    def __init__(self, service: Assembly, loop: LoopThread, event_id: str) -> None:
+        self._engine = service.engine
+        self._witness = service.witness
         self._loop = loop
         self._id = event_id
 
@@ -79,8 +82,9 @@ class Event:
         return self._now().ended_at
 
     def was_approved_by(self, vm: VM | str) -> bool:
-        """Whether it was this VM that approved it."""
-        return self.approved_by == (vm if isinstance(vm, str) else vm.name)
+        """Whether this VM has approved it, as the first or after others."""
+        name = name_of(vm)
+        return self.approved_by == name or name in self._loop.call(self._witness.approvers, self._id)
 
     @property
     def was_approved(self) -> bool:
@@ -97,7 +101,8 @@ class Event:
 
     def postpone(self, until: datetime) -> None:
         """Let it start later, where its cause allows that."""
-        self._loop.run(self._engine.order(approvals.postpone, self._id, OPERATOR, until))
+        moment = moment_of("until", until)
+        self._loop.run(self._engine.order(approvals.postpone, self._id, OPERATOR, moment))
 
     def _now(self) -> core.Event:
         return self._loop.run(self.look())
@@ -116,6 +121,9 @@ class Event:
         return hash(self._id)
 
     def __repr__(self) -> str:
-        now = self._now()
+        try:
+            now = self._now()
+        except Exception as error:  # noqa: BLE001 - whatever it is: who shows it has another error to tell of
+            return f"<Event {self.id}: {error}>"
         approved = f"approved by {now.approved_by}" if now.approved_by else "approved by nobody"
         return f"<{now.type} of {', '.join(now.resources)}: {now.status}, {approved}, {self.id}>"

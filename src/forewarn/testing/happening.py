@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forewarn.core.faults import FaultOrder
-from forewarn.core.operations import Request
 from forewarn.core.requests import request as ask_for
 from forewarn.errors import NobodyTold
+from forewarn.testing.asking import request_for
 from forewarn.testing.event import OPERATOR, Event
+from forewarn.testing.lengths import Length, length_if_any
 from forewarn.testing.life import Life
-from forewarn.testing.vm import VM, name_of
+from forewarn.testing.names import one_name
+
+if TYPE_CHECKING:
+    from forewarn.core.operations import Request
+    from forewarn.testing.vm import VM
 
 
 class Happening(Life):
     """Brings things about."""
 
     def ask(self, cause: str, *vms: VM | str, **options: Any) -> list[Event]:
-        """Have anything happen that has a cause (docs/reference.md); the events that it makes, perhaps none."""
-        asked = Request(cause, tuple(map(name_of, vms)), **options)
+        """Have anything happen that has a cause (docs/reference.md); the events that it makes, perhaps none.
+
+        Options are host, type, duration, notice, deadline, overrides and speed. Lengths are in seconds, texts like
+        "9s", or timedeltas.
+        """
+        asked = request_for(cause, tuple(map(one_name, vms)), options)
         operations = self.loop.run(self._running.engine.order(ask_for, asked, OPERATOR))
         return [self.event(event_id) for operation in operations for event_id in operation.events]
 
@@ -35,7 +43,7 @@ class Happening(Life):
 
     def event(self, event_id: str) -> Event:
         """An event by its id, in any letter case."""
-        return Event(self._running.engine, self.loop, event_id.lower())
+        return Event(self._running, self.loop, event_id.lower())
 
     @property
     def events(self) -> list[Event]:
@@ -44,23 +52,21 @@ class Happening(Life):
 
     def fault(
         self,
-        kind: str,
-        vm: VM | str = "",
+        kind: str | int,
+        vm: VM | str | None = None,
         *,
         on: str = "GET",
         count: int | None = None,
-        seconds: float | None = None,
-        delay: float | None = None,
+        seconds: Length | None = None,
+        delay: Length | None = None,
     ) -> None:
         """Have the endpoint fail on purpose (docs/faults.md), for one VM or for all: so many times, or for so many
         seconds of the service's time; once if neither is said. `delay` is in real seconds."""
-        order = FaultOrder(kind, name_of(vm), on, count, _seconds(seconds), _seconds(delay))
+        name = "" if vm is None else one_name(vm)
+        bounds = length_if_any("seconds", seconds), length_if_any("delay", delay)
+        order = FaultOrder(str(kind), name, on, count, *bounds)
         self.loop.run(self._running.faults.add(order, OPERATOR))
 
     def clear_faults(self) -> None:
         """The endpoint is well again."""
         self.loop.run(self._running.faults.clear(None, OPERATOR))
-
-
-def _seconds(number: float | None) -> timedelta | None:
-    return None if number is None else timedelta(seconds=number)

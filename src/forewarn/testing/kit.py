@@ -10,9 +10,10 @@ from forewarn.core.event import Status
 from forewarn.core.scenario_run import Casting
 from forewarn.errors import NeverStarted
 from forewarn.testing.event import OPERATOR
+from forewarn.testing.lengths import Length, limit_of
 from forewarn.testing.making import Making
+from forewarn.testing.names import name_of
 from forewarn.testing.plays import check
-from forewarn.testing.vm import VM, name_of
 from forewarn.wire.fleet_file import parse_fleet
 from forewarn.wire.reading import ToldDocument, read_document
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.scenario_run import Run
     from forewarn.testing.event import Event
+    from forewarn.testing.vm import VM
 
 
 class Kit(Making):
@@ -35,16 +37,17 @@ class Kit(Making):
         """What time it is for the service."""
         return self.look(lambda engine: engine.clock.now())
 
-    async def _advance(self, length: timedelta, seen_by: Iterable[str], limit: float) -> datetime:
+    async def _advance(self, length: timedelta, seen_by: list[str], limit: Length | None) -> datetime:
         service = self._running
-        names = list(seen_by)
-        if not names:
+        allowed = limit_of(limit, seen_by)
+        if not seen_by:
             return await service.engine.advance(length)
-        with service.witness.audience(names, timedelta(seconds=limit)) as audience:
+        with service.witness.audience(seen_by, allowed) as audience:
             return await service.engine.advance(length, audience)
 
-    async def _advance_to_start(self, event: Event, seen_by: Iterable[str], limit: float) -> datetime:
+    async def _advance_to_start(self, event: Event | str, seen_by: list[str], limit: Length | None) -> datetime:
         engine = self._running.engine
+        event = self.event(event) if isinstance(event, str) else event
         now = await event.look()
         if now.status is Status.SCHEDULED:
             left = max(now.not_before - engine.clock.now(), timedelta(0))
@@ -67,9 +70,16 @@ class Kit(Making):
 
     def documents_seen_by(self, vm: VM | str) -> list[ToldDocument]:
         """Every document that the VM was given, in order; what it was given several times in a row is there once."""
-        given = self.loop.call(self._running.witness.documents, name_of(vm))
+        given = self.loop.call(self._running.witness.documents, self._once_known(vm))
         return [read_document(one.body) for one in given]
 
     def times_asked_by(self, vm: VM | str) -> int:
         """How often the VM has asked for its document."""
-        return self.loop.call(self._running.witness.asks, name_of(vm))
+        return self.loop.call(self._running.witness.asks, self._once_known(vm))
+
+    def _once_known(self, vm: VM | str) -> str:
+        """The name of a VM that is there, or has asked while it was."""
+        name = name_of(vm)
+        if not self.loop.call(self._running.witness.asks, name):
+            self.look(lambda engine: engine.fleet.vm(name))  # or it says which there are
+        return name

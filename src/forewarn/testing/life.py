@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from forewarn.assembly import Assembly
-from forewarn.errors import Unavailable
+from forewarn.assembly import ORDERS_FOLDER, Assembly
+from forewarn.errors import AlreadyRunning, NotRunning
+from forewarn.settings import MEMORY
 from forewarn.testing.choices import read_settings
-from forewarn.testing.reach import Reach
+from forewarn.testing.reach import WORD, Reach
 from forewarn.testing.thread import LoopThread
 
 if TYPE_CHECKING:
@@ -34,32 +36,48 @@ class Life(Reach):
         self._service: Assembly | None = None
         self._token = ""
         self._token_file = ""
+        self._own_folder: tempfile.TemporaryDirectory[str] | None = None
 
     # --- Life -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start it; `with` does that, too."""
+        if self._loop is not None:
+            raise AlreadyRunning
         self._loop = LoopThread()
         try:
             self._service = self._loop.run(self._started())
         except BaseException:
-            self._loop.stop()
-            self._loop = None
+            self.stop()
             raise
 
     def stop(self) -> None:
         """Stop it, and leave nothing behind."""
         loop, self._loop = self._loop, None
-        if loop is not None and self._service is not None:
-            loop.run(self._service.stop())
-            loop.stop()
+        service, self._service = self._service, None
+        try:
+            if loop is not None and service is not None:
+                loop.run(service.stop())
+        finally:
+            if loop is not None:
+                loop.stop()
+            self._forget()
+
+    def _forget(self) -> None:
+        """What was true of the service that has ended."""
+        self._token = ""
         if self._token_file:
             Path(self._token_file).unlink(missing_ok=True)
             self._token_file = ""
+        if self._own_folder is not None:
+            self._own_folder.cleanup()
+            self._own_folder = None
 
     async def _started(self) -> Assembly:
-        service = Assembly(self._values)
-
+        values = self._values
+        if values["fabric"] == "command" and values["data"] == MEMORY:
+            values = {**values, ORDERS_FOLDER: self._folder()}
+        service = Assembly(values)
         service.witness.keep_documents()
         await service.start(lambda: self._prepare(service), "", self._keep_token)
         return service
@@ -67,20 +85,27 @@ class Life(Reach):
     async def _prepare(self, service: Assembly) -> None:
         """What comes before anybody can ask."""
 
+    def _folder(self) -> str:
+        """A folder for what cannot be without one; it goes with the service."""
+        if self._own_folder is None:
+            # Programs of a fabric may go on, and write there in the middle of that.
+            self._own_folder = tempfile.TemporaryDirectory(prefix="forewarn-", ignore_cleanup_errors=True)
+        return self._own_folder.name
+
     def _keep_token(self, token: str) -> None:
         self._token = token
 
     @property
     def _running(self) -> Assembly:
         if self._service is None or self._loop is None:
-            raise Unavailable(problem="the service does not run: use it within `with Service() as forewarn:`")
+            raise NotRunning
         return self._service
 
     @property
     def loop(self) -> LoopThread:
         """Where it runs."""
         if self._loop is None:
-            raise Unavailable(problem="the service does not run: use it within `with Service() as forewarn:`")
+            raise NotRunning
         return self._loop
 
     def look(self, at: Callable[[Engine], T]) -> T:
@@ -99,7 +124,12 @@ class Life(Reach):
 
     @property
     def token(self) -> str:
+        self._running  # noqa: B018 - or it says that it does not run
         return self._token
+
+    @property
+    def certificate(self) -> str:
+        return str(self._values["tls_certificate"])
 
     @property
     def environment(self) -> dict[str, str]:
@@ -107,4 +137,15 @@ class Life(Reach):
             number, self._token_file = tempfile.mkstemp(prefix="forewarn-token-")  # for the owner alone
             with os.fdopen(number, "w") as file:
                 file.write(self.token)
-        return {"FOREWARN_SERVER": self.control_url, "FOREWARN_TOKEN_FILE": self._token_file}
+        if not self.certificate:
+            return {"FOREWARN_SERVER": self.control_url, "FOREWARN_TOKEN_FILE": self._token_file}
+        # Only that of a service which has left word on this machine is trusted whatever name stands in it.
+        word = {
+            "control": self.control_url,
+            "metadata": self.metadata_url,
+            "token_file": self._token_file,
+            "pid": os.getpid(),
+            "certificate": str(Path(self.certificate).absolute()),
+        }
+        Path(self._folder(), WORD).write_text(json.dumps(word), "utf-8")
+        return {"FOREWARN_SERVER": "", "FOREWARN_DATA": self._folder(), "FOREWARN_TOKEN_FILE": self._token_file}

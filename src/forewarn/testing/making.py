@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from forewarn.core.fleet import Fleet
 from forewarn.errors import NotSpot
 from forewarn.testing.choices import read_fleet
-from forewarn.testing.entries import add_group, add_vm
+from forewarn.testing.entries import add_group, add_vm, said
 from forewarn.testing.event import OPERATOR
 from forewarn.testing.happening import Happening
+from forewarn.testing.names import name_of
 from forewarn.testing.vm import VM, Group
 
 if TYPE_CHECKING:
@@ -31,13 +32,19 @@ class Making(Happening):
         self._changing = threading.RLock()
         """Of the fleet, one at a time: a test may have threads."""
 
+    def _forget(self) -> None:
+        super()._forget()
+        self._doors.clear()
+        self._told_priority.clear()
+
     async def _prepare(self, service: Assembly) -> None:
         if self._fleet is not None:
             await self._apply(service, read_fleet(self._fleet))
 
-    def vm(self, name: str, **keys: Any) -> VM:
+    def vm(self, name: VM | str, **keys: Any) -> VM:
         """The VM of that name; made, with the keys of a [[vm]] in a fleet file, if there is none. It counts as
-        listening at once."""
+        listening at once. A key that is None is not said."""
+        name, keys = name_of(name), said(keys)
         with self._changing:
             if keys or not self.has_vm(name):
                 fleet = self.look(lambda engine: add_vm(engine.fleet, name, keys))
@@ -48,7 +55,8 @@ class Making(Happening):
 
     def group(self, name: str, vms: int = 0, kind: str = "availability-set", **keys: Any) -> Group:
         """The group of that name; made with so many VMs if `vms` is given. Keys are those of a [[group]] and of a
-        [[vm]] in a fleet file."""
+        [[vm]] in a fleet file; one that is None is not said."""
+        keys = said(keys)
         with self._changing:
             if vms:
                 fleet = self.look(lambda engine: add_group(engine.fleet, name, vms, kind, keys))
@@ -80,7 +88,7 @@ class Making(Happening):
         )
         known = set(service.engine.fleet.vms)
         await service.engine.apply_fleet(fleet, OPERATOR)
-        if self._listening:
+        if self._listening and not self._values["first_get_delay"]:  # who wants to see it wait has to be the first
             groups = dict.fromkeys(vm.group for vm in fleet.vms.values() if vm.name not in known)
             await asyncio.gather(*(service.engine.enable(group, by=OPERATOR) for group in groups))
 

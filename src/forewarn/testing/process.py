@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import tempfile
+import threading
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
-from forewarn.testing.choices import length_of
-from forewarn.testing.reach import COMMAND, Reach
+from forewarn.errors import AlreadyRunning, NotRunning
+from forewarn.testing.lengths import distance
+from forewarn.testing.names import names_of
+from forewarn.testing.reach import COMMAND, WORD, Reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +24,40 @@ if TYPE_CHECKING:
 STOP_SECONDS = 30
 UP = "Try in another terminal"
 """How the line begins that the service writes when it is up."""
+
+
+class Output:
+    """What a process writes, read as it comes: one whose pipe is full stands still."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self._lines: list[str] = []
+        self.is_up = False
+        self._known = threading.Event()
+        self._thread = threading.Thread(target=self._read, name="forewarn-output", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with self._stream:
+            for line in self._stream:
+                self._lines.append(line)
+                if line.startswith(UP):
+                    self.is_up = True
+                    self._known.set()
+        self._known.set()
+
+    def wait(self) -> bool:
+        """Until the service says that it is up; False when it ends without that."""
+        self._known.wait()
+        return self.is_up
+
+    def close(self) -> None:
+        """Until everything is read. A program that it has started, and that goes on, may hold the pipe open."""
+        self._thread.join(STOP_SECONDS)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._lines)
 
 
 class ServiceProcess(Reach):
@@ -33,8 +70,7 @@ class ServiceProcess(Reach):
         self._own_folder = None if folder else tempfile.TemporaryDirectory(prefix="forewarn-")
         self.folder = Path(folder or (self._own_folder.name if self._own_folder else ""))
         self.process: subprocess.Popen[str] | None = None
-        self.greeting = ""
-        """What it has written."""
+        self._output: Output | None = None
         self._environment: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -44,12 +80,21 @@ class ServiceProcess(Reach):
         self.close()
 
     @property
+    def greeting(self) -> str:
+        """All that it has written since it was last started, its log too."""
+        return self._output.text if self._output is not None else ""
+
+    @property
     def data(self) -> str:
         return str(self.folder / "data")
 
     def start(self, *arguments: str, **variables: str) -> Self:
         """Start it with these arguments and variables; returns when it says that it is up. An early end is an error
         with its words."""
+        if self.process is not None:
+            if self.process.poll() is None:
+                raise AlreadyRunning
+            self._reap()
         ours = {name: value for name, value in os.environ.items() if not name.startswith("FOREWARN_")}
         self._environment = {
             "HOME": str(self.folder),
@@ -67,14 +112,10 @@ class ServiceProcess(Reach):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
         )
-        lines = []
-        for line in self.process.stdout or ():
-            lines.append(line)
-            if line.startswith(UP):
-                break
-        self.greeting = "".join(lines)
-        if not lines or not lines[-1].startswith(UP):
+        self._output = Output(cast("IO[str]", self.process.stdout))
+        if not self._output.wait():
             code = self._reap()
             raise RuntimeError(f"forewarn up ended with {code}: {self.greeting}")
         return self
@@ -99,22 +140,21 @@ class ServiceProcess(Reach):
     @property
     def _running(self) -> subprocess.Popen[str]:
         if self.process is None:
-            raise RuntimeError("It does not run: start it first.")
+            raise NotRunning
         return self.process
 
     def _reap(self) -> int:
         process = self._running
         code = process.wait(timeout=STOP_SECONDS)
-        if process.stdout is not None:
-            self.greeting += process.stdout.read()
-            process.stdout.close()
+        if self._output is not None:
+            self._output.close()
         self.process = None
         return code
 
     # --- The ways in ----------------------------------------------------------------------------------
 
     def _word(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((Path(self.data) / "service.json").read_text())
+        found: dict[str, Any] = json.loads((Path(self.data) / WORD).read_text())
         return found
 
     @property
@@ -131,15 +171,19 @@ class ServiceProcess(Reach):
         return (Path(self.data) / "admin-token").read_text().strip()
 
     @property
+    def certificate(self) -> str:
+        return str(self._word()["certificate"])
+
+    @property
     def environment(self) -> dict[str, str]:
         return dict(self._environment)
 
     def advance(
-        self, length: timedelta | str | None = None, *, seen_by: str | Iterable[str] = (), **units: float
+        self, length: timedelta | str | None = None, *, seen_by: str | Iterable[str] | None = None, **units: float
     ) -> datetime:
         """Move its clock, which must be virtual: as Service.advance."""
-        vms = [seen_by] if isinstance(seen_by, str) else [*seen_by]
-        by = f"{length_of(length, units).total_seconds():f}s"
+        vms = names_of(seen_by)
+        by = f"{distance(length, units).total_seconds():f}s"
         answer = self.control("POST", "/v1/clock/advance", {"by": by, **({"seen_by": vms} if vms else {})})
         if answer.status != 200:
             raise RuntimeError(answer.json()["detail"])

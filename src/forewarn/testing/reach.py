@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+import ssl
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ TIMEOUT_SECONDS = 60
 MOST_ROWS = 1000
 COMMAND = (sys.executable, "-m", "forewarn")
 """The command line of this very installation: what follows are its arguments."""
+WORD = "service.json"
+"""The file in its data folder by which a service on this machine is found."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,17 @@ def send(
     headers: dict[str, str],
     body: bytes | str | None = None,
     source: str = "",
+    trusted: str = "",
 ) -> Answer:
-    """One request on a connection of its own, past every proxy."""
+    """One request on a connection of its own, past every proxy; over TLS where a certificate is trusted."""
     host, port = address
-    connection = http.client.HTTPConnection(
-        host, port, timeout=TIMEOUT_SECONDS, source_address=(source, 0) if source else None
+    away = (source, 0) if source else None
+    connection = (
+        http.client.HTTPSConnection(
+            host, port, timeout=TIMEOUT_SECONDS, source_address=away, context=_trust_only(trusted)
+        )
+        if trusted
+        else http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS, source_address=away)
     )
     try:
         connection.request(method, target, body, headers)
@@ -61,6 +70,14 @@ def send(
         return Answer(answer.status, found, answer.read())
     finally:
         connection.close()
+
+
+def _trust_only(certificate: str) -> ssl.SSLContext:
+    """The very file that the service was given, whatever name and issuer stand in it."""
+    context = ssl.create_default_context(cafile=certificate)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
 
 
 def address_in(url: str) -> tuple[str, int]:
@@ -85,6 +102,11 @@ class Reach:
     @property
     def token(self) -> str:
         """An admin's token for the control API."""
+        raise NotImplementedError
+
+    @property
+    def certificate(self) -> str:
+        """The file with the certificate of the control API; empty: it has none."""
         raise NotImplementedError
 
     @property
@@ -141,7 +163,7 @@ class Reach:
         """A request to the control API, with the admin's token unless another is given."""
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         sent = {"Authorization": f"Bearer {self.token if token is None else token}", **(headers or {})}
-        return send(self.control_address, method, path, sent, content)
+        return send(self.control_address, method, path, sent, content, trusted=self.certificate)
 
     @property
     def now(self) -> datetime:

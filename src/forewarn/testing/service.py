@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from forewarn.testing.choices import SEEN_WITHIN_SECONDS, length_of
 from forewarn.testing.kit import Kit
-from forewarn.testing.vm import names_of
+from forewarn.testing.lengths import Length, distance
+from forewarn.testing.names import names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from datetime import datetime, timedelta
     from pathlib import Path
     from typing import Self
@@ -34,20 +34,20 @@ class Service(Kit):
         self,
         length: timedelta | str | None = None,
         *,
-        seen_by: VM | str | Iterable[VM | str] = (),
-        limit: float = SEEN_WITHIN_SECONDS,
+        seen_by: VM | str | Iterable[VM | str] | None = (),
+        limit: Length | None = None,
         **units: float,
     ) -> datetime:
         """Move the clock on, by `minutes=15` or "15m"; returns when everything due by then is done.
 
         It never waits for an application, unless VMs are named: then it goes from deadline to deadline, and at each
-        one until each of them has been given its document and has come back for more. An error, if that takes one of
-        them longer than `limit` seconds of real time.
+        one until each of them has been given its document and has come back for more. An error, if a step takes one
+        of them longer than `limit`, 30 seconds of real time if it is not said: then the clock stands at that step.
         """
-        return self.loop.run(self._advance(length_of(length, units), names_of(seen_by), limit))
+        return self.loop.run(self._advance(distance(length, units), names_of(seen_by), limit))
 
     def advance_to_start(
-        self, event: Event, *, seen_by: VM | str | Iterable[VM | str] = (), limit: float = SEEN_WITHIN_SECONDS
+        self, event: Event | str, *, seen_by: VM | str | Iterable[VM | str] | None = (), limit: Length | None = None
     ) -> datetime:
         """Move the clock to where the event starts; it may have been approved, and have started, before."""
         return self.loop.run(self._advance_to_start(event, names_of(seen_by), limit))
@@ -55,10 +55,10 @@ class Service(Kit):
     def play(
         self,
         scenario: str | Path,
-        vms: VM | str | Iterable[VM | str] = (),
+        vms: VM | str | Iterable[VM | str] | None = (),
         *,
         group: str = "",
-        seen_by: VM | str | Iterable[VM | str] = (),
+        seen_by: VM | str | Iterable[VM | str] | None = (),
     ) -> Run:
         """Play a scenario to its end (docs/scenarios.md), one that comes with Forewarn or one's own by its path.
 
@@ -76,39 +76,59 @@ class AsyncService(Kit):
     """
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start)
+        try:
+            await _to_the_end(self.start)
+        except asyncio.CancelledError:
+            await _to_the_end(self.stop)
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self.stop)
+        await _to_the_end(self.stop)
 
     async def advance(
         self,
         length: timedelta | str | None = None,
         *,
-        seen_by: VM | str | Iterable[VM | str] = (),
-        limit: float = SEEN_WITHIN_SECONDS,
+        seen_by: VM | str | Iterable[VM | str] | None = (),
+        limit: Length | None = None,
         **units: float,
     ) -> datetime:
         """As Service.advance."""
-        work = self._advance(length_of(length, units), names_of(seen_by), limit)
-        return await asyncio.wrap_future(self.loop.submit(work))
+        return await asyncio.wrap_future(
+            self.loop.submit(self._advance(distance(length, units), names_of(seen_by), limit))
+        )
 
     async def advance_to_start(
-        self, event: Event, *, seen_by: VM | str | Iterable[VM | str] = (), limit: float = SEEN_WITHIN_SECONDS
+        self, event: Event | str, *, seen_by: VM | str | Iterable[VM | str] | None = (), limit: Length | None = None
     ) -> datetime:
         """As Service.advance_to_start."""
-        work = self._advance_to_start(event, names_of(seen_by), limit)
-        return await asyncio.wrap_future(self.loop.submit(work))
+        return await asyncio.wrap_future(self.loop.submit(self._advance_to_start(event, names_of(seen_by), limit)))
 
     async def play(
         self,
         scenario: str | Path,
-        vms: VM | str | Iterable[VM | str] = (),
+        vms: VM | str | Iterable[VM | str] | None = (),
         *,
         group: str = "",
-        seen_by: VM | str | Iterable[VM | str] = (),
+        seen_by: VM | str | Iterable[VM | str] | None = (),
     ) -> Run:
         """As Service.play."""
-        work = self._play(scenario, names_of(vms), group, names_of(seen_by))
-        return await asyncio.wrap_future(self.loop.submit(work))
+        return await asyncio.wrap_future(
+            self.loop.submit(self._play(scenario, names_of(vms), group, names_of(seen_by)))
+        )
+
+
+async def _to_the_end(work: Callable[[], None]) -> None:
+    """Have it done in a thread. A thread cannot be cancelled: who is, is so when it has ended."""
+    under_way = asyncio.get_running_loop().run_in_executor(None, work)
+    cancelled: asyncio.CancelledError | None = None
+    while not under_way.done():
+        try:
+            await asyncio.wait([under_way])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        under_way.exception()  # it has been seen
+        raise cancelled
+    under_way.result()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
+
+from forewarn.errors import NotRunning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -23,14 +26,30 @@ class LoopThread:
         # A daemon: a test run that ends in the middle does not hang on it.
         self._thread = threading.Thread(target=self._loop.run_forever, name="forewarn", daemon=True)
         self._thread.start()
+        self._ended = False
+        self._ending = threading.Lock()
+        """Nothing is begun while it ends: nobody would finish it."""
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin it; what came of it is in the future."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._ending:
+            if not self._ended:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise NotRunning
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have it done, and wait for it."""
-        return self.submit(work).result()
+        """Have it done, and wait for it. Who is interrupted in that leaves nothing under way."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except CancelledError:
+            if self._ended:  # by another thread, in the middle of it
+                raise NotRunning from None
+            raise
+        except BaseException:
+            future.cancel()
+            raise
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call something there: what the loop owns is read by its thread alone."""
@@ -42,8 +61,10 @@ class LoopThread:
 
     def stop(self) -> None:
         """End the loop and its thread, and whatever still runs there."""
-        self.run(self._end_tasks())
-        self.run(self._loop.shutdown_default_executor())
+        with self._ending:
+            self._ended = True
+        for last in (self._end_tasks(), self._loop.shutdown_default_executor()):
+            asyncio.run_coroutine_threadsafe(last, self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -51,5 +72,6 @@ class LoopThread:
     async def _end_tasks(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
-            task.cancel()
+            if not task.cancelling():  # else it is about to end, and must not be disturbed in that
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

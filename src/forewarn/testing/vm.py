@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forewarn.core.operations import Request
+from forewarn.errors import BadOption
+from forewarn.testing.lengths import Length, length_of
 from forewarn.testing.reach import EVENTS_PATH, NEWEST_VERSION, Unexpected, address_in, send
 from forewarn.wire.reading import ToldDocument, ToldEvent, read_document, start_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from forewarn.core import fleet as core
     from forewarn.testing.event import Event
@@ -79,10 +80,13 @@ class VM:
             raise Unexpected(f"{self.name} was answered {answer.status}: {answer.body.decode(errors='replace')}")
         return read_document(answer.body)
 
-    def approve(self, event: Event | ToldEvent) -> None:
-        """Approve an event over the network, as the application does."""
+    def approve(self, event: Event | ToldEvent | str) -> None:
+        """Approve an event, itself or by its id, over the network as the application does."""
+        event_id = event if isinstance(event, str) else getattr(event, "id", None)
+        if not isinstance(event_id, str):
+            raise BadOption(name="event", value=event, problem="give an event, or the id of one.")
         target = f"{EVENTS_PATH}?api-version={NEWEST_VERSION}"
-        answer = send(address_in(self.endpoint), "POST", target, {"Metadata": "true"}, start_requests(event.id))
+        answer = send(address_in(self.endpoint), "POST", target, {"Metadata": "true"}, start_requests(event_id))
         if answer.status != 200:
             raise Unexpected(f"{self.name} was answered {answer.status}: {answer.body.decode(errors='replace')}")
 
@@ -96,13 +100,13 @@ class VM:
         """A user has it moved to another host: Redeploy."""
         return self._ask(Request("redeploy", (self.name,)))
 
-    def freeze(self, seconds: float = 9) -> Event:
+    def freeze(self, seconds: Length = 9) -> Event:
         """Its host is updated: Freeze, of all VMs on that host."""
-        return self._ask(Request("host-update", host=self.host, type="Freeze", duration=timedelta(seconds=seconds)))
+        return self._ask(Request("host-update", host=self.host, type="Freeze", duration=length_of("seconds", seconds)))
 
-    def migrate(self, seconds: float = 5) -> Event:
+    def migrate(self, seconds: Length = 5) -> Event:
         """It is moved to another host while it runs: Freeze."""
-        return self._ask(Request("live-migration", (self.name,), duration=timedelta(seconds=seconds)))
+        return self._ask(Request("live-migration", (self.name,), duration=length_of("seconds", seconds)))
 
     def evict(self) -> Event:
         """Its room is needed: Preempt. A VM for which no priority was asked becomes one of Spot."""
@@ -121,9 +125,17 @@ class VM:
         """Its host has failed: Redeploy, started at once."""
         return self._ask(Request("hardware-failure", host=self.host))
 
-    def fault(self, kind: str, **bounds: Any) -> None:
+    def fault(
+        self,
+        kind: str | int,
+        *,
+        on: str = "GET",
+        count: int | None = None,
+        seconds: Length | None = None,
+        delay: Length | None = None,
+    ) -> None:
         """Have the endpoint fail on purpose when this VM asks: as Service.fault."""
-        self._kit.fault(kind, self, **bounds)
+        self._kit.fault(kind, self, on=on, count=count, seconds=seconds, delay=delay)
 
     def _ask(self, asked: Request) -> Event:
         return self._kit.ask_for_one(asked, self.name)
@@ -156,13 +168,3 @@ class Group:
 
     def __repr__(self) -> str:
         return f"<Group {self.name}: {', '.join(vm.name for vm in self.vms)}>"
-
-
-def name_of(vm: VM | str) -> str:
-    """The name of a VM that was given as itself or by its name."""
-    return vm if isinstance(vm, str) else vm.name
-
-
-def names_of(vms: VM | str | Iterable[VM | str]) -> list[str]:
-    """The same of one or of several."""
-    return [name_of(vms)] if isinstance(vms, (VM, str)) else [name_of(vm) for vm in vms]

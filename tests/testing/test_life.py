@@ -1,0 +1,294 @@
+"""The kit's service from its start to its end, and after that."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import trustme
+
+from forewarn import errors
+from forewarn.testing import AsyncService, Service, ServiceProcess
+from forewarn.testing.thread import LoopThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from forewarn.testing import VM, Event
+
+TIMEOUT_SECONDS = 20
+
+
+def threads() -> set[threading.Thread]:
+    """Those of the kit."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("forewarn")}
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+
+
+# --- Starting ---------------------------------------------------------------------------------------
+
+
+def test_a_service_that_runs_is_not_started_again() -> None:
+    with Service() as service:
+        vm, before = service.vm("web-0"), threads()
+        with pytest.raises(errors.AlreadyRunning, match="Stop it before"):
+            service.start()
+        with pytest.raises(errors.AlreadyRunning), service:
+            pass
+        assert threads() == before
+        vm.poll()
+    assert not threads() & before
+
+
+def test_a_process_that_runs_is_not_started_again(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path).start("--clock", "virtual") as service:
+        first = service.process
+        assert first is not None
+        with pytest.raises(errors.AlreadyRunning):
+            service.start("--clock", "virtual")
+        assert service.process is first
+        first.kill()
+        first.wait(TIMEOUT_SECONDS)
+        service.start("--clock", "virtual")  # it has ended, whoever saw to that
+        assert service.answer("/v1/clock")["clock"] == "virtual"
+    with pytest.raises(errors.NotRunning):
+        service.stop()
+
+
+def test_a_service_can_be_used_again_and_remembers_nothing() -> None:
+    service = Service()
+    with service:
+        service.vm("web-0", priority="regular").poll()
+        token = service.token
+    with service:
+        vm = service.vm("web-0")
+        vm.poll()
+        assert service.token != token
+        assert vm.evict().type == "Preempt", "of this VM no priority was said"
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
+    before = threads()
+    entering = asyncio.create_task(AsyncService().__aenter__())
+    await asyncio.sleep(0)
+    entering.cancel()
+    await asyncio.sleep(0)
+    entering.cancel()  # impatience does not help
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert threads() == before
+
+
+# --- While it runs ----------------------------------------------------------------------------------
+
+
+def test_who_is_interrupted_leaves_nothing_under_way() -> None:
+    loop, ended = LoopThread(), threading.Event()
+    main, interrupts = threading.get_ident(), []
+
+    def interrupt(*_: object) -> None:
+        interrupts.append(1)
+        if len(interrupts) == 1:
+            raise KeyboardInterrupt
+
+    async def work() -> None:
+        while sys._current_frames()[main].f_code.co_name != "wait":
+            await turn()
+        while not interrupts:  # one that comes before the thread has quite fallen asleep does not wake it
+            signal.pthread_kill(main, signal.SIGUSR1)
+            await turn()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(work())
+        assert ended.wait(TIMEOUT_SECONDS)
+    finally:
+        loop.stop()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_who_waits_while_it_ends_is_told() -> None:
+    loop, begun, said = LoopThread(), threading.Event(), []
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def wait() -> None:
+        with pytest.raises(errors.NotRunning) as caught:
+            loop.run(work())
+        said.append(caught.value)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert begun.wait(TIMEOUT_SECONDS)
+    loop.stop()
+    waiting.join(TIMEOUT_SECONDS)
+    assert len(said) == 1
+
+
+def test_a_first_poll_can_be_seen_to_wait() -> None:
+    with Service(first_get_delay="0.05s") as service:
+        vm = service.vm("web-0")
+        assert not service.answer("/v1/vms/web-0")["listening"]
+        with pytest.raises(errors.NobodyTold, match="has never asked"):
+            vm.restart()
+        vm.poll()
+        assert vm.restart().status == "Scheduled"
+
+
+def test_what_was_seen_is_known_under_the_system_clock_too() -> None:
+    with Service(clock="system") as service:
+        vm = service.vm("web-0")
+        event = vm.restart()
+        assert [told.type for told in vm.poll().events] == ["Reboot"]
+        vm.approve(event)
+        assert service.times_asked_by(vm) == 1
+        assert [document.events[0].type for document in service.documents_seen_by(vm)] == ["Reboot"]
+        assert event.was_approved_by(vm)
+        with pytest.raises(errors.ClockNotVirtual):
+            service.advance(minutes=15, seen_by=vm)
+
+
+def certificate(folder: Path) -> str:
+    """One for another name than it is asked by, of an authority that nobody knows."""
+    path = folder / "both.pem"
+    trustme.CA().issue_cert("forewarn.example").private_key_and_cert_chain_pem.write_to_path(str(path))
+    return str(path)
+
+
+def test_the_control_api_can_be_asked_over_tls(tmp_path: Path) -> None:
+    with Service(tls_certificate=certificate(tmp_path)) as service:
+        service.vm("web-0")
+        assert service.control_url.startswith("https://")
+        assert service.answer("/v1/vms/web-0")["name"] == "web-0"
+        done = service.cli("vm", "restart", "web-0")
+        assert done.returncode == 0, done.stderr
+        assert [event.type for event in service.events] == ["Reboot"]
+        word = service.environment["FOREWARN_DATA"]
+    assert not Path(word).exists()
+
+
+def test_a_process_can_be_asked_over_tls(tmp_path: Path) -> None:
+    with ServiceProcess(tmp_path).start("--clock", "virtual", "--tls-certificate", certificate(tmp_path)) as service:
+        service.advance("15m")
+        assert service.answer("/v1/clock")["clock"] == "virtual"
+
+
+LOUD = """#!/bin/sh
+head -c 3000 /dev/zero | tr '\\0' x >&2
+exit 1
+"""
+
+
+def test_a_process_that_writes_much_does_not_stand_still(tmp_path: Path) -> None:
+    """A pipe holds 64 KiB: here are twice as many, in what the log says of work that failed."""
+    program, fleet = tmp_path / "loud", tmp_path / "fleet.toml"
+    program.write_text(LOUD)
+    program.chmod(0o755)
+    fleet.write_text('[[vm]]\nname = "web-{n}"\ncount = 160\n')
+    arguments = ("--clock", "virtual", "--fabric", "command", "--fabric-command", str(program), "--fleet", str(fleet))
+    with ServiceProcess(tmp_path).start(*arguments) as service:
+        service.request_operation("restart", *(f"web-{number}" for number in range(160)))
+        service.advance("15m")
+        assert service.stop() == 0
+        assert service.greeting.count("has failed") == 160
+        assert len(service.greeting) > 100_000
+
+
+# --- After its end ----------------------------------------------------------------------------------
+
+
+def test_a_fabric_of_programs_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Service(fabric="command", fabric_command="/bin/true") as service:
+        event = service.vm("web-0").restart()
+        service.advance_to_start(event)
+        assert [found.name[:9] for found in tmp_path.iterdir()] == ["forewarn-"]
+    assert list(tmp_path.iterdir()) == []
+
+
+AFTER: dict[str, Callable[[Service, VM, Event], Any]] = {
+    "a poll": lambda _, vm, __: vm.poll(),
+    "an approval": lambda _, vm, event: vm.approve(event),
+    "what can happen": lambda _, vm, __: vm.restart(),
+    "a state": lambda _, __, event: event.status,
+    "an order": lambda _, __, event: event.cancel(),
+    "the clock": lambda service, _, __: service.advance(minutes=1),
+    "what was seen": lambda service, vm, _: service.documents_seen_by(vm),
+    "the token": lambda service, _, __: service.token,
+    "the control API": lambda service, _, __: service.answer("/v1/clock"),
+    "the command line": lambda service, _, __: service.cli("clock", "show"),
+}
+
+
+@pytest.mark.parametrize("what", AFTER)
+def test_what_is_asked_after_the_end_says_so(what: str) -> None:
+    with Service() as service:
+        vm = service.vm("web-0")
+        event = vm.restart()
+        assert vm.endpoint
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(errors.NotRunning, match=r"The service does not run. Ask it"):
+            AFTER[what](service, vm, event)
+        gc.collect()
+    assert f"{event!r} {vm!r}".startswith(f"<Event {event.id}: The service does not run.")
+
+
+async def test_what_is_awaited_after_the_end_says_so(recwarn: pytest.WarningsRecorder) -> None:
+    async with AsyncService() as service:
+        event = service.vm("web-0").restart()
+    with pytest.raises(errors.NotRunning):
+        await service.advance(minutes=1)
+    with pytest.raises(errors.NotRunning):
+        await service.advance_to_start(event)
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn if "never awaited" in str(warning.message)] == []
+
+
+def test_an_event_that_is_not_there_can_be_shown(forewarn: Service) -> None:
+    assert repr(forewarn.event("nosuch")) == "<Event NOSUCH: There is no event 'NOSUCH'.>"
+
+
+# --- By a marker ------------------------------------------------------------------------------------
+
+
+FLEET = '[[vm]]\nname = "worker"\n'
+
+
+@pytest.mark.forewarn(FLEET, rate_limit=1)
+def test_a_marker_takes_a_fleet_without_its_name(forewarn: Service) -> None:
+    assert [vm.name for vm in forewarn.vms] == ["worker"]
+    forewarn.vm("worker").poll()
+    with pytest.raises(AssertionError, match="429"):
+        forewarn.vm("worker").poll()
+
+
+@pytest.mark.parametrize("arguments", ['"a.toml", "b.toml"', '"a.toml", fleet="b.toml"'])
+def test_a_marker_takes_no_more(tmp_path: Path, arguments: str) -> None:
+    test = tmp_path / "test_it.py"
+    test.write_text(f"import pytest\n@pytest.mark.forewarn({arguments})\ndef test_it(forewarn):\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(test)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "takes one fleet, and settings by their names: forewarn(FLEET, rate_limit=5)" in done.stdout
