@@ -110,6 +110,7 @@ class Life(Reach):
 
     def look(self, at: Callable[[Engine], T]) -> T:
         """Read something of the engine, in its own thread."""
+        __tracebackhide__ = True
         return self.loop.call(at, self._running.engine)
 
     # --- The ways in ----------------------------------------------------------------------------------

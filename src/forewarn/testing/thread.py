@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
 
-from forewarn.errors import NotRunning
+from forewarn.errors import ForewarnError, NotRunning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -40,9 +40,13 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Have it done, and wait for it. Who is interrupted in that leaves nothing under way."""
+        __tracebackhide__ = True
         future = self.submit(work)
         try:
             return future.result()
+        except (ForewarnError, AssertionError) as error:
+            # It is meant for whoever reads the test's report, where the way through the service says nothing.
+            raise error.with_traceback(None) from error.__cause__
         except CancelledError:
             if self._ended:  # by another thread, in the middle of it
                 raise NotRunning from None
@@ -53,6 +57,7 @@ class LoopThread:
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call something there: what the loop owns is read by its thread alone."""
+        __tracebackhide__ = True
 
         async def calling() -> T:
             return function(*arguments)
