@@ -13,6 +13,7 @@ from forewarn.core.fleet import VM, Fleet, Group
 from forewarn.core.rollout import Course, Stage
 from forewarn.core.rollout_plan import plan
 from forewarn.core.terms import Terms
+from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +33,18 @@ async def test_notice_and_settle_time_are_shorter_and_those_of_others_are_not() 
         assert started.settles_at == START + 25 * SECOND
         await engine.advance(10 * SECOND)
         assert [event.group for event in engine.live_events()] == ["web"]
+
+
+async def test_history_says_so() -> None:
+    """A notice below the least is nothing to be passed over in silence."""
+    async with running_engine() as engine:
+        operation = await ask(engine, "restart", "db-0", speed=60.0)
+        (requested,) = [
+            entry
+            for entry in await engine.archive.history(HistoryFilter(operation=operation.id))
+            if entry.what == "requested"
+        ]
+        assert requested.why == "restart, 60 times faster"
 
 
 async def test_it_comes_on_top_of_the_speed_of_the_house() -> None:

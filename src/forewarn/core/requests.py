@@ -205,4 +205,6 @@ def _in_words(terms: Terms, operation: Operation) -> str:
     words = asked.cause + (f" of {asked.host}" if asked.host else "")
     if asked.notice is not None:
         words += f", notice {format_duration(_notice(terms, asked))}"
+    if asked.speed != 1:
+        words += f", {asked.speed:g} times faster"
     return words + "".join(f"; override: {OVERRIDES[name]}" for name in asked.overrides)
