@@ -194,7 +194,7 @@ def test_who_asks_and_is_never_given_it_is_told_apart(forewarn: Service) -> None
     vm.fault("unchanged", seconds=3600)
     application = Application(vm.endpoint, "with tags")
     with running(application), pytest.raises(errors.NotSeen, match=r"last answered 304\..*bound it by count"):
-        forewarn.advance(minutes=40, seen_by=vm, limit=0.5)
+        forewarn.advance(minutes=40, seen_by=vm, limit=2)
 
 
 def test_what_was_spoilt_on_the_way_does_not_count(forewarn: Service) -> None:
