@@ -193,8 +193,9 @@ def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: M
         assert len(service.document()["Events"]) == 1
         watching.send_signal(signal.SIGINT)
         _, said = watching.communicate(timeout=60)
-    assert (watching.returncode, said) == (130, "Run r1 is stopped; what had not started is withdrawn.\n")
-    assert service.answer("/v1/runs/r1")["state"] == "stopped"
+    (run,) = service.answer("/v1/runs")["runs"]
+    assert (watching.returncode, said) == (130, f"Run {run['id']} is stopped; what had not started is withdrawn.\n")
+    assert run["state"] == "stopped"
     assert service.document()["Events"] == []
 
 
@@ -213,7 +214,12 @@ def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
                 shown += part
     os.close(ours)
     assert watching.returncode == 0
-    for words in ("A user restarts the VM: web-0 (run r1)", "until Started, within 15m", "Passed: 3 steps in 25m"):
+    (run,) = service.answer("/v1/runs")["runs"]
+    for words in (
+        f"A user restarts the VM: web-0 (run {run['id']})",
+        "until Started, within 15m",
+        "Passed: 3 steps in 25m",
+    ):
         assert words in shown.decode()
 
 
@@ -298,10 +304,11 @@ def test_the_api_shows_scenarios_and_says_what_is_wrong_with_a_run(make_service:
     ):
         refused = service.control("POST", "/v1/runs", body)
         assert (refused.status, refused.json().get("pointer")) == (status, pointer), (body, refused)
-    for number in range(3):
-        service.control("POST", "/v1/runs", {"text": MINE, **SLOW})
-        service.control("POST", f"/v1/runs/r{number + 1}/stop")
+    ids = []
+    for _ in range(3):
+        ids.append(service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()["id"])
+        service.control("POST", f"/v1/runs/{ids[-1]}/stop")
     first = service.answer("/v1/runs?limit=2")
-    assert [run["id"] for run in first["runs"]] == ["r3", "r2"]
+    assert [run["id"] for run in first["runs"]] == [ids[2], ids[1]]
     second = service.answer(f"/v1/runs?limit=2&cursor={first['next']}")
-    assert ([run["id"] for run in second["runs"]], second["next"]) == (["r1"], None)
+    assert ([run["id"] for run in second["runs"]], second["next"]) == ([ids[0]], None)

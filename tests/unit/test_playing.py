@@ -8,9 +8,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
-from engines import ask, make_engine, running_engine
+from engines import ask, cancel, make_engine, running_engine
 
 from forewarn import scenarios
+from forewarn.core import rollout_walk
 from forewarn.core.event import Status
 from forewarn.core.faults import FaultOrder
 from forewarn.core.operations import Progress
@@ -161,7 +162,7 @@ async def test_an_expectation_that_is_false_fails_with_what_came_and_nothing_is_
         assert run.steps[0].problem.startswith(problem)
         assert not stage.engine.live_events()
         (withdrawn,) = await stage.engine.archive.operations_beginning(run.operations[0])
-        assert withdrawn.outcome == "run r1 of mine has failed"
+        assert withdrawn.outcome == f"run {run.id} of mine has failed"
 
 
 @pytest.mark.parametrize(
@@ -251,8 +252,49 @@ async def test_an_answer_that_comes_too_late_is_skipped_with_its_expectation(ans
     text += f"[[step]]\n{answer}\nexpect = {{ told = false }}\n" + '[[step]]\nuntil = "gone"\nwithin = "10m"\n'
     async with a_stage() as stage:
         run = await stage.play(text, "web-1")
+        assert (run.state, states(run)) == (RunState.FAILED, ["passed", "passed", "failed", "waiting"])
+        assert "nothing that could be answered" in run.steps[2].problem, "nobody has approved: the scenario is wrong"
+    async with a_stage() as stage:
+        approve_everything(stage.engine)
+        run = await stage.play(text, "web-1")
         assert (run.state, states(run)) == (RunState.PASSED, ["passed", "passed", "skipped", "passed"])
-        assert "has started already" in run.steps[2].problem
+        assert "was approved before" in run.steps[2].problem
+
+
+async def test_an_answer_reaches_what_an_earlier_step_has_caused() -> None:
+    text = (
+        'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "restart"\nvms = [1]\n[[step]]\ndo = "redeploy"\nvms = [2]\n'
+    )
+    text += '[[step]]\ndo = "cancel"\nvms = [1]\n'
+    async with a_stage() as stage:
+        run = await stage.play(text, "web-0", "db-0")
+        assert states(run) == ["passed", "passed", "passed"]
+        assert [event.type for event in stage.engine.live_events()] == ["Redeploy"]
+
+
+async def test_what_somebody_else_has_withdrawn_has_not_come_to_its_end() -> None:
+    async with a_stage() as stage:
+        told = asyncio.Event()
+        stage.engine.subscribe(lambda _: told.set())
+        run = await stage.start(HEAD + RESTART + '[[step]]\nuntil = "gone"\nwithin = "25m"\n', "db-0", speed=1)
+        await told.wait()
+        await cancel(stage.engine, stage.engine.live_events()[0].id)
+        run = await stage.player.finished(run.id)
+        assert (run.state, states(run)) == (RunState.FAILED, ["passed", "failed"])
+        assert "was withdrawn" in run.steps[1].problem
+
+
+async def test_a_rollout_that_somebody_has_ended_has_not_come_to_its_end() -> None:
+    text = 'title = "mine"\n[needs]\nvms = 2\nupdate_domains = 2\n[[step]]\ndo = "rollout"\ntype = "Freeze"\n'
+    async with a_stage() as stage:
+        told = asyncio.Event()
+        stage.engine.subscribe(lambda _: told.set())
+        run = await stage.start(text + '[[step]]\nuntil = "gone"\nwithin = "2h"\n', "web-0", "web-1", speed=1)
+        await told.wait()
+        (rollout,) = stage.engine.live_rollouts()
+        await stage.engine.order(rollout_walk.cancel, rollout.id, "somebody")
+        run = await stage.player.finished(run.id)
+        assert (run.state, states(run)[-1]) == (RunState.FAILED, "failed")
 
 
 async def test_only_some_of_the_vms() -> None:
@@ -380,8 +422,8 @@ async def test_runs_are_listed_newest_first_and_the_oldest_forgotten() -> None:
     async with a_stage() as stage:
         for _ in range(REMEMBERED + 3):
             await stage.play(HEAD + '[[step]]\nwait = "1s"\n', "db-0")
-        ids = [run.id for run in stage.player.runs()]
-        assert ids == [f"r{number}" for number in range(REMEMBERED + 3, 3, -1)]
+        numbers = [int(run.id.removeprefix("r")) for run in stage.player.runs()]
+        assert numbers == list(range(numbers[0], numbers[0] - REMEMBERED, -1))
 
 
 async def test_a_stop_of_the_service_leaves_what_was_caused() -> None:

@@ -394,3 +394,12 @@ def test_what_is_wrong_is_said_with_line_and_key(what: str) -> None:
     with pytest.raises(BadScenario) as caught:
         parse_scenario(text, "mine", "mine.toml")
     assert str(caught.value).startswith(f"mine.toml:{line}: {key}: {problem}")
+
+
+def test_what_a_terminal_would_obey_is_refused() -> None:
+    for text in (
+        'title = "\\u001b[2J"\n[[step]]\nwait = "1s"\n',
+        'title = "a"\n[[step]]\ntitle = "\\u0007"\nwait = "1s"\n',
+    ):
+        with pytest.raises(BadScenario, match="cannot be shown"):
+            parse_scenario(text, "mine", "mine.toml")

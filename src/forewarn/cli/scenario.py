@@ -139,7 +139,7 @@ def stop(run_id: str, client: Client, as_json: bool) -> None:
 
     \b
     Example:
-      forewarn scenario stop r1
+      forewarn scenario stop r4711
     """
     stopped = client.post("runs", run_id, "stop")
     print_json(stopped) if as_json else click.echo(f"Run {stopped['id']} of {stopped['scenario']} is stopped.")

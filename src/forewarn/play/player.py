@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FIRST_NUMBER = 1000
 REMEMBERED = 100
 """Of runs that are over, the newest so many are remembered."""
 
@@ -48,7 +50,8 @@ class Player:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._moves: set[asyncio.Task[None]] = set()
         """Moves of the clock whose run was stopped meanwhile."""
-        self._count = 0
+        # Unlike those before a restart: somebody may still ask for one of them.
+        self._count = FIRST_NUMBER + secrets.randbelow(9 * FIRST_NUMBER)
         engine.subscribe(self._on_published)
 
     async def start(self, scenario: Scenario, casting: Casting, by: str) -> Run:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from forewarn.core import progress, rollout_walk
 from forewarn.core.event import Status
-from forewarn.core.scenario import ANSWERS, RETURN_HOST, Until
+from forewarn.core.rollout import Stage
+from forewarn.core.scenario import ANSWERS, CANCEL, RETURN_HOST, Until
 from forewarn.core.scenario_run import Run, RunState, StepState
 from forewarn.errors import ForewarnError, NotFound
 from forewarn.play import acts
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
+    from forewarn.core.event import Event
     from forewarn.core.scenario import Expectation, Step
     from forewarn.engine import Engine
     from forewarn.faults import Faults
@@ -52,6 +54,8 @@ class Playing:
         self._asked = Asked(run.vms)
         self._everything: list[Asked] = []
         self._fault_ids: list[str] = []
+        self._withdrew = False
+        """Whether the run itself has cancelled something."""
 
     def look(self, groups: frozenset[str]) -> None:
         """Documents have changed."""
@@ -131,10 +135,7 @@ class Playing:
     async def _do(self, step: Step) -> None:
         vms = [self.run.vms[place - 1] for place in step.options.vms] or self.run.vms
         if step.do in ANSWERS:
-            later = self.pace.terms.quicken(step.options.by or timedelta(0))
-            said = Said(step.do, vms, self.run.by, f"scenario {self.run.scenario.name}", later)
-            if not await self._engine.order(acts.answer, self._asked, said):
-                raise StepSkipped("It has started already, or was approved: nothing is left to be said to it.")
+            await self._answer(step, vms)
         elif step.do == RETURN_HOST:
             hosts = list(dict.fromkeys(self._homes[vm] for vm in vms))
             await self._engine.order(acts.return_hosts, hosts, self.run.by)
@@ -145,10 +146,41 @@ class Playing:
             self._everything.append(self._asked)
             self.run = self.run._replace(operations=(*self.run.operations, *ids))
 
+    async def _answer(self, step: Step, vms: Sequence[str]) -> None:
+        """Say something to all that the run has caused for these VMs and is still to come."""
+        later = self.pace.terms.quicken(step.options.by or timedelta(0))
+        said = Said(step.do, vms, self.run.by, f"scenario {self.run.scenario.name}", later)
+        causes = [cause for asked in self._everything for cause in asked.causes]
+        if await self._engine.order(acts.answer, Asked(vms, causes), said):
+            self._withdrew |= step.do == CANCEL
+            return
+        events = await self._events(causes, vms)
+        if any(event.approved_at is not None and event.approved_by != self.run.by for event in events):
+            raise StepSkipped("It was approved before that: nothing is left to be said to it.")
+        raise StepFailed(f"there is nothing that could be answered by {step.do}: it has started, or is over")
+
+    async def _events(self, causes: Sequence[str], vms: Sequence[str]) -> list[Event]:
+        found = [await self._engine.archive.event(event_id) for event_id in self.record.events(causes, vms)]
+        return [event for event in found if event is not None]
+
     async def _wait_until(self, what: Until, within: timedelta) -> None:
         happened = self._all_started if what is Until.STARTED else self._all_gone
         if not await self.pace.until(happened, self.pace.deadline(within), self._next_due):
             raise StepFailed(f"{self._late(what)}, and that has taken longer than it may")
+        if what is Until.GONE and not self._withdrew:
+            await self._refuse_withdrawn()
+
+    async def _refuse_withdrawn(self) -> None:
+        """What somebody else has taken back has not come to its end."""
+        for event in await self._events(self._asked.causes, self._asked.vms):
+            if event.status is Status.CANCELLED:
+                raise StepFailed(
+                    f"expected it to come to its end, and the event of {_some(event.resources)} was withdrawn"
+                )
+        for cause in self._asked.causes:
+            for rollout in await self._engine.archive.rollouts_beginning(cause):
+                if rollout.stage is not Stage.DONE:
+                    raise StepFailed(f"expected the rollout to come to its end, and it is {rollout.stage}")
 
     def _late(self, what: Until) -> str:
         if what is Until.GONE:

@@ -92,6 +92,15 @@ class Record:
             if self._causes[event_id] in causes and any(vm in telling.told.resources for telling in forms.values())
         ]
 
+    def events(self, causes: Collection[str], vms: Collection[str]) -> list[str]:
+        """The ids of all events of the causes that named one of these VMs."""
+        return [
+            event_id
+            for event_id, forms in self._tellings.items()
+            if self._causes[event_id] in causes
+            and any(not set(vms).isdisjoint(telling.told.resources) for telling in forms.values())
+        ]
+
     def is_told(self, causes: Collection[str], vm: str | None = None) -> bool:
         """Whether anything of the causes is in a document now; with a VM, anything that names it."""
         for found in self._now.values():

@@ -58,13 +58,20 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
     _refuse_early(file, rows, steps)
     return Scenario(
         name=name,
-        title=whole.required_text("title", 'Write it like title = "A user restarts the VM".'),
-        about=whole.text("about"),
-        source=whole.text("source"),
+        title=_shown(whole, "title", whole.required_text("title", 'Write it like title = "A user restarts the VM".')),
+        about=_shown(whole, "about", whole.text("about")),
+        source=_shown(whole, "source", whole.text("source")),
         needs=needs,
         fleet=_fleet(whole),
         steps=tuple(steps),
     )
+
+
+def _shown(entry: Entry, key: str, text: str) -> str:
+    """A text that is shown on terminals: codes in it would be theirs to obey."""
+    if not text.replace("\n", "").isprintable():
+        raise entry.wrong("Has characters that cannot be shown. Write plain text.", key)
+    return text
 
 
 def _fleet(whole: Entry) -> str:
@@ -113,7 +120,7 @@ def _read_step(entry: Entry, needs: Needs) -> Step:
         wait=_positive(entry, "wait"),
         fault=_read_fault(entry.inner("fault", _FAULT_LIKE)) if kind == "fault" else None,
         expect=_read_expectation(entry.inner("expect", _EXPECT_LIKE)) if "expect" in entry else None,
-        title=entry.text("title"),
+        title=_shown(entry, "title", entry.text("title")),
     )
 
 
