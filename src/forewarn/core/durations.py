@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 
 from forewarn.errors import BadDuration
@@ -58,7 +58,7 @@ def to_text(moment: datetime) -> str:
 
     Remembered, because everything that is decided together happened at the same moment.
     """
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def to_text_if_any(moment: datetime | None) -> str | None:

@@ -4,6 +4,7 @@ The docstring of a class is its message, filled in with the fields it is raised 
 single errors, decide the HTTP status and the exit code. One module per kind; all are had from here.
 """
 
+from forewarn.errors.agent import *
 from forewarn.errors.conflict import *
 from forewarn.errors.families import *
 from forewarn.errors.invalid import *

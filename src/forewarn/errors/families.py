@@ -5,10 +5,11 @@ from __future__ import annotations
 from difflib import get_close_matches
 from inspect import cleandoc
 from itertools import islice
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Self
 
 
 _MOST_COMPARED = 5000

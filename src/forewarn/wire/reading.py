@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+import re
+from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from forewarn.errors import UnreadableDocument
+
+_ISO_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)?")
 
 
 class ToldEvent(NamedTuple):
@@ -96,13 +99,24 @@ def _moment(text: str) -> datetime | None:
     """RFC 1123, as the real wire has it; ISO 8601, as old pages and mocks do; nothing, once it has started."""
     if not text:
         return None
-    for read in (parsedate_to_datetime, datetime.fromisoformat):
+    try:
         try:
-            moment = read(text)
-            return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-        except (ValueError, OverflowError):
-            continue
-    raise UnreadableDocument(problem=f"NotBefore is {text!r}, which is no date")
+            moment = parsedate_to_datetime(text)
+        except ValueError:
+            moment = _iso_moment(text)
+        return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    except (ValueError, OverflowError):
+        raise UnreadableDocument(problem=f"NotBefore is {text!r}, which is no date") from None
+
+
+def _iso_moment(text: str) -> datetime:
+    """Python 3.10 knows neither the Z nor fractions that are not of three or six digits."""
+    found = _ISO_MOMENT.fullmatch(text)
+    if found is None:
+        raise ValueError
+    fraction, zone = found[2] or "", found[3] or ""
+    offset = "+00:00" if zone in ("Z", "z") else zone
+    return datetime.fromisoformat(f"{found[1]}.{fraction[:6]:0<6}{offset}")
 
 
 def start_requests(*event_ids: str) -> bytes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from datetime import timedelta
 
-    from forewarn.errors import BadScenario
+    from forewarn.errors import BadAgentConfig, BadScenario
     from forewarn.wire.toml_lines import Path
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -25,9 +25,9 @@ class TomlFile(NamedTuple):
 
     text: str
     source: str
-    error: type[BadFleet | BadScenario] = BadFleet
+    error: type[BadAgentConfig | BadFleet | BadScenario] = BadFleet
 
-    def wrong(self, problem: str, key: str, path: Path) -> BadFleet | BadScenario:
+    def wrong(self, problem: str, key: str, path: Path) -> BadAgentConfig | BadFleet | BadScenario:
         """The error that says what is wrong at `path`."""
         return self.error(source=self.source, line=line_of(self.text, path), key=key, problem=problem)
 
@@ -80,7 +80,7 @@ class Entry:
             raise self.wrong(f"Must be a table like {like}, not {_type_word(values)}.", key)
         return _Inner(self, key, values)
 
-    def wrong(self, problem: str, *keys: str | int) -> BadFleet | BadScenario:
+    def wrong(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
         """The error that says what is wrong with a key."""
         name = self._values.get("name")
         named = isinstance(name, str) and name and name.isprintable()
@@ -208,7 +208,7 @@ class _Inner(Entry):
     def line(self, *keys: str | int) -> int:
         return self._around.line(self._key, *keys)
 
-    def wrong(self, problem: str, *keys: str | int) -> BadFleet | BadScenario:
+    def wrong(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
         return self._around.wrong(problem, self._key, *keys)
 
     @property

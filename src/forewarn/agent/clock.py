@@ -1,0 +1,33 @@
+"""The time as an agent knows it: its own seconds, and the moment by the endpoint's clock."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+
+def real_seconds() -> float:
+    """Seconds that always run, whatever anybody's clock says: for pauses, time-outs and silences."""
+    return time.monotonic()
+
+
+class EndpointClock:
+    """What time it is where events are decided.
+
+    NotBefore is a moment of the endpoint's clock. The machine's own may be wrong, and a rehearsal may move the
+    endpoint's on by hours. Each answer says the time in its Date header; between answers it goes on by itself.
+    """
+
+    def __init__(self) -> None:
+        self._base: datetime | None = None
+        self._read_at = 0.0
+
+    def set(self, moment: datetime) -> None:
+        """An answer that was just received says that it is this moment."""
+        self._base, self._read_at = moment, real_seconds()
+
+    def now(self) -> datetime:
+        """The machine's own time as long as no answer has come."""
+        if self._base is None:
+            return datetime.now(timezone.utc)
+        return self._base + timedelta(seconds=real_seconds() - self._read_at)

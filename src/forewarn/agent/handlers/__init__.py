@@ -1,0 +1,1 @@
+"""Handlers: one file per kind, found by its name."""

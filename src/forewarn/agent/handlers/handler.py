@@ -1,0 +1,85 @@
+"""What a handler is: it prepares a part of the machine for an event, and undoes that afterwards."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.toml_entries import Entry
+
+PREPARE, UNDO = "prepare", "undo"
+
+
+class Job(Protocol):
+    """One run of a handler: what it is about, and what the handler may ask of the agent meanwhile."""
+
+    @property
+    def event(self) -> ToldEvent: ...
+
+    @property
+    def vm(self) -> str:
+        """This machine's name, as events have it."""
+
+    @property
+    def handler(self) -> str:
+        """The handler's name in the config."""
+
+    @property
+    def action(self) -> str:
+        """PREPARE or UNDO."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the agent keeps its state: a handler may have files there, named after itself."""
+
+    @property
+    def memo(self) -> dict[str, Any]:
+        """What prepare has remembered, for undo to read. Empty if nothing was."""
+
+    def remember(self, **facts: Any) -> None:
+        """Put facts (of JSON) into the memo, on disk before this returns: they outlive a kill."""
+
+    def say(self, text: str, **fields: Any) -> None:
+        """A line in the log, with the event's id and the handler's name."""
+
+    def warn(self, text: str, **fields: Any) -> None:
+        """A line in the log that somebody should read."""
+
+    def seconds_left(self) -> float:
+        """Until the time limit; never below 0. A handler that takes longer has failed."""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, at most until the limit. True: stop at once, the event is gone or the agent is stopping."""
+
+
+class Handler(ABC):
+    """One kind of handler, with the options of one `[handler.NAME]`.
+
+    Its parts are run one at a time, in a thread. It raises HandlerFailed when it could not do its part; any other
+    exception counts as that too. Prepare and undo may each be run again after a kill: what is so already is fine.
+    """
+
+    @abstractmethod
+    def __init__(self, options: Entry) -> None:
+        """Read the options; `options.wrong(...)` makes the error that says what is wrong with one.
+
+        `kind`, `file` and `timeout` are read by the agent; `options.refuse_unknown({..., *COMMON})` allows them.
+        """
+
+    @abstractmethod
+    def describe(self, action: str) -> str:
+        """What the action does, in words that follow 'would': 'run systemctl stop web'. Empty: nothing."""
+
+    @abstractmethod
+    def prepare(self, job: Job) -> None: ...
+
+    @abstractmethod
+    def undo(self, job: Job) -> None: ...
+
+
+COMMON = ("kind", "file", "timeout")
+"""The options that every handler has."""

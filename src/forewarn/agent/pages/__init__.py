@@ -1,0 +1,1 @@
+"""What an agent shows of itself: its status, its metrics, its health."""

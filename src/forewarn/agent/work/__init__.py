@@ -1,0 +1,1 @@
+"""What was begun for which event, kept on disk so that it is undone whatever happens to the agent."""
