@@ -15,11 +15,12 @@ _PARTS = re.compile(
     r"(?:(?P<scheme>[a-z][a-z0-9+.-]*)://)?"
     r"(?P<user>[^/?#@]*@)?"
     r"(?P<host>\[[^\]/?#]*\]|[^:/?#\[\]]*)"
-    r"(?::(?P<port>[^/?#]*))?"
-    r"(?P<path>/[^?#]*)?"
+    r"(?::(?P<port>[^:/?#\[\]]*))?"
+    r"(?P<path>/(?!/)[^?#]*)?"
     r"(?P<rest>[?#].*)?",
     re.IGNORECASE | re.DOTALL,
 )
+_ZONE = re.compile(r"(?:%[a-z0-9_.-]+)?", re.IGNORECASE)
 _NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_.])?", re.IGNORECASE)
 
 
@@ -71,11 +72,12 @@ def read_endpoint(text: str, origin: str) -> Endpoint:
 def _wrong_with_host(host: str) -> str:
     """What is wrong with it, or nothing."""
     if host.startswith("["):
+        address, percent, zone = host[1:-1].partition("%")
         try:
-            socket.inet_pton(socket.AF_INET6, host[1:-1].split("%")[0])
+            socket.inet_pton(socket.AF_INET6, address)
         except (OSError, ValueError):
             return f"{host} is no address of IPv6"
-        return ""
+        return "" if _ZONE.fullmatch(percent + zone) else f"{zone!r} is no interface"
     if not host:
         return "it has no host"
     if not _NAME.fullmatch(host):
