@@ -58,7 +58,7 @@ def read_document(body: bytes | str) -> ToldDocument:
     events = parsed.get("Events")
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise UnreadableDocument(problem="Events is not a list of objects")
-    return ToldDocument(_incarnation(parsed.get("DocumentIncarnation")), tuple(map(_read_event, events)))
+    return ToldDocument(_incarnation(parsed.get("DocumentIncarnation")), tuple(map(read_event, events)))
 
 
 def _incarnation(value: Any) -> int:
@@ -71,7 +71,8 @@ def _incarnation(value: Any) -> int:
         raise UnreadableDocument(problem=f"DocumentIncarnation is {value!r}, not a whole number") from None
 
 
-def _read_event(event: dict[str, Any]) -> ToldEvent:
+def read_event(event: dict[str, Any]) -> ToldEvent:
+    """One event of a document."""
     resources = event.get("Resources")
     if not isinstance(resources, list):
         raise UnreadableDocument(problem="Resources is not a list")
