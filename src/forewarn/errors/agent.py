@@ -31,3 +31,12 @@ class EndpointTrouble(Unavailable):
 
 class HandlerFailed(Unavailable):
     """{problem}"""
+
+
+class PeersNotListening(Unavailable):
+    """[peers] listen: {address} cannot be listened on: {problem} Name an address of this machine and a port that
+    nobody else uses."""
+
+
+class PeerTrouble(Unavailable):
+    """{vm} {problem}"""
