@@ -13,7 +13,7 @@ from forewarn.agent.clock import EndpointClock, real_seconds
 from forewarn.agent.endpoint.answers import NOT_MODIFIED, OK, document_in, trouble_in
 from forewarn.agent.endpoint.naming import Naming
 from forewarn.agent.endpoint.pace import MOST_REQUESTS, STEP_SECONDS, Pace
-from forewarn.agent.endpoint.patience import SHORTEST_PAUSE, answer_seconds, pause_after
+from forewarn.agent.endpoint.patience import ANSWER_SECONDS, SHORTEST_PAUSE, answer_seconds, pause_after
 from forewarn.agent.endpoint.reach import Reach
 from forewarn.agent.endpoint.spell import Spell
 from forewarn.agent.endpoint.watch import HEADERS, VERSIONS, Watch
@@ -91,12 +91,17 @@ class Client:
     @property
     def me(self) -> Me:
         """This machine, as events name it. As long as the endpoint does not say it, it is the host name."""
-        return self._naming.me(self._ask_name)
+        return self._named(self._reach.others)
 
     @property
     def offers_long_poll(self) -> bool | None:
         """Whether the endpoint holds polls until something changes; None: not known yet."""
         return self._watch.holds
+
+    @property
+    def lines(self) -> tuple[Line, Line]:
+        """The connection for polls, and the one for all else: other threads may cut them."""
+        return self._reach.polls, self._reach.others
 
     # --- One request ----------------------------------------------------------------------------------
 
@@ -135,27 +140,27 @@ class Client:
 
     # --- All that happens -----------------------------------------------------------------------------
 
-    def changes(self, mine: bool = True) -> Iterator[Change]:  # noqa: FBT001, FBT002 - reads well: changes(mine=False)
+    def changes(self, mine: bool = True) -> Iterator[Change]:
         """Everything that happens to events, each thing once, from those that are there now on. It lives through all
         troubles of the endpoint and ends when the client is closed. `mine=False`: events of other machines too."""
         account = Account()
         while not self._reach.closed:
             changes, pause_seconds = self.turn(account, mine=mine)
             yield from changes
-            self._rest(self._reach.polls, pause_seconds)
+            try:
+                self._rest(self._reach.polls, pause_seconds)
+            except EndpointLeft:
+                return
 
     def turn(self, account: Account, *, mine: bool = True) -> tuple[list[Change], float]:
         """One turn of `changes`: what is new by this account, and how long to pause before the next."""
         polled = self.poll(HOLD_SECONDS)
         if polled.document is None:
             return [], polled.pause_seconds
+        me = self._named(self._reach.polls) if mine and polled.document.events else self._naming.last
         if mine and polled.document.events and not self._naming.settled:
-            me = self.me
-            if not self._naming.settled:
-                # The name could not be had this time. To take the host name for it might hide what is coming.
-                return [], max(polled.pause_seconds, SHORTEST_PAUSE)
-        else:
-            me = self._naming.last
+            # The name could not be had this time. To take the host name for it might hide what is coming.
+            return [], max(polled.pause_seconds, SHORTEST_PAUSE)
         changes = account.take(polled.document, real_seconds())
         if mine:
             changes = [change for change in changes if _concerns(me, change)]
@@ -185,6 +190,11 @@ class Client:
     def close(self) -> None:
         """End it, from any thread: what is under way ends with it, and so does `changes`."""
         self._reach.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was ended."""
+        return self._reach.closed
 
     def __enter__(self) -> Client:
         return self
@@ -250,9 +260,12 @@ class Client:
             self.clock.set(answer.date)
         return answer
 
-    def _ask_name(self, path: str) -> Answer:
-        self._reach.found()
-        return self._send(self._reach.others, "GET", path, HEADERS, None, answer_seconds(True, 0))
+    def _named(self, line: Line) -> Me:
+        def ask(path: str) -> Answer:
+            self._reach.found()
+            return self._send(line, "GET", path, HEADERS, None, ANSWER_SECONDS)
+
+        return self._naming.me(ask)
 
     def _rest(self, line: Line, seconds: float) -> None:
         if seconds <= 0:

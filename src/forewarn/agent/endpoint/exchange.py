@@ -6,16 +6,14 @@ told by the endpoint itself, and by nobody else.
 
 from __future__ import annotations
 
-import io
-import select
 import socket
 import threading
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead, LineTooLong
-from typing import TYPE_CHECKING, Any, NamedTuple
+from http.client import HTTPException, HTTPResponse, IncompleteRead, LineTooLong
+from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.agent.clock import real_seconds
+from forewarn.agent.endpoint.carrier import Carrier, Connection, Effort, addresses, has_ended, secured
 from forewarn.errors.agent import (
     EndpointAway,
     EndpointCutOff,
@@ -59,7 +57,7 @@ class Line:
         self._turn = threading.Lock()
         self._guard = threading.Lock()
         """For what `cut` and an exchange under way both touch."""
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._socket: socket.socket | None = None
         self._cut = threading.Event()
 
@@ -75,8 +73,8 @@ class Line:
         with self._turn:
             if self.endpoint is None:
                 raise EndpointUnknown(problem="It is not known yet where the endpoint is.")
-            effort = _Effort(self.endpoint, timeout_seconds)
-            if self._connection is not None and _has_ended(self._connection):
+            effort = Effort(self.endpoint, timeout_seconds)
+            if self._connection is not None and has_ended(self._connection):
                 self._drop()
             was_kept = self._connection is not None
             try:
@@ -118,9 +116,7 @@ class Line:
         # Who leaves a client without closing it shall not be told of a socket that he has never seen.
         self._drop()
 
-    def _try(
-        self, effort: _Effort, method: str, path: str, headers: Mapping[str, str], body: bytes | None
-    ) -> Answer:
+    def _try(self, effort: Effort, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
         whole = False
         try:
             connection = self._connection or self._connect(effort)
@@ -136,18 +132,18 @@ class Line:
                 self._drop()
         return answer
 
-    def _connect(self, effort: _Effort) -> _Connection:
+    def _connect(self, effort: Effort) -> Connection:
         """Try each address of the host in turn, so that `cut` can always reach the socket."""
         host, port = effort.endpoint.host, effort.endpoint.port
         problem: OSError = OSError("it has no address")
-        for family, kind, protocol, _, address in _addresses(host, port):
+        for family, kind, protocol, _, address in addresses(host, port):
             caller = socket.socket(family, kind, protocol)
             try:
                 self._hold(caller)
                 caller.settimeout(min(CONNECT_SECONDS, effort.left()))
                 caller.connect(address)
                 caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                caller = _secured(caller, effort.endpoint)
+                caller = secured(caller, effort.endpoint)
                 self._hold(caller)  # it may have been cut just before it was connected
             except OSError as error:
                 self._drop()
@@ -155,7 +151,7 @@ class Line:
                 problem = error
             else:
                 effort.connected = True
-                self._connection = _Connection(host, port, _Carrier(caller, effort))
+                self._connection = Connection(host, port, Carrier(caller, effort))
                 return self._connection
         raise problem
 
@@ -165,7 +161,7 @@ class Line:
                 raise ConnectionAbortedError
             self._socket = caller
 
-    def _trouble(self, error: Exception, effort: _Effort) -> EndpointTrouble:
+    def _trouble(self, error: Exception, effort: Effort) -> EndpointTrouble:
         url, seconds = effort.endpoint.url, effort.seconds
         if self._cut.is_set():
             return EndpointLeft()
@@ -173,8 +169,10 @@ class Line:
             problem = "no connection was made in time" if isinstance(error, TimeoutError) else _words(error)
             return EndpointAway(url=url, problem=problem)
         if isinstance(error, TimeoutError):
-            return EndpointStalled(url=url, seconds=seconds) if effort.received else EndpointSilent(
-                url=url, seconds=seconds
+            return (
+                EndpointStalled(url=url, seconds=seconds)
+                if effort.received
+                else EndpointSilent(url=url, seconds=seconds)
             )
         if isinstance(error, (_TooLarge, LineTooLong)):
             return EndpointUnreadable(problem="it is too large")
@@ -194,92 +192,8 @@ class Line:
             held.close()
 
 
-class _Effort:
-    """One exchange: until when it may take, and how far it has come."""
-
-    def __init__(self, endpoint: Endpoint, seconds: float) -> None:
-        self.endpoint = endpoint
-        self.seconds = seconds
-        self.received = 0
-        self.connected = False
-        self._end = real_seconds() + seconds
-
-    def left(self) -> float:
-        left = self._end - real_seconds()
-        if left <= 0:
-            raise TimeoutError
-        return left
-
-
-class _Carrier:
-    """A socket for http.client that looks at the limit of the whole exchange before it waits for anything."""
-
-    def __init__(self, carried: socket.socket, effort: _Effort) -> None:
-        self.socket = carried
-        self.effort = effort
-
-    def sendall(self, data: Any) -> None:
-        self.socket.settimeout(self.effort.left())
-        self.socket.sendall(data)
-
-    def makefile(self, _: str) -> io.BufferedReader:
-        """What an answer is read from; it is closed when it has been read, and the connection goes on."""
-        return io.BufferedReader(_Reader(self))
-
-    def close(self) -> None:
-        """Nothing: http.client would close it before the last answer was read. `Line` does it."""
-
-
-class _Reader(io.RawIOBase):
-    def __init__(self, carrier: _Carrier) -> None:
-        self._carrier = carrier
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        carrier = self._carrier
-        carrier.socket.settimeout(carrier.effort.left())
-        count = carrier.socket.recv_into(buffer)
-        carrier.effort.received += count
-        return count
-
-
-class _Connection(HTTPConnection):
-    """A connection that is made already, and never makes one itself."""
-
-    auto_open = 0
-
-    def __init__(self, host: str, port: int, carrier: _Carrier) -> None:
-        super().__init__(host, port)
-        self.carrier = carrier
-        self.sock: Any = carrier
-
-
 class _TooLarge(HTTPException):
     """The body has more bytes than anybody would send in earnest."""
-
-
-def _secured(caller: socket.socket, endpoint: Endpoint) -> socket.socket:
-    if endpoint.scheme != "https":
-        return caller
-    import ssl  # rarely needed
-
-    return ssl.create_default_context().wrap_socket(caller, server_hostname=endpoint.host)
-
-
-def _has_ended(connection: _Connection) -> bool:
-    """Whether a connection at rest has something to read: its end, or what nobody has asked for."""
-    poll = select.poll()
-    poll.register(connection.carrier.socket, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _addresses(host: str, port: int) -> list[Any]:
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError:
-        raise OSError(f"{host!r} can be nobody's name") from None
 
 
 def _shut(held: socket.socket) -> None:
@@ -288,7 +202,7 @@ def _shut(held: socket.socket) -> None:
         socket.socket.shutdown(held, socket.SHUT_RDWR)
 
 
-def _body(response: HTTPResponse, effort: _Effort) -> bytes:
+def _body(response: HTTPResponse, effort: Effort) -> bytes:
     if (response.length or 0) > LARGEST_BODY:
         raise _TooLarge
     pieces, size = [], 0

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from forewarn.agent.endpoint.exchange import Answer
     from forewarn.agent.identity import Me
 
-_MOST_TRIES = 3
+_MOST_TRIES = 8
+"""A few seconds' worth: of the 30 that a Preempt leaves, enough must remain."""
 _LONGEST_NAME = 300
 _BAD_REQUEST, _THROTTLED, _FAILING = 400, 429, 500
 

@@ -7,7 +7,6 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from forewarn.agent.clock import real_seconds
 from forewarn.agent.endpoint.address import read_endpoint
 from forewarn.agent.endpoint.exchange import Line
 from forewarn.agent.endpoint.finding import find_endpoint
@@ -19,18 +18,19 @@ if TYPE_CHECKING:
     from forewarn.agent.endpoint.address import Endpoint
 
 LOST_AFTER_SECONDS = 30.0
+GIVEN = "what was given"
 _log = logging.getLogger("forewarn.agent.endpoint")
 
 
 class Reach:
     """Finds the endpoint when it is needed; and again, where nobody has said which it is, when it was away for long."""
 
-    def __init__(self, given: str, find: Callable[[str], Endpoint] = find_endpoint) -> None:
+    def __init__(self, given: str, find: Callable[..., Endpoint] = find_endpoint) -> None:
         self._given = given
         self._find = find
         self._settled = bool(given or os.environ.get("FOREWARN_ENDPOINT"))
         if given:
-            read_endpoint(given, "given")  # what cannot be one is said at once
+            read_endpoint(given, GIVEN)  # what cannot be one is said at once
         self._guard = threading.Lock()
         self._away_since: float | None = None
         self._look_again = False
@@ -75,7 +75,7 @@ class Reach:
 
     def _look(self) -> Endpoint:
         try:
-            return self._find(self._given)
+            return self._find(self._given, given_by=GIVEN)
         except EndpointNotFound as error:
             if self.endpoint is None:
                 raise EndpointUnknown(problem=str(error)) from error
