@@ -82,9 +82,9 @@ def read_event(event: dict[str, Any]) -> ToldEvent:
         status=_text(event, "EventStatus"),
         resources=tuple(map(str, resources)),
         not_before=_moment(_text(event, "NotBefore")),
-        description=event.get("Description"),
-        source=event.get("EventSource"),
-        duration_seconds=event.get("DurationInSeconds"),
+        description=_text_if_any(event.get("Description")),
+        source=_text_if_any(event.get("EventSource")),
+        duration_seconds=_number_if_any(event.get("DurationInSeconds")),
         raw=event,
     )
 
@@ -94,6 +94,15 @@ def _text(event: dict[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise UnreadableDocument(problem=f"an event has no {name} that is text")
     return value
+
+
+def _text_if_any(value: Any) -> str | None:
+    """What may be missing is not worth an error: if it is something else it counts as missing, and is in `raw`."""
+    return value if isinstance(value, str) else None
+
+
+def _number_if_any(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _moment(text: str) -> datetime | None:
