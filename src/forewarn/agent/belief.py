@@ -40,7 +40,6 @@ class Belief:
         self.incarnation, self._events, self._doubted_since = document.incarnation, document.events, None
         return self._events
 
-    @property
     def in_doubt(self) -> bool:
         """Whether the same document is to be taken again after a while."""
         return self._doubted_since is not None

@@ -60,7 +60,7 @@ class Poller:
             self._stop.wait(pause)
 
     def _poll(self) -> float:
-        polled = self._client.poll(HOLD_SECONDS if self._may_hold() and not self._belief.in_doubt else 0)
+        polled = self._client.poll(HOLD_SECONDS if self._may_hold() and not self._belief.in_doubt() else 0)
         if self._stop.is_set():
             return 0
         if polled.trouble is not None:

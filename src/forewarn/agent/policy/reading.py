@@ -87,8 +87,6 @@ def _handler(entry: Entry, name: str, table: dict[str, Any], folder: Path) -> Na
     if not name or not name.isprintable() or "/" in name or name.startswith("."):
         raise entry.wrong("A handler's name is printable, has no / and does not begin with a dot.")
     kind, file = entry.text("kind"), entry.text("file")
-    if bool(kind) == bool(file):
-        raise entry.wrong('Say what it is: kind = "command", or file = "my_handler.py"; one of both.', "kind")
     timeout = entry.length("timeout")
     if timeout is not None and timeout <= timedelta(0):
         raise entry.wrong("Must be more than 0s.", "timeout")
