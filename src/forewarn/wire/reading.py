@@ -49,10 +49,25 @@ class ToldDocument(NamedTuple):
 
 def read_document(body: bytes | str) -> ToldDocument:
     """What the body of an answer says, or an error that says what is wrong with it."""
+    return _read_parsed(_parsed(body))
+
+
+def read_events(text: bytes | str) -> tuple[ToldEvent, ...]:
+    """The events of a file that somebody has written or kept: a whole document, or one event alone."""
+    parsed = _parsed(text)
+    if isinstance(parsed, dict) and "EventId" in parsed:
+        return (read_event(parsed),)
+    return _read_parsed(parsed).events
+
+
+def _parsed(body: bytes | str) -> Any:
     try:
-        parsed = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise UnreadableDocument(problem="it is not JSON" if body else "it is empty") from error
+
+
+def _read_parsed(parsed: Any) -> ToldDocument:
     if not isinstance(parsed, dict):
         raise UnreadableDocument(problem="it is not an object")
     events = parsed.get("Events")

@@ -1,0 +1,64 @@
+"""forewarn agent run: the agent itself."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from forewarn.agent import logs
+from forewarn.agent.command.parser import Parser, add_places, choose_places, config_path, load_config, read_address
+from forewarn.agent.pages.server import Pages
+from forewarn.agent.pages.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from forewarn.agent.loop import Agent
+
+
+def parser() -> Parser:
+    found = Parser(
+        "run",
+        "Watch for events, prepare for them, approve, and undo.\n\n"
+        "Without a config it only logs. What it has prepared is kept on disk: after a kill, the next run undoes it.",
+        "forewarn agent run --config agent.toml",
+        "forewarn agent run --config agent.toml --dry-run --endpoint http://127.0.0.1:8169 --vm-name web-0",
+    )
+    add_places(found)
+    found.add_argument("--dry-run", action="store_true", help="do all but act: say what would be run and approved")
+    found.add_argument("--listen", metavar="HOST:PORT", help="serve metrics and health there")
+    found.add_argument(
+        "--log", choices=logs.FORMS, default="", help="the form of the log (default: text on a terminal, else json)"
+    )
+    return found
+
+
+def run(options: Namespace) -> int:
+    # Here, so that the help of this verb needs nothing of it.
+    from forewarn.agent.loop import Agent, Options
+
+    config = load_config(config_path(options))
+    places = choose_places(options, config)
+    listen = config.listen if options.listen is None else read_address(options.listen, "--listen")
+    logs.begin(options.log)
+    agent = Agent(config, Options(places.endpoint.value, places.vm_name.value, places.folder, options.dry_run))
+    watchdog = Watchdog()
+    with Pages(agent.snapshot, places.folder, listen, watchdog):
+        _stop_on_signals(agent)
+        watchdog.started()
+        agent.run()
+        watchdog.stopping()
+    return 0
+
+
+def _stop_on_signals(agent: Agent) -> None:
+    """The first signal stops it in good order; a second one ends it as it ends any program."""
+
+    def stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        # In a thread: a signal may come while this thread holds a lock that stopping needs.
+        threading.Thread(target=agent.stop, name="stop", daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
