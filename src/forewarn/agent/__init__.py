@@ -1,7 +1,7 @@
 """Forewarn in the VM: the agent, and the client library that it is built on. Standard library only.
 
-The library is had from here: Client, AsyncClient, Change, Document, Event, EndpointTrouble; and for handlers of one's own
-Handler, HandlerFailed, Job. Each is imported when it is asked for: the agent does without some of them.
+The library is had from here: Client, AsyncClient, Change, Document, Event, EndpointTrouble; and for handlers of one's
+own Handler, HandlerFailed, Job. Each is imported when it is asked for: the agent does without some of them.
 """
 
 from __future__ import annotations

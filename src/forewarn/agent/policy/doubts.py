@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 
 def doubts_about(config: Config) -> list[str]:
-    """What somebody should look at again, each thing once; what the reader of the file has found comes first."""
+    """What somebody should look at again, each thing once."""
     found = [
-        *config.warnings,
         *_unknown_types(config.rules),
         *_never_reached(config.rules),
         *_unprepared(config.rules, config.handlers),
@@ -71,8 +70,6 @@ def _covers(earlier: Rule, later: Rule, kind: str) -> bool:
 
 def _unprepared(rules: Sequence[Rule], handlers: Mapping[str, NamedHandler]) -> Iterator[str]:
     for rule in rules:
-        if rule.approve != NEVER and not rule.prepare:
-            yield f"{rule.name} approves without preparing anything."
         if rule.approve == NEVER and rule.approve_lead is not None:
             yield f"{rule.name}: approve_when has no meaning without approve."
         for name in rule.prepare:
