@@ -10,6 +10,7 @@ from forewarn.agent import logs
 from forewarn.agent.command.parser import Parser, add_places, choose_places, config_path, load_config, read_address
 from forewarn.agent.pages.server import Pages
 from forewarn.agent.pages.watchdog import Watchdog
+from forewarn.agent.slim import defer_tls
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -35,6 +36,7 @@ def parser() -> Parser:
 
 
 def run(options: Namespace) -> int:
+    defer_tls()
     # Here, so that the help of this verb needs nothing of it.
     from forewarn.agent.loop import Agent, Options
 
