@@ -35,12 +35,12 @@ def parser() -> Parser:
 
 
 def run(options: Namespace) -> int:
-    # Here, so that the help of this verb needs nothing of it.
-    from forewarn.agent.loop import Agent, Options
-
     config = load_config(config_path(options))
     places = choose_places(options, config)
     listen = config.listen if options.listen is None else read_address(options.listen, "--listen")
+    # Here, so that what is wrong is said without it.
+    from forewarn.agent.loop import Agent, Options
+
     logs.begin(options.log)
     agent = Agent(config, Options(places.endpoint.value, places.vm_name.value, places.folder, options.dry_run))
     watchdog = Watchdog()
