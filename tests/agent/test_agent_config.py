@@ -100,7 +100,6 @@ silence = "4s"
     assert config.peers.secret == b"0123456789abcdef0123"
     assert config.peers.members == (Member("web-0", "10.0.0.4", 9170), Member("web-1", "peer.example", 9171))
     assert config.peers.silence == timedelta(seconds=4)
-    assert config.warnings == ()
 
 
 def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
@@ -168,19 +167,6 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "agent.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UnreadableFile, match="UTF-8"):
         read_config(tmp_path / "agent.toml")
-
-
-@pytest.mark.parametrize(
-    ("text", "warning"),
-    [
-        ("[[rule]]\non = ['Rebot']", "no event type 'Rebot' is known. Did you mean 'Reboot'?"),
-        ("[[rule]]\n[[rule]]\non = ['Reboot']", "rule 1 fits every event: rule 2 is never reached."),
-        (HANDLERS, "handler leave-pool is used by no rule."),
-        ("[[rule]]\napprove_when = '5m'", "approve_when has no meaning"),
-    ],
-)
-def test_what_is_probably_not_meant(text: str, warning: str, tmp_path: Path) -> None:
-    assert any(warning in each for each in read_text(text, "agent.toml", tmp_path).warnings)
 
 
 def test_a_handler_can_be_made_from_what_was_kept_of_it(tmp_path: Path) -> None:

@@ -136,7 +136,9 @@ def test_the_same_for_programs() -> None:
             [Rule("a", min_notice=M, prepare=("x",)), Rule("b", min_notice=2 * M, prepare=("x",))],
             "b is never reached: all that it is for goes to a before.",
         ),
-        ([Rule("a", approve="self")], "a approves without preparing anything."),
+        ([Rule("a", on=("Rebot",), prepare=("x",))], "a: no type of event is called 'Rebot' so far. Did you mean 'Reboot'?"),
+        ([Rule("a", prepare=("x",), approve_lead=M)], "a: approve_when has no meaning without approve."),
+        ([Rule("a", prepare=("x",)), Rule("b", prepare=("x",))], "b is never reached: all that it is for goes to a before."),
         ([Rule("a", approve="leader", prepare=("x",))], "a: a leader approves, and without [peers] there is none."),
         ([Rule("a", prepare=("x", "y"), undo=("y",))], "a prepares x and does not undo it."),
         ([Rule("a", prepare=("mute",))], "a: handler mute has nothing to prepare."),
@@ -144,14 +146,19 @@ def test_the_same_for_programs() -> None:
     ],
 )
 def test_doubts(rules: list[Rule], doubt: str) -> None:
-    found = config(*rules, handlers=(named("mute", prepare="", undo=""),))
+    mute = named("mute", prepare="", undo="")
+    found = config(*rules, handlers=(mute,) if any("mute" in (*rule.prepare, *(rule.undo or ())) for rule in rules) else ())
     assert doubts_about(found) == [doubt]
     assert explain(found)[-1] == f"warning: {doubt}"
 
 
+def test_a_handler_that_nobody_uses() -> None:
+    assert doubts_about(config(handlers=(named("x"),))) == ["handler x is used by no rule."]
+
+
 def test_peers_that_nobody_needs() -> None:
-    found = config(Rule("a", prepare=("x",)))._replace(peers=PEERS, warnings=("said by the reader.",))
-    assert doubts_about(found) == ["said by the reader.", 'There is a [peers], and no rule has approve = "leader".']
+    found = config(Rule("a", prepare=("x",)))._replace(peers=PEERS)
+    assert doubts_about(found) == ['There is a [peers], and no rule has approve = "leader".']
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Approver:
-    """Has a connection of its own: the other one may be held by a poll."""
+    """One request each; whether and when another is made is decided anew."""
 
     def __init__(self, client: Client, done: Callable[[str, str], None]) -> None:
         self._client = client
@@ -25,9 +25,6 @@ class Approver:
         """Return at once; `done` is called with the id and the problem, empty when it was approved."""
         self.under_way.add(event_id)
         threading.Thread(target=self._send, args=(event_id,), name="approver", daemon=True).start()
-
-    def stop(self) -> None:
-        self._client.close()
 
     def _send(self, event_id: str) -> None:
         problem = ""

@@ -55,7 +55,7 @@ class Agent:
         self._ledger = Ledger(self._file)
         self._client = Client(options.endpoint, options.vm_name)
         self._poller = Poller(self._client, self._told, self._may_hold)
-        self._approver = Approver(Client(options.endpoint, options.vm_name), self._approval_ended)
+        self._approver = Approver(self._client, self._approval_ended)
         self._doing = Doing(
             config, self._file.folder, self._ledger, self._lock, self._handler_ended, dry_run=options.dry_run
         )
@@ -93,13 +93,14 @@ class Agent:
             self._end()
 
     def stop(self) -> None:
-        """Soon: what runs is left to itself after a few seconds, and taken up at the next start. Signal safe."""
-        self._stopping = True
-        threading.Thread(target=self._wake, daemon=True).start()  # a signal may have come while the lock is held
+        """Soon: what runs is left to itself after a few seconds, and taken up at the next start."""
+        with self._lock:
+            self._stopping = True
+            self._lock.notify_all()
 
     def _end(self) -> None:
+        self._client.close()
         self._poller.stop()
-        self._approver.stop()
         self._together.stop()
         self._doing.stop()
         with self._lock:
@@ -127,7 +128,9 @@ class Agent:
     # --- Word from the threads ------------------------------------------------------------------------
 
     def _told(self, events: tuple[ToldEvent, ...]) -> None:
-        me = self._client.me  # found here, in the poller's thread: it may have to ask
+        me = self._client.me  # in the poller's thread: it may have to ask
+        if self._client.known[1] is None:
+            return  # to take the host name for it might hide what is coming: the next poll asks again
         with self._lock:
             self._together.begin(me.name)
             if events != self._events:
@@ -248,7 +251,7 @@ class Agent:
         with self._lock:
             seen, seconds, works = self._seen(), real_seconds(), list(self._ledger.works.values())
             reason = ready_reason(works, list(self._alone.values()), has_rules=bool(self._config.rules))
-            endpoint, me = self._client.found_endpoint, self._client.found_me
+            endpoint, me = self._client.known
             return {
                 "vm": None if me is None else me.name,
                 "vm_from": None if me is None else me.origin,

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from forewarn.agent.belief import Belief
+from forewarn.agent.changes import Account
 from forewarn.agent.clock import real_seconds
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Poller:
         self._client = client
         self._tell = tell
         self._may_hold = may_hold
-        self._belief = Belief()
+        self._account = Account()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
         self._answers = 0
@@ -45,9 +45,8 @@ class Poller:
         self._thread.start()
 
     def stop(self) -> None:
-        """An answer that is waited for is given up."""
+        """The client must have been closed: an answer that is waited for is given up with it."""
         self._stop.set()
-        self._client.close()
         self._thread.join(5)
 
     def _run(self) -> None:
@@ -60,7 +59,7 @@ class Poller:
             self._stop.wait(pause)
 
     def _poll(self) -> float:
-        polled = self._client.poll(HOLD_SECONDS if self._may_hold() and not self._belief.in_doubt() else 0)
+        polled = self._client.poll(HOLD_SECONDS if self._may_hold() and not self._account.in_doubt() else 0)
         if self._stop.is_set():
             return 0
         if polled.trouble is not None:
@@ -73,7 +72,8 @@ class Poller:
             self._trouble = None
             self._answered_at = real_seconds()
             if polled.document is not None:
-                self._tell(self._belief.take(polled.document, real_seconds()))
+                self._account.take(polled.document, real_seconds())
+                self._tell(self._account.events)
         return polled.pause_seconds
 
     def standing(self) -> dict[str, Any]:
@@ -85,6 +85,6 @@ class Poller:
             "trouble": None if trouble is None else str(trouble),
             "trouble_seconds": None if trouble is None else round(seconds - self._trouble_since, 1),
             "answered_seconds_ago": None if self._answered_at is None else round(seconds - self._answered_at, 1),
-            "incarnation": self._belief.incarnation,
-            "long_poll": self._client.long_poll,
+            "incarnation": self._account.incarnation,
+            "long_poll": bool(self._client.offers_long_poll),
         }

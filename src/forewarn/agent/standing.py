@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from forewarn.agent.changes import has_started
 from forewarn.agent.work.deciding import approval_due_at, approval_problem, due_at
-from forewarn.agent.work.work import BEGUN, FAILED, PREPARED, TO_DO, has_started
+from forewarn.agent.work.work import BEGUN, FAILED, PREPARED, TO_DO
 from forewarn.core.durations import format_duration
 
 if TYPE_CHECKING:

@@ -112,8 +112,8 @@ def _text(event: dict[str, Any], name: str) -> str:
 
 
 def _text_if_any(value: Any) -> str | None:
-    """What is only told, nobody depends on: an odd value is no reason not to hear of the event."""
-    return value if value is None or isinstance(value, str) else str(value)
+    """What may be missing is not worth an error: if it is something else it counts as missing, and is in `raw`."""
+    return value if isinstance(value, str) else None
 
 
 def _number_if_any(value: Any) -> int | None:

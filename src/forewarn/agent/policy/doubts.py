@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy.rule import LEADER, NEVER
+from forewarn.core.kinds import EVENT_TYPES
+from forewarn.errors import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -15,14 +17,23 @@ if TYPE_CHECKING:
 
 
 def doubts_about(config: Config) -> list[str]:
-    """What somebody should look at again. What the reader of the file has found comes first, and is not said again."""
+    """What somebody should look at again, each thing once."""
     found = [
-        *config.warnings,
+        *_unknown_types(config.rules),
         *_never_reached(config.rules),
         *_unprepared(config.rules, config.handlers),
         *_leaderless(config),
+        *_unused(config.rules, config.handlers),
     ]
     return list(dict.fromkeys(found))
+
+
+def _unknown_types(rules: Sequence[Rule]) -> Iterator[str]:
+    known = {name.casefold() for name in EVENT_TYPES}
+    for rule in rules:
+        for kind in rule.on:
+            if kind.casefold() not in known:
+                yield f"{rule.name}: no type of event is called {kind!r} so far.{nearest(kind, EVENT_TYPES)}"
 
 
 def _never_reached(rules: Sequence[Rule]) -> Iterator[str]:
@@ -30,7 +41,7 @@ def _never_reached(rules: Sequence[Rule]) -> Iterator[str]:
         taken: dict[str, str] = {}
         for kind in rule.on or ("",):
             earlier = next((other for other in rules[:index] if _covers(other, rule, kind)), None)
-            if earlier is not None and _has_conditions(earlier):  # else the reader has said it
+            if earlier is not None:
                 taken[kind] = earlier.name
         if taken and len(taken) == len(rule.on or ("",)):
             by = " and ".join(dict.fromkeys(taken.values()))
@@ -38,10 +49,6 @@ def _never_reached(rules: Sequence[Rule]) -> Iterator[str]:
         else:
             for kind, name in taken.items():
                 yield f"{rule.name} is never reached for {kind}: that goes to {name} before."
-
-
-def _has_conditions(rule: Rule) -> bool:
-    return any((rule.on, rule.source, rule.description, rule.max_duration is not None, rule.min_notice is not None))
 
 
 def _covers(earlier: Rule, later: Rule, kind: str) -> bool:
@@ -63,8 +70,8 @@ def _covers(earlier: Rule, later: Rule, kind: str) -> bool:
 
 def _unprepared(rules: Sequence[Rule], handlers: Mapping[str, NamedHandler]) -> Iterator[str]:
     for rule in rules:
-        if rule.approve != NEVER and not rule.prepare:
-            yield f"{rule.name} approves without preparing anything."
+        if rule.approve == NEVER and rule.approve_lead is not None:
+            yield f"{rule.name}: approve_when has no meaning without approve."
         for name in rule.prepare:
             if name in handlers and not handlers[name].handler.describe(PREPARE):
                 yield f"{rule.name}: handler {name} has nothing to prepare."
@@ -84,3 +91,10 @@ def _leaderless(config: Config) -> Iterator[str]:
             yield f"{name}: a leader approves, and without [peers] there is none."
     elif not led:
         yield 'There is a [peers], and no rule has approve = "leader".'
+
+
+def _unused(rules: Sequence[Rule], handlers: Mapping[str, NamedHandler]) -> Iterator[str]:
+    used = {name for rule in rules for name in (*rule.prepare, *(rule.undo or ()))}
+    for name in handlers:
+        if name not in used:
+            yield f"handler {name} is used by no rule."

@@ -15,7 +15,6 @@ from forewarn.wire.toml_entries import Entry, TomlFile
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KNOWN_TYPES = ("Freeze", "Reboot", "Redeploy", "Preempt", "Terminate", "SpotRebalanceRecommendation")
 HANDLER_SECONDS = 60
 SILENCE = timedelta(seconds=10)
 LEAST_SECRET = 16
@@ -63,7 +62,6 @@ def read_text(text: str, source: str, folder: Path) -> Config:
         rules=rules,
         handlers=handlers,
         peers=peers,
-        warnings=tuple(_warnings(rules, handlers)),
     )
 
 
@@ -151,30 +149,6 @@ def _lead(entry: Entry, key: str, at_once: str) -> timedelta | None:
     except BadAgentConfig:
         problem = f'Must be "{at_once}", or how long before NotBefore: "5m", not {entry.text(key)!r}.'
         raise entry.wrong(problem, key) from None
-
-
-def _warnings(rules: tuple[Rule, ...], handlers: dict[str, NamedHandler]) -> list[str]:
-    """What is allowed, and yet probably not meant."""
-    found = []
-    known = {kind.casefold() for kind in KNOWN_TYPES}
-    for rule in rules:
-        found += [
-            f"{rule.name}: no event type {kind!r} is known.{nearest(kind, KNOWN_TYPES)}"
-            for kind in rule.on
-            if kind.casefold() not in known
-        ]
-        if rule.lead is not None and rule.approve_lead is not None and rule.approve_lead > rule.lead:
-            found.append(f"{rule.name}: approve_when is before when; it is approved once it is prepared.")
-        if rule.approve == NEVER and rule.approve_lead is not None:
-            found.append(f"{rule.name}: approve_when has no meaning without approve.")
-    for index, rule in enumerate(rules[:-1]):
-        if not (rule.on or rule.source or rule.description or rule.max_duration or rule.min_notice):
-            later = ", ".join(each.name for each in rules[index + 1 :])
-            found.append(f"{rule.name} fits every event: {later} is never reached.")
-            break
-    used = {name for rule in rules for name in (*rule.prepare, *(rule.undo or ()))}
-    found += [f"handler {name} is used by no rule." for name in handlers if name not in used]
-    return found
 
 
 # --- Peers --------------------------------------------------------------------------------------------

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from forewarn.agent.changes import has_started
 from forewarn.agent.policy.rule import choose_rule
 from forewarn.agent.work.deciding import end
-from forewarn.agent.work.work import CAME_BACK, CANCELLED, OVER, PREPARED, PREPARING, begin, has_started
+from forewarn.agent.work.work import CAME_BACK, CANCELLED, OVER, PREPARED, PREPARING, begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from forewarn.agent.changes import has_started
 from forewarn.agent.policy.rule import Rule
 from forewarn.wire.reading import ToldEvent, read_event
 
@@ -22,11 +23,6 @@ BEGUN = frozenset((PREPARING, PREPARED, FAILED, UNDOING))
 
 CANCELLED, OVER, CAME_BACK = "cancelled", "over", "came back"
 """Why work ends: the event was withdrawn, it has happened, or the machine was started anew by it."""
-
-
-def has_started(event: ToldEvent) -> bool:
-    """Whether it is no longer only announced."""
-    return event.status.casefold() != "scheduled"
 
 
 class Step(NamedTuple):
