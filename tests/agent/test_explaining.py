@@ -136,9 +136,15 @@ def test_the_same_for_programs() -> None:
             [Rule("a", min_notice=M, prepare=("x",)), Rule("b", min_notice=2 * M, prepare=("x",))],
             "b is never reached: all that it is for goes to a before.",
         ),
-        ([Rule("a", on=("Rebot",), prepare=("x",))], "a: no type of event is called 'Rebot' so far. Did you mean 'Reboot'?"),
+        (
+            [Rule("a", on=("Rebot",), prepare=("x",))],
+            "a: no type of event is called 'Rebot' so far. Did you mean 'Reboot'?",
+        ),
         ([Rule("a", prepare=("x",), approve_lead=M)], "a: approve_when has no meaning without approve."),
-        ([Rule("a", prepare=("x",)), Rule("b", prepare=("x",))], "b is never reached: all that it is for goes to a before."),
+        (
+            [Rule("a", prepare=("x",)), Rule("b", prepare=("x",))],
+            "b is never reached: all that it is for goes to a before.",
+        ),
         ([Rule("a", approve="leader", prepare=("x",))], "a: a leader approves, and without [peers] there is none."),
         ([Rule("a", prepare=("x", "y"), undo=("y",))], "a prepares x and does not undo it."),
         ([Rule("a", prepare=("mute",))], "a: handler mute has nothing to prepare."),
@@ -147,7 +153,9 @@ def test_the_same_for_programs() -> None:
 )
 def test_doubts(rules: list[Rule], doubt: str) -> None:
     mute = named("mute", prepare="", undo="")
-    found = config(*rules, handlers=(mute,) if any("mute" in (*rule.prepare, *(rule.undo or ())) for rule in rules) else ())
+    found = config(
+        *rules, handlers=(mute,) if any("mute" in (*rule.prepare, *(rule.undo or ())) for rule in rules) else ()
+    )
     assert doubts_about(found) == [doubt]
     assert explain(found)[-1] == f"warning: {doubt}"
 
