@@ -24,6 +24,10 @@ import sys
 if sys.version_info < (3, 10):
     sys.exit("forewarn: this needs Python 3.10 or newer, and is run by %d.%d (%s)." % (
         sys.version_info[0], sys.version_info[1], sys.executable))
+import os
+
+# Whole, so that it is still found when somebody has changed the working folder.
+sys.path[0] = os.path.abspath(sys.path[0])
 # At the end: the standard library's own reader goes first, where there is one.
 sys.path.append(sys.path[0] + "/{CARRIED}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from forewarn.agent.loop import Agent
+
+_log = logging.getLogger(__name__)
 
 
 def parser() -> Parser:
@@ -36,22 +39,31 @@ def parser() -> Parser:
 
 
 def run(options: Namespace) -> int:
-    defer_tls()
-    # Here, so that the help of this verb needs nothing of it.
-    from forewarn.agent.loop import Agent, Options
-
     config = load_config(config_path(options))
     places = choose_places(options, config)
     listen = config.listen if options.listen is None else read_address(options.listen, "--listen")
+    defer_tls()
+    # Here, so that what is wrong is said without it.
+    from forewarn.agent.loop import Agent, Options
+
     logs.begin(options.log)
     agent = Agent(config, Options(places.endpoint.value, places.vm_name.value, places.folder, options.dry_run))
+    origins = {"endpoint_from": places.endpoint.origin, "vm_from": places.vm_name.origin}
+    given = {name: origin for name, origin in origins.items() if origin}  # the rest the agent has found
+    folder = None if options.dry_run else places.folder  # a rehearsal leaves nothing behind
     watchdog = Watchdog()
-    with Pages(agent.snapshot, places.folder, listen, watchdog):
+    with Pages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
+        if pages.address is not None:
+            _log.info("Metrics and health are served.", extra={"fields": {"address": _shown(*pages.address)}})
         _stop_on_signals(agent)
         watchdog.started()
         agent.run()
         watchdog.stopping()
     return 0
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _stop_on_signals(agent: Agent) -> None:

@@ -92,7 +92,7 @@ def _event(event: Mapping[str, Any], now: datetime | None) -> list[str]:
 
 
 def _step(step: Mapping[str, Any]) -> str:
-    took = "" if step.get("seconds") is None else f" ({step['seconds']:.1f} s)"
+    took = f" ({step['seconds']:.1f} s)" if step.get("seconds") else ""
     problem = f": {step['problem']}" if step.get("problem") else ""
     return f"{'handler':<10} {step.get('handler')}: {step.get('state')}{took}{problem}"
 
