@@ -164,7 +164,7 @@ def udhcpc() -> None:
     hook = Path("/run/hook")
     hook.write_text(UDHCPC_HOOK)
     hook.chmod(0o755)
-    run("udhcpc", "-f", "-n", "-q", "-i", "eth0", "-O", "245", "-s", str(hook))
+    run("udhcpc", "-f", "-n", "-q", "-i", "eth0", "-s", str(hook))
 
 
 def networkd() -> None:
