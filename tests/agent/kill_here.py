@@ -63,7 +63,7 @@ def main() -> None:
             try:
                 run(Path(order["folder"]), order["place"], order["argv"])
             finally:
-                sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+                sys.excepthook(*sys.exc_info())
                 os._exit(2)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)  # noqa: T201 - the answer
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.jobs import LoneJob, handler_of, then, toml_list, told_event
+from agent.jobs import LoneJob, handler_of, then, told_event, toml_list
 from forewarn.errors import BadAgentConfig, HandlerFailed
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 TELLS = """
 import json, os, sys
 told = {name: value for name, value in os.environ.items() if name.startswith("FOREWARN_")}
-json.dump({"variables": told, "input": json.load(sys.stdin), "folder": os.getcwd(), "a": os.environ.get("A")}, open(%r, "w"))
+told = {"variables": told, "input": json.load(sys.stdin), "folder": os.getcwd(), "a": os.environ.get("A")}
+json.dump(told, open(%r, "w"))
 """
 
 
@@ -101,7 +102,12 @@ def test_what_prepare_says_to_remember_is_given_to_undo(tmp_path: Path) -> None:
 def test_it_is_remembered_as_soon_as_it_is_said(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
     handler = handler_of(shell("""echo 'FOREWARN_MEMO {"name": "a"}'; echo said; cat; sleep 600"""))
-    running = threading.Thread(target=lambda: pytest.raises(HandlerFailed, handler.prepare, job))
+
+    def prepare() -> None:
+        with pytest.raises(HandlerFailed, match="not wanted any more"):
+            handler.prepare(job)
+
+    running = threading.Thread(target=prepare)
     running.start()
     job.until_said("said")
     assert job.memo == {"said": {"name": "a"}}
