@@ -49,11 +49,13 @@ class LoneJob:
         event: ToldEvent | None = None,
         seconds: float = PATIENCE_SECONDS,
         handler: str = "it",
+        run: str = "",
     ) -> None:
         self.event = event or told_event()
         self.vm = "web-0"
         self.handler = handler
         self.action = action
+        self.run = run
         self.folder = folder
         self.said: list[str] = []
         self.warned: list[str] = []
