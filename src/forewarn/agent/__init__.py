@@ -1,7 +1,7 @@
 """Forewarn in the VM: the agent, and the client library that it is built on. Standard library only.
 
-The library is had from here: Client, AsyncClient, Change, Document, Event, EndpointTrouble. Each is imported when it is
-asked for: the agent does without some of them.
+The library is had from here: Client, AsyncClient, Change, Document, Event, EndpointTrouble; and for handlers of one's
+own Handler, HandlerFailed, Job. Each is imported when it is asked for: the agent does without some of them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from forewarn.agent.changes import Change
     from forewarn.agent.endpoint.async_client import AsyncClient
     from forewarn.agent.endpoint.client import Client
-    from forewarn.errors.agent import EndpointTrouble
+    from forewarn.agent.handlers.handler import Handler, Job
+    from forewarn.errors.agent import EndpointTrouble, HandlerFailed
     from forewarn.wire.reading import ToldDocument as Document
     from forewarn.wire.reading import ToldEvent as Event
 
-__all__ = ["AsyncClient", "Change", "Client", "Document", "EndpointTrouble", "Event"]
+__all__ = ["AsyncClient", "Change", "Client", "Document", "EndpointTrouble", "Event", "Handler", "HandlerFailed", "Job"]
 
 _PLACES = {
     "AsyncClient": ("forewarn.agent.endpoint.async_client", "AsyncClient"),
@@ -24,6 +25,9 @@ _PLACES = {
     "Document": ("forewarn.wire.reading", "ToldDocument"),
     "EndpointTrouble": ("forewarn.errors.agent", "EndpointTrouble"),
     "Event": ("forewarn.wire.reading", "ToldEvent"),
+    "Handler": ("forewarn.agent.handlers.handler", "Handler"),
+    "HandlerFailed": ("forewarn.errors.agent", "HandlerFailed"),
+    "Job": ("forewarn.agent.handlers.handler", "Job"),
 }
 
 

@@ -128,6 +128,20 @@ class Account:
             self._note(change)
         return changes
 
+    @property
+    def events(self) -> tuple[ToldEvent, ...]:
+        """Those that there are, as far as this account knows."""
+        return tuple(self._told.values())
+
+    @property
+    def incarnation(self) -> int | None:
+        """The one that is believed; None: nothing was told yet."""
+        return self._incarnation if self._incarnation >= 0 else None
+
+    def in_doubt(self) -> bool:
+        """Whether the last document was too old to be believed: it is to be asked for again soon."""
+        return self._back_since is not None
+
     def _holds_whatever_comes(self, change: Change) -> bool:
         """An old document cannot know of what is new, nor that something has started."""
         return change.what in (SCHEDULED, STARTED) and change.event.id not in self._gone

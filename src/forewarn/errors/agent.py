@@ -9,6 +9,22 @@ class BadAgentConfig(Invalid):
     """{source}:{line}: {key}: {problem}"""
 
 
+class BadCommandLine(Invalid):
+    """{problem} See: {program} --help"""
+
+
+class NoAgentRuns(Unavailable):
+    """No agent is running on {folder}. Start one with: forewarn agent run"""
+
+
+class AgentHung(Unavailable):
+    """The agent on {folder} does not answer ({problem}). See its log, and start it again if it stays so."""
+
+
+class UnitDiffers(Conflict):
+    """{path} is there already and says something else. Compare it with what --print shows; --force writes over it."""
+
+
 class BadEndpoint(Invalid):
     """{url!r} is no endpoint of Scheduled Events: {problem} Write it like http://127.0.0.1:8169"""
 
@@ -139,3 +155,12 @@ class BadPollSeconds(Invalid):
 
 class HandlerFailed(Unavailable):
     """{problem}"""
+
+
+class PeersNotListening(Unavailable):
+    """[peers] listen: {address} cannot be listened on: {problem} Name an address of this machine and a port that
+    nobody else uses."""
+
+
+class PeerTrouble(Unavailable):
+    """{vm} {problem}"""

@@ -94,6 +94,11 @@ class Client:
         return self._named(self._reach.others)
 
     @property
+    def known(self) -> tuple[Endpoint | None, Me | None]:
+        """Where it asks and who this is, as far as that is known by now: nobody is asked for it."""
+        return self._reach.endpoint, self._naming.last if self._naming.settled else None
+
+    @property
     def offers_long_poll(self) -> bool | None:
         """Whether the endpoint holds polls until something changes; None: not known yet."""
         return self._watch.holds

@@ -1,0 +1,184 @@
+"""What agents say to each other, to and from JSON. What comes from outside is believed in no respect."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from forewarn.errors import Invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import NoReturn
+
+WAITING, PREPARING, READY, FAILED, STARTED, GONE = STATES = (
+    "waiting",
+    "preparing",
+    "ready",
+    "failed",
+    "started",
+    "gone",
+)
+"""How far a machine is with an event."""
+UNKNOWN = ""
+"""In the place of a state: it answers, and says nothing of the event."""
+
+LARGEST = 256 * 1024
+"""Bytes of one word."""
+_LONGEST_NAME = 256
+_MOST_EVENTS = 256
+_MOST_HEARD = 1024
+_LARGEST_NUMBER = 2.0**53
+
+
+class Relay(NamedTuple):
+    """What the speaker was last told by another machine, by itself."""
+
+    vm: str
+    run: str
+    version: int
+    state: str
+    ago: float
+    """Seconds since the speaker got it."""
+
+
+class EventWord(NamedTuple):
+    """How far the speaker is with one event."""
+
+    id: str
+    resources: str
+    """The `digest` of the event's machines: who sees other machines in it speaks of something else."""
+    state: str
+    leader: str
+    pledge: float
+    """For how many seconds the speaker supports the asker, and nobody else, as the one who approves. 0: it does not."""
+    heard: tuple[Relay, ...]
+
+
+class Word(NamedTuple):
+    """All that an agent says when it is asked."""
+
+    vm: str
+    run: str
+    """Drawn when the agent starts: an agent that has started anew is another, and remembers nothing."""
+    version: int
+    """Goes up with each change of what this run has to say."""
+    events: tuple[EventWord, ...]
+
+    def event(self, event_id: str) -> EventWord | None:
+        """What it says of one event."""
+        wanted = event_id.casefold()
+        return next((event for event in self.events if event.id.casefold() == wanted), None)
+
+
+def digest(resources: Iterable[str]) -> str:
+    """A short form of the machines of an event, in their order."""
+    text = "\n".join(name.casefold() for name in resources)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def write_word(word: Word) -> bytes:
+    """The word as JSON. One that would be too large is said without what was heard of others."""
+    body = _dump(word, whole=True)
+    return body if len(body) <= LARGEST else _dump(word, whole=False)
+
+
+def _dump(word: Word, *, whole: bool) -> bytes:
+    said = {
+        **word._asdict(),
+        "events": [
+            {**event._asdict(), "heard": [relay._asdict() for relay in event.heard[:_MOST_HEARD]] if whole else []}
+            for event in word.events[:_MOST_EVENTS]
+        ],
+    }
+    return json.dumps(said, separators=(",", ":")).encode()
+
+
+def read_word(body: bytes) -> Word:
+    """The word that somebody has sent, or Invalid. Members that are not known are left to newer agents."""
+    if len(body) > LARGEST:
+        raise Invalid(problem=f"it is larger than {LARGEST} bytes")
+    try:
+        parsed = json.loads(body, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(problem="it is not JSON") from error
+    whole = _table(parsed, "the answer")
+    events = tuple(_event(event) for event in _list(whole, "events", _MOST_EVENTS))
+    if len({event.id.casefold() for event in events}) < len(events):
+        raise Invalid(problem="it names an event twice")
+    return Word(_text(whole, "vm"), _text(whole, "run"), _count(whole, "version"), events)
+
+
+def _event(value: object) -> EventWord:
+    event = _table(value, "an event")
+    return EventWord(
+        _text(event, "id"),
+        _text(event, "resources"),
+        _state(event, STATES),
+        _text(event, "leader", least=0),
+        _number(event, "pledge"),
+        tuple(_relay(relay) for relay in _list(event, "heard", _MOST_HEARD)),
+    )
+
+
+def _relay(value: object) -> Relay:
+    relay = _table(value, "an entry of heard")
+    return Relay(
+        _text(relay, "vm"),
+        _text(relay, "run"),
+        _count(relay, "version"),
+        _state(relay, (*STATES, UNKNOWN)),
+        _number(relay, "ago"),
+    )
+
+
+def _refuse(_: str) -> NoReturn:
+    raise ValueError
+
+
+def _table(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Invalid(problem=f"{what} is not an object")
+    return value
+
+
+def _list(table: dict[str, Any], key: str, most: int) -> list[object]:
+    value = table.get(key)
+    if not isinstance(value, list) or len(value) > most:
+        raise Invalid(problem=f"{key} is not a list of at most {most}")
+    return value
+
+
+def _text(table: dict[str, Any], key: str, least: int = 1) -> str:
+    value = table.get(key)
+    # Names come to a person's terminal: nothing that moves the cursor.
+    if not isinstance(value, str) or not least <= len(value) <= _LONGEST_NAME or not value.isprintable():
+        raise Invalid(problem=f"{key} is not a text of at most {_LONGEST_NAME} characters")
+    return value
+
+
+def _state(table: dict[str, Any], states: tuple[str, ...]) -> str:
+    value = table.get("state")
+    if not isinstance(value, str) or value not in states:
+        raise Invalid(problem=f"state is not one of {', '.join(STATES)}")
+    return value
+
+
+def _count(table: dict[str, Any], key: str) -> int:
+    value = table.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_NUMBER:
+        raise Invalid(problem=f"{key} is not a whole number")
+    return value
+
+
+def _number(table: dict[str, Any], key: str) -> float:
+    value = table.get(key)
+    # 1e999 is infinite to the reader of JSON, without being called so; a whole number may be too large for a float.
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= _LARGEST_NUMBER:
+        raise Invalid(problem=f"{key} is not a number of seconds")
+    seconds = float(value)
+    if not math.isfinite(seconds):
+        raise Invalid(problem=f"{key} is not a number of seconds")
+    return seconds
