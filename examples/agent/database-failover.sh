@@ -4,7 +4,8 @@
 #
 #   CLUSTER          its name in Patroni (scope)
 #   PATRONI_CONFIG   for patronictl; default /etc/patroni/config.yml
-#   PATRONI_URL      Patroni on this machine; default http://127.0.0.1:8008
+#   PATRONI_URL      Patroni on this machine; default http://127.0.0.1:8008. It is asked for its role: a member with the
+#                    tag noloadbalance never says that it is a replica
 #   MEMBER           this machine's name in the cluster; default: its host name
 #   FAIL_BACK        yes: become the primary again afterwards
 set -eu
@@ -42,6 +43,7 @@ prepare)
     exit 0
   fi
   echo 'FOREWARN_MEMO {"was_primary": "yes"}'
+  # It ends with 0 also when it was refused: what counts is what Patroni says afterwards.
   patronictl -c "$config" switchover "$CLUSTER" --leader "$member" --force
   until_true "$seconds" replica
   ;;

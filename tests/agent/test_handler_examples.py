@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from agent.jobs import LoneJob, then
 from agent.workers import Worker
+from forewarn.agent.handlers.finding import kinds
 from forewarn.agent.handlers.processes import find_process
 from forewarn.agent.policy.reading import read_text
 from forewarn.errors import HandlerFailed
@@ -128,6 +130,33 @@ def test_every_script_is_clean(script: Path) -> None:
     need("shellcheck")
     done = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_every_example_of_the_page_on_handlers_is_accepted(tmp_path: Path) -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "agent-handlers.md").read_text()
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks].count("python") == 1
+    for kind, text in blocks:
+        if kind == "python":
+            (tmp_path / text.split()[1]).write_text(text)
+    configs = [read_text(text, "the page", tmp_path) for kind, text in blocks if kind == "toml"]
+    shown = {handler.kind for config in configs for handler in config.handlers.values()}
+    assert shown == {*kinds(), "maintenance_page.py"}
+    for kind in kinds():
+        assert f"\n## {kind}\n" in page
+
+
+def test_the_handler_of_the_page_does_what_it_says(tmp_path: Path) -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "agent-handlers.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "own.py").write_text(code)
+    shown = tmp_path / "maintenance.html"
+    own = read_text(f'[handler.page]\nfile = "own.py"\npage = "{shown}"', "own", tmp_path).handlers["page"].handler
+    job = LoneJob(tmp_path)
+    own.prepare(job)
+    assert shown.read_text() == "Reboot: back soon"
+    own.undo(then(job))
+    assert not shown.exists()
 
 
 # --- A Kubernetes node ---------------------------------------------------------------------------------
