@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -106,15 +105,18 @@ def find_program(name: str, variables: Mapping[str, str], directory: str) -> str
     """Where a program is, or an error that says why it cannot be run."""
     if not os.path.isdir(directory):  # noqa: PTH112 - the text is what it is about
         raise HandlerFailed(problem=f"there is no folder {directory} to run {name} in.")
-    path = os.path.join(directory, name) if "/" in name else name  # noqa: PTH118
-    if found := shutil.which(path, path=variables.get("PATH", os.defpath)):
-        return os.path.abspath(found)  # noqa: PTH100
+    # As the system does it: a name alone is looked for, one with a folder is taken as it is.
+    places = [""] if "/" in name else variables.get("PATH", os.defpath).split(os.pathsep)
+    paths = [os.path.join(directory, place, name) for place in places]  # noqa: PTH118
+    for path in paths:
+        if os.path.isfile(path) and os.access(path, os.X_OK):  # noqa: PTH113
+            return path
     if "/" not in name:
         problem = "there is none in PATH."
-    elif os.path.isdir(path):  # noqa: PTH112
+    elif os.path.isdir(paths[0]):  # noqa: PTH112
         problem = "that is a folder."
     else:
-        problem = "it is not executable." if os.path.exists(path) else "there is no such file."  # noqa: PTH110
+        problem = "it is not executable." if os.path.exists(paths[0]) else "there is no such file."  # noqa: PTH110
     raise HandlerFailed(problem=f"cannot run {name}: {problem}")
 
 
