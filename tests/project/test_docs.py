@@ -9,12 +9,14 @@ import click
 import pytest
 
 from forewarn import errors
-from forewarn.cli import EXIT_CODES, NOUNS, root
+from forewarn.agent.command.line import VERBS, parser_of
+from forewarn.cli import NOUNS, root
 from forewarn.core.causes import CAUSES
 from forewarn.core.durations import format_duration
 from forewarn.core.faults import FAULTS, FaultKind
 from forewarn.core.happenings import HAPPENINGS
 from forewarn.core.kinds import EVENT_TYPES
+from forewarn.errors import EXIT_CODES
 from forewarn.settings import SETTINGS
 from forewarn.verify.catalogue import CHECKS
 from forewarn.verify.check import SECTIONS, Check
@@ -32,6 +34,8 @@ def commands() -> dict[str, click.Command]:
     for noun in NOUNS:
         command = root.get_command(context, noun)
         assert command is not None
+        if noun == "agent":
+            continue  # it has a command line of its own; see below
         if isinstance(command, click.Group):
             found |= {f"{noun} {name}": verb for name, verb in command.commands.items()}
         else:
@@ -45,6 +49,23 @@ def test_every_command_is_in_the_reference_and_its_help_shows_an_example(typed: 
     assert f"`forewarn {typed}" in REFERENCE
     assert f"forewarn {typed}" in (command.help or "").partition("Example")[2]
     assert any("--json" in parameter.opts for parameter in command.params) or typed == "up"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_command_of_the_agent_is_in_the_reference_and_its_help_shows_an_example(verb: str) -> None:
+    help_text = parser_of(verb).format_help()
+    assert f"`forewarn agent {verb}" in REFERENCE
+    assert f"forewarn agent {verb}" in help_text.partition("Example:")[2]
+    assert "--json" in help_text or verb in ("run", "install", "bundle")
+    assert VERBS[verb] in (parser_of(verb).description or "")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_of_the_agent_is_on_its_page(verb: str) -> None:
+    page = (ROOT / "docs" / "agent-running.md").read_text()
+    for action in parser_of(verb)._actions:
+        for option in action.option_strings:
+            assert option in ("-h", "--help") or f"`{option}" in page, option
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda setting: setting.name)

@@ -11,6 +11,16 @@ def real_seconds() -> float:
     return time.monotonic()
 
 
+def real_moment() -> datetime:
+    """The machine's own date and time: for what is signed or written down, never for what is decided."""
+    return datetime.now(timezone.utc)
+
+
+def pause(seconds: float) -> None:
+    """Wait so long, whatever happens."""
+    time.sleep(seconds)
+
+
 class EndpointClock:
     """What time it is where events are decided.
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from forewarn import __version__
-from forewarn.errors import Conflict, Forbidden, ForewarnError, Invalid, NotFound, Unavailable, nearest
+from forewarn.errors import ForewarnError, exit_code, nearest
 
 NOUNS = {
     "up": "Start the service.",
@@ -26,11 +26,10 @@ NOUNS = {
     "fault": "Faults: make the endpoint fail on purpose.",
     "webhook": "Webhooks: who else is told of what happens.",
     "token": "Tokens: who may ask the service for what.",
+    "agent": "The agent in the VM: prepares, approves and undoes.",
     "verify": "Hold any server of Scheduled Events to the contract.",
     "settings": "Every setting, and where its value comes from.",
 }
-
-EXIT_CODES: dict[type[ForewarnError], int] = {Invalid: 2, NotFound: 3, Conflict: 4, Forbidden: 5, Unavailable: 6}
 
 
 class Nouns(click.Group):
@@ -70,4 +69,4 @@ def main(arguments: list[str] | None = None) -> Any:
         return root.main(arguments, prog_name="forewarn")
     except ForewarnError as error:
         click.echo(f"forewarn: {error}", err=True)
-        sys.exit(next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind)))
+        sys.exit(exit_code(error))

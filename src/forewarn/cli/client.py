@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from forewarn.cli import EXIT_CODES, service_file
-from forewarn.errors import BadOption, NoToken, ServiceUnreachable, Unavailable, UnreadableFile
+from forewarn.cli import service_file
+from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceUnreachable, Unavailable, UnreadableFile
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse

@@ -9,6 +9,22 @@ class BadAgentConfig(Invalid):
     """{source}:{line}: {key}: {problem}"""
 
 
+class BadCommandLine(Invalid):
+    """{problem} See: {program} --help"""
+
+
+class NoAgentRuns(Unavailable):
+    """No agent is running on {folder}. Start one with: forewarn agent run"""
+
+
+class AgentHung(Unavailable):
+    """The agent on {folder} does not answer ({problem}). See its log, and start it again if it stays so."""
+
+
+class UnitDiffers(Conflict):
+    """{path} is there already and says something else. Compare it with what --print shows; --force writes over it."""
+
+
 class BadEndpoint(Invalid):
     """{url!r} is no endpoint of Scheduled Events: {problem} Write it like http://127.0.0.1:8169"""
 
@@ -27,6 +43,114 @@ class EndpointTrouble(Unavailable):
 
     kind = "trouble"
     """What it is, in a word that stays the same: for counts and for deciding how long to wait."""
+
+    @property
+    def retry_after(self) -> float | None:
+        """How many seconds the endpoint itself asks for before the next try."""
+        found = self.fields.get("retry_after")
+        return found if isinstance(found, float) else None
+
+
+class EndpointAway(EndpointTrouble):
+    """The endpoint {url} cannot be reached: {problem}."""
+
+    kind = "unreachable"
+
+
+class EndpointUnknown(EndpointTrouble):
+    """{problem}"""
+
+    kind = "unreachable"
+
+
+class EndpointReset(EndpointTrouble):
+    """The endpoint {url} has ended the connection without an answer ({problem})."""
+
+    kind = "reset"
+
+
+class EndpointSilent(EndpointTrouble):
+    """The endpoint {url} has not answered within {seconds:g} s."""
+
+    kind = "timeout"
+
+
+class EndpointStalled(EndpointTrouble):
+    """The endpoint {url} has sent a part of an answer, and not the rest of it within {seconds:g} s."""
+
+    kind = "stalled"
+
+
+class EndpointEmpty(EndpointTrouble):
+    """The endpoint has answered 200 with an empty body."""
+
+    kind = "empty"
+
+
+class EndpointCutOff(EndpointTrouble):
+    """The endpoint {url} has ended an answer before it was whole."""
+
+    kind = "cut-off"
+
+
+class EndpointUnreadable(EndpointTrouble):
+    """The endpoint has answered what cannot be read: {problem}."""
+
+    kind = "unreadable"
+
+
+class EndpointGone(EndpointTrouble):
+    """The endpoint has answered 410: it is being updated."""
+
+    kind = "gone"
+
+
+class EndpointThrottled(EndpointTrouble):
+    """The endpoint has answered 429: it has had too many requests of this machine."""
+
+    kind = "throttled"
+
+
+class EndpointFailing(EndpointTrouble):
+    """The endpoint has answered {status}: {problem}"""
+
+    kind = "failing"
+
+
+class EndpointRefused(EndpointTrouble):
+    """The endpoint has refused that with {status}: {problem}"""
+
+    kind = "refused"
+
+
+class EndpointNotHere(EndpointTrouble):
+    """The endpoint has no scheduled events for this machine. It has answered 404: {problem}"""
+
+    kind = "not-here"
+
+
+class EndpointUnmodified(EndpointTrouble):
+    """The endpoint has answered 304, not modified, to a question for the whole document."""
+
+    kind = "not-modified"
+
+
+class EndpointLeft(EndpointTrouble):
+    """The endpoint was not waited for any longer: the client was closed, or its task cancelled."""
+
+    kind = "closed"
+
+
+class NothingToApprove(Invalid):
+    """{given} is nothing to approve: give events, or their ids."""
+
+
+class NobodyToApprove(Conflict):
+    """This change did not come from a client, so there is none to approve it with. Use approve() of a Client."""
+
+
+class BadPollSeconds(Invalid):
+    """poll_seconds is {value!r}. Give a number of seconds from {least:g} to {most:g}; Azure advises 1."""
 
 
 class HandlerFailed(Unavailable):

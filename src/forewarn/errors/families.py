@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from inspect import cleandoc
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -18,6 +16,9 @@ _MOST_COMPARED = 5000
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """The hint that follows an unknown name: the nearest known one, or nothing."""
+    # Here, because an agent at rest has no use for it and would carry it.
+    from difflib import get_close_matches
+
     # A slip of the finger changes the length little; without that bound 'vn' would be nearer to 'event' than to 'vm'.
     most = max(2, len(word) // 3)
     alike = (name for name in known if abs(len(name) - len(word)) <= most)
@@ -34,7 +35,7 @@ class ForewarnError(Exception):
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
-        super().__init__(cleandoc(type(self).__doc__ or "").replace("\n", " ").format(**fields))
+        super().__init__(" ".join((type(self).__doc__ or "").split()).format(**fields))
 
     @classmethod
     def relayed(cls, text: str) -> Self:
@@ -63,3 +64,11 @@ class Forbidden(ForewarnError):
 
 class Unavailable(ForewarnError):
     """Try again later: {problem}"""
+
+
+EXIT_CODES: dict[type[ForewarnError], int] = {Invalid: 2, NotFound: 3, Conflict: 4, Forbidden: 5, Unavailable: 6}
+
+
+def exit_code(error: ForewarnError) -> int:
+    """What a command that has failed so ends with."""
+    return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))

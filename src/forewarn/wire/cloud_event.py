@@ -1,13 +1,13 @@
-"""History as CloudEvents 1.0 in structured mode, and how they are signed."""
+"""History as CloudEvents 1.0 in structured mode."""
 
 from __future__ import annotations
 
-import hmac
 import json
 from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import to_text
 from forewarn.wire.control import entry_shape
+from forewarn.wire.signing import signatures
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from forewarn.core.ledger import Entry
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
-TIMESTAMP, SIGNATURE, ATTEMPT = "Forewarn-Timestamp", "Forewarn-Signature", "Forewarn-Attempt"
 
 
 def source_of(installation: str) -> str:
@@ -58,16 +57,6 @@ def _written(attributes: dict[str, str], data: dict[str, Any]) -> bytes:
     return json.dumps({**attributes, "data": data}, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def signature(secret: str, timestamp: str, body: bytes) -> str:
-    """Of the moment of sending and the body together: an old request cannot be sent again as a new one."""
-    return "v1=" + hmac.digest(secret.encode(), timestamp.encode() + b"." + body, "sha256").hex()
-
-
 def signed_headers(secret: str, timestamp: str, body: bytes, attempt: int) -> dict[str, str]:
     """What goes before the body."""
-    return {
-        "Content-Type": CONTENT_TYPE,
-        TIMESTAMP: timestamp,
-        SIGNATURE: signature(secret, timestamp, body),
-        ATTEMPT: str(attempt),
-    }
+    return {"Content-Type": CONTENT_TYPE, **signatures(secret, timestamp, body, attempt)}

@@ -49,16 +49,31 @@ class ToldDocument(NamedTuple):
 
 def read_document(body: bytes | str) -> ToldDocument:
     """What the body of an answer says, or an error that says what is wrong with it."""
+    return _read_parsed(_parsed(body))
+
+
+def read_events(text: bytes | str) -> tuple[ToldEvent, ...]:
+    """The events of a file that somebody has written or kept: a whole document, or one event alone."""
+    parsed = _parsed(text)
+    if isinstance(parsed, dict) and "EventId" in parsed:
+        return (read_event(parsed),)
+    return _read_parsed(parsed).events
+
+
+def _parsed(body: bytes | str) -> Any:
     try:
-        parsed = json.loads(body)
+        return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise UnreadableDocument(problem="it is not JSON" if body else "it is empty") from error
+
+
+def _read_parsed(parsed: Any) -> ToldDocument:
     if not isinstance(parsed, dict):
         raise UnreadableDocument(problem="it is not an object")
     events = parsed.get("Events")
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise UnreadableDocument(problem="Events is not a list of objects")
-    return ToldDocument(_incarnation(parsed.get("DocumentIncarnation")), tuple(map(_read_event, events)))
+    return ToldDocument(_incarnation(parsed.get("DocumentIncarnation")), tuple(map(read_event, events)))
 
 
 def _incarnation(value: Any) -> int:
@@ -71,7 +86,8 @@ def _incarnation(value: Any) -> int:
         raise UnreadableDocument(problem=f"DocumentIncarnation is {value!r}, not a whole number") from None
 
 
-def _read_event(event: dict[str, Any]) -> ToldEvent:
+def read_event(event: dict[str, Any]) -> ToldEvent:
+    """One event of a document."""
     resources = event.get("Resources")
     if not isinstance(resources, list):
         raise UnreadableDocument(problem="Resources is not a list")
@@ -81,9 +97,9 @@ def _read_event(event: dict[str, Any]) -> ToldEvent:
         status=_text(event, "EventStatus"),
         resources=tuple(map(str, resources)),
         not_before=_moment(_text(event, "NotBefore")),
-        description=event.get("Description"),
-        source=event.get("EventSource"),
-        duration_seconds=event.get("DurationInSeconds"),
+        description=_text_if_any(event.get("Description")),
+        source=_text_if_any(event.get("EventSource")),
+        duration_seconds=_number_if_any(event.get("DurationInSeconds")),
         raw=event,
     )
 
@@ -93,6 +109,15 @@ def _text(event: dict[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise UnreadableDocument(problem=f"an event has no {name} that is text")
     return value
+
+
+def _text_if_any(value: Any) -> str | None:
+    """What may be missing is not worth an error: if it is something else it counts as missing, and is in `raw`."""
+    return value if isinstance(value, str) else None
+
+
+def _number_if_any(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _moment(text: str) -> datetime | None:

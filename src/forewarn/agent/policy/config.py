@@ -53,5 +53,3 @@ class Config(NamedTuple):
     rules: tuple[Rule, ...] = ()
     handlers: dict[str, NamedHandler] = {}  # noqa: RUF012 - never changed
     peers: PeersSettings | None = None
-    warnings: tuple[str, ...] = ()
-    """What is allowed, and yet probably not meant."""

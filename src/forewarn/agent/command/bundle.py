@@ -1,0 +1,108 @@
+"""forewarn agent bundle: write the agent as one file that any Python 3.10 or newer runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forewarn.agent.command.parser import Parser
+from forewarn.errors import NotPermitted
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+OUTPUT = "forewarn-agent.pyz"
+CARRIED = "carried"
+"""Where in the file the TOML reader is, for a Python that has none."""
+
+_MAIN = f"""\
+# Runs the agent. What is here must be understood by every Python, so that an old one says what it lacks.
+import sys
+
+if sys.version_info < (3, 10):
+    sys.exit("forewarn: this needs Python 3.10 or newer, and is run by %d.%d (%s)." % (
+        sys.version_info[0], sys.version_info[1], sys.executable))
+import os
+
+# Whole, so that it is still found when somebody has changed the working folder.
+sys.path[0] = os.path.abspath(sys.path[0])
+# At the end: the standard library's own reader goes first, where there is one.
+sys.path.append(sys.path[0] + "/{CARRIED}")
+
+from forewarn.agent.command.line import main
+
+words = sys.argv[1:]
+sys.exit(main(words[1:] if words[:1] == ["agent"] else words))
+"""
+
+
+def parser() -> Parser:
+    found = Parser(
+        "bundle",
+        "Write the agent as one file that any Python 3.10 or newer runs.\n\n"
+        "Nothing else needs to be installed there: python3 forewarn-agent.pyz run --config agent.toml",
+        "forewarn agent bundle --output forewarn-agent.pyz",
+    )
+    found.add_argument("--output", metavar="FILE", default=OUTPUT, help=f"the file to write (default: {OUTPUT})")
+    return found
+
+
+def run(options: Namespace) -> int:
+    file = Path(options.output)
+    content = make_bundle()
+    try:
+        passing = file.with_name(f".{file.name}.{os.getpid()}")
+        passing.write_bytes(content)
+        passing.chmod(0o755)
+        passing.replace(file)
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or error
+        raise NotPermitted(action="write", path=file, problem=problem, flag="--output") from error
+    sys.stdout.write(f"Wrote {file}, {len(content) / 1000:,.0f} kB. Run it with: python3 {file} run --help\n")
+    return 0
+
+
+def make_bundle() -> bytes:
+    """The same bytes each time: whoever looks can see what has changed."""
+    import forewarn
+
+    archive = getattr(forewarn.__loader__, "archive", None)
+    if archive is not None:
+        return Path(archive).read_bytes()  # this is one already
+    import io
+    import zipfile
+
+    kept = io.BytesIO(b"#!/usr/bin/env python3\n")
+    kept.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(kept, "a") as zipped:
+        for name, content in sorted(_contents().items()):
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = 0o644 << 16
+            entry.create_system = 3
+            # Not compressed: it is read at every start, and no agent then needs to hold what unpacks it.
+            zipped.writestr(entry, content)
+    return kept.getvalue()
+
+
+def _contents() -> dict[str, bytes]:
+    import forewarn
+    from forewarn.agent.command.closure import closure
+
+    root = Path(forewarn.__file__ or "").parent
+    files = {name: path.read_bytes() for name, path in closure(root, "agent").items()}
+    version = forewarn.__version__
+    files[f"forewarn-{version}.dist-info/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: forewarn\nVersion: {version}\nLicense: Apache-2.0\n".encode()
+    )
+    files["__main__.py"] = _MAIN.encode()
+    return {**files, **_toml_reader()}
+
+
+def _toml_reader() -> dict[str, bytes]:
+    """The standard library's, which is written in Python alone and runs on 3.10 as well."""
+    import tomllib
+
+    folder = Path(tomllib.__file__).parent
+    return {f"{CARRIED}/tomllib/{path.name}": path.read_bytes() for path in sorted(folder.glob("*.py"))}

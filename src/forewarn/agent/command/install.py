@@ -1,0 +1,107 @@
+"""forewarn agent install: write a systemd unit that runs the agent."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forewarn.agent.command.parser import Parser, add_places, choose_places, config_path, load_config, read_address
+from forewarn.errors import BadOption, NotPermitted, UnitDiffers
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+UNIT_FOLDER = "/etc/systemd/system"
+
+
+def parser() -> Parser:
+    found = Parser(
+        "install",
+        "Write a systemd unit that runs the agent.\n\n"
+        "The config is checked first. The unit starts this very program, by its whole path. Nothing is started.",
+        "forewarn agent install --config /etc/forewarn/agent.toml",
+        "forewarn agent install --config /etc/forewarn/agent.toml --print",
+    )
+    add_places(found)
+    found.add_argument("--listen", metavar="HOST:PORT", help="serve metrics and health there")
+    found.add_argument(
+        "--user", metavar="NAME", default="", help="run as that user, with tighter bounds (default: root)"
+    )
+    found.add_argument(
+        "--unit-dir", metavar="DIR", default=UNIT_FOLDER, help=f"where units are (default: {UNIT_FOLDER})"
+    )
+    found.add_argument("--print", action="store_true", help="print the unit, and write nothing")
+    found.add_argument("--force", action="store_true", help="write over a unit that says something else")
+    return found
+
+
+def run(options: Namespace) -> int:
+    from forewarn.agent.command.unit import NAME, Unit, render_unit
+
+    path = config_path(options)
+    config = load_config(path)
+    choose_places(options, config)  # refuses what is empty
+    if options.user:
+        _check_user(options.user)
+    command = [*started_by(), "run"]
+    if path is not None:
+        command += ["--config", str(path.absolute())]
+    # What stands in the environment of whoever installs is not there when systemd starts it.
+    for flag, value in (("--endpoint", options.endpoint), ("--vm-name", options.vm_name)):
+        command += [flag, value] if value else []
+    if options.listen is not None:
+        read_address(options.listen, "--listen")
+        command += ["--listen", options.listen]
+    state = str(Path(options.state).absolute()) if options.state else ""
+    command += ["--state", state] if state else []
+    chosen = state or (str(Path(config.state).absolute()) if config.state else "")
+    text = render_unit(Unit(tuple(command), options.user, chosen))
+    if options.print:
+        sys.stdout.write(text)
+        return 0
+    file = Path(options.unit_dir) / NAME
+    sys.stdout.write(f"{_write(file, text, force=options.force)}\n")
+    sys.stdout.write(f"Start it now and at every boot:\n  systemctl daemon-reload\n  systemctl enable --now {NAME}\n")
+    return 0
+
+
+def started_by() -> list[str]:
+    """How this program was started, so that systemd can do the same: each path absolute."""
+    import forewarn
+
+    archive = getattr(forewarn.__loader__, "archive", None)
+    if archive is not None:
+        return [sys.executable, str(Path(archive).absolute())]
+    program = Path(sys.argv[0]).absolute()
+    if program.name == "forewarn" and os.access(program, os.X_OK):
+        return [str(program), "agent"]
+    return [sys.executable, "-m", "forewarn.agent"]
+
+
+def _check_user(name: str) -> None:
+    import pwd
+
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        problem = f"there is no such user. Make one with: useradd --system --no-create-home {name}"
+        raise BadOption(name="--user", value=name, problem=problem) from None
+
+
+def _write(file: Path, text: str, *, force: bool) -> str:
+    """Write it, whole or not at all; what was done, in words."""
+    try:
+        there = file.read_text() if file.exists() else None
+        if there == text:
+            return f"{file} is as it should be already."
+        if there is not None and not force:
+            raise UnitDiffers(path=file)
+        passing = file.with_name(f".{file.name}.{os.getpid()}")
+        passing.write_text(text)
+        passing.chmod(0o644)
+        passing.replace(file)
+    except OSError as error:
+        raise NotPermitted(action="write", path=file, problem=error.strerror, flag="--unit-dir") from error
+    return f"Wrote {file}."

@@ -1,0 +1,139 @@
+"""Options as they are typed: an argparse whose mistakes are one line, and the options that every verb has."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.errors import BadCommandLine, BadOption, nearest
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+    from forewarn.agent.policy.config import Config
+
+CONFIG_VARIABLE = "FOREWARN_AGENT_CONFIG"
+ENDPOINT_VARIABLE = "FOREWARN_ENDPOINT"
+VM_NAME_VARIABLE = "FOREWARN_VM_NAME"
+STATE_VARIABLE = "FOREWARN_AGENT_STATE"
+SYSTEMD_STATE_VARIABLE = "STATE_DIRECTORY"
+FOLDER_NAME = "forewarn-agent"
+
+
+class Parser(ArgumentParser):
+    """One verb's options."""
+
+    def __init__(self, verb: str, description: str, *examples: str) -> None:
+        super().__init__(
+            prog=f"forewarn agent {verb}".rstrip(),
+            description=description,
+            epilog="\n  ".join(["Example:", *examples]),
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            add_help=False,
+        )
+        self.add_argument("-h", "--help", action="help", help="show this and end")
+
+    def read(self, arguments: Sequence[str]) -> Namespace:
+        """What was typed; an option that is not known gets the nearest that is."""
+        found, unknown = self.parse_known_args(arguments)
+        if unknown:
+            option = unknown[0].partition("=")[0]
+            known = [name for action in self._actions for name in action.option_strings]
+            what = "There is no option" if option.startswith("-") else "Nobody expects"
+            raise BadCommandLine(problem=f"{what} {option!r} here.{nearest(option, known)}", program=self.prog)
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        """What argparse has to say, as an error like any other."""
+        raise BadCommandLine(problem=f"{message[:1].upper()}{message[1:]}.", program=self.prog)
+
+
+def add_places(parser: Parser) -> None:
+    """The options by which an agent is told who and where it is; every verb takes the same."""
+    parser.add_argument("--config", metavar="FILE", help=f"rules and handlers (or {CONFIG_VARIABLE})")
+    parser.add_argument("--endpoint", metavar="URL", help=f"where to ask (or {ENDPOINT_VARIABLE}; else it is found)")
+    parser.add_argument("--vm-name", metavar="NAME", help=f"this machine's name (or {VM_NAME_VARIABLE}; else found)")
+    parser.add_argument("--state", metavar="DIR", help=f"where it keeps what it has done (or {STATE_VARIABLE})")
+
+
+class Given(NamedTuple):
+    """A value, and in words where it came from. Both empty: nobody has said it."""
+
+    value: str
+    origin: str
+
+
+class Places(NamedTuple):
+    """What holds: a flag beats a variable, a variable the config, the config the default."""
+
+    endpoint: Given
+    vm_name: Given
+    state: Given
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.state.value)
+
+
+def config_path(options: Namespace, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The config that was named; None: the agent only logs."""
+    named = options.config if options.config is not None else environment.get(CONFIG_VARIABLE, "")
+    if options.config == "":
+        raise BadOption(name="--config", value="", problem="name a file, or leave the option out.")
+    return Path(named) if named else None
+
+
+def load_config(path: Path | None) -> Config:
+    """What the file says; without one there are no rules."""
+    from forewarn.agent.policy.config import Config
+
+    if path is None:
+        return Config()
+    from forewarn.agent.policy.reading import read_config
+
+    return read_config(path)
+
+
+def choose_places(options: Namespace, config: Config, environment: Mapping[str, str] = os.environ) -> Places:
+    """What holds of flags, variables, config and defaults."""
+    state = _chosen("--state", options.state, STATE_VARIABLE, environment, config.state, config.source)
+    return Places(
+        _chosen("--endpoint", options.endpoint, ENDPOINT_VARIABLE, environment, config.endpoint, config.source),
+        _chosen("--vm-name", options.vm_name, VM_NAME_VARIABLE, environment, config.vm_name, config.source),
+        state if state.value else _usual_state(environment),
+    )
+
+
+def _chosen(
+    flag: str, typed: str | None, variable: str, environment: Mapping[str, str], configured: str, source: str
+) -> Given:
+    if typed is not None:
+        if not typed:
+            raise BadOption(name=flag, value=typed, problem="it is empty. Give a value, or leave the option out.")
+        return Given(typed, flag)
+    if environment.get(variable):
+        return Given(environment[variable], variable)
+    return Given(configured, source) if configured else Given("", "")
+
+
+def _usual_state(environment: Mapping[str, str]) -> Given:
+    if folders := environment.get(SYSTEMD_STATE_VARIABLE):
+        return Given(folders.partition(":")[0], SYSTEMD_STATE_VARIABLE)
+    if os.geteuid() == 0:
+        return Given(f"/var/lib/{FOLDER_NAME}", "default")
+    around = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Given(str(Path(around) / FOLDER_NAME), "default")
+
+
+def read_address(text: str, name: str) -> tuple[str, int]:
+    """`127.0.0.1:9169`, `[::1]:9169`."""
+    host, _, port = text.rpartition(":")
+    plain = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not plain or not (port.isascii() and port.isdigit()) or int(port) > 65535 or (":" in plain and plain == host):
+        raise BadOption(name=name, value=text, problem="write it like 127.0.0.1:9169 or [::1]:9169.")
+    return plain, int(port)

@@ -1,0 +1,287 @@
+"""The client: finds the endpoint, follows its document through whatever it does, and approves."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.agent.changes import Account
+from forewarn.agent.clock import EndpointClock, real_seconds
+from forewarn.agent.endpoint.answers import NOT_MODIFIED, OK, document_in, trouble_in
+from forewarn.agent.endpoint.naming import Naming
+from forewarn.agent.endpoint.pace import MOST_REQUESTS, STEP_SECONDS, Pace
+from forewarn.agent.endpoint.patience import ANSWER_SECONDS, SHORTEST_PAUSE, answer_seconds, pause_after
+from forewarn.agent.endpoint.reach import Reach
+from forewarn.agent.endpoint.spell import Spell
+from forewarn.agent.endpoint.watch import HEADERS, VERSIONS, Watch
+from forewarn.errors.agent import BadPollSeconds, EndpointLeft, EndpointTrouble, EndpointUnmodified, NothingToApprove
+from forewarn.wire.reading import start_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from forewarn.agent.changes import Change
+    from forewarn.agent.endpoint.address import Endpoint
+    from forewarn.agent.endpoint.exchange import Answer, Line
+    from forewarn.agent.identity import Me
+    from forewarn.wire.reading import ToldDocument, ToldEvent
+
+LEAST_POLL_SECONDS, MOST_POLL_SECONDS = 0.25, 3600.0
+HOLD_SECONDS = 20
+"""How long `changes` lets a poll be held. With the time for an answer it is no more than a Preempt's 30 seconds, in
+case that the connection is dead and nobody says so."""
+_APPROVING_SECONDS = 60.0
+
+
+class Polled(NamedTuple):
+    """What came of one poll."""
+
+    document: ToldDocument | None
+    """What the endpoint tells now, also if it is the same as before; None: nothing was learned."""
+    changed: bool
+    """It is another document than the last."""
+    went_back: bool
+    """Its incarnation is lower than the last one's: it may be an old document, or incarnations have begun anew."""
+    trouble: EndpointTrouble | None
+    pause_seconds: float
+    """How long to wait before the next poll."""
+
+
+class Client:
+    """Scheduled Events, as the machine that it runs on is told of them. Several threads may use one client."""
+
+    def __init__(
+        self,
+        endpoint: str = "",
+        vm_name: str = "",
+        *,
+        poll_seconds: float = 1.0,
+        pause: Callable[[float], object] | None = None,
+        luck: Callable[[], float] = random.random,
+    ) -> None:
+        """Without an endpoint it is FOREWARN_ENDPOINT, or the one that is found; without a name it is
+        FOREWARN_VM_NAME, or what the endpoint says, or the host name. Nothing is asked before it is needed.
+
+        `pause` and `luck` are for tests: what waits instead of the clock, and what spreads the pauses.
+        """
+        if not (math.isfinite(poll_seconds) and LEAST_POLL_SECONDS <= poll_seconds <= MOST_POLL_SECONDS):
+            raise BadPollSeconds(value=poll_seconds, least=LEAST_POLL_SECONDS, most=MOST_POLL_SECONDS)
+        self.clock = EndpointClock()
+        """What time it is for the endpoint, by its last answer: NotBefore is a moment of this clock."""
+        self._watch = Watch()
+        self._spell = Spell()
+        self._pace = Pace(poll_seconds)
+        self._reach = Reach(endpoint)
+        self._reach.moved = self._watch.move
+        self._naming = Naming(vm_name or os.environ.get("FOREWARN_VM_NAME", ""))
+        self._polling = threading.Lock()
+        self._pause = pause
+        self._luck = luck
+
+    # --- Who and where --------------------------------------------------------------------------------
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it asks. Found at first use; again after 30 s of being unreachable, if it was not given."""
+        return self._reach.found()
+
+    @property
+    def me(self) -> Me:
+        """This machine, as events name it. As long as the endpoint does not say it, it is the host name."""
+        return self._named(self._reach.others)
+
+    @property
+    def known(self) -> tuple[Endpoint | None, Me | None]:
+        """Where it asks and who this is, as far as that is known by now: nobody is asked for it."""
+        return self._reach.endpoint, self._naming.last if self._naming.settled else None
+
+    @property
+    def offers_long_poll(self) -> bool | None:
+        """Whether the endpoint holds polls until something changes; None: not known yet."""
+        return self._watch.holds
+
+    @property
+    def lines(self) -> tuple[Line, Line]:
+        """The connection for polls, and the one for all else: other threads may cut them."""
+        return self._reach.polls, self._reach.others
+
+    # --- One request ----------------------------------------------------------------------------------
+
+    def document(self) -> ToldDocument:
+        """Ask for the whole document, once. An EndpointTrouble, if it does not come."""
+        answer = self._through_versions("GET", None)
+        if answer.status == OK:
+            document = document_in(answer)
+            self._watch.version_worked = True
+            return document
+        raise EndpointUnmodified if answer.status == NOT_MODIFIED else trouble_in(answer)
+
+    def approve(self, *events_or_ids: ToldEvent | str) -> None:
+        """Let these events start now, for all machines that they name: one request for all of them.
+
+        An EndpointTrouble, if it was not taken: of kind "refused" with the endpoint's words, if it knows one of them
+        not, or no more; then none of them is approved.
+        """
+        ids = [given if isinstance(given, str) else getattr(given, "id", None) for given in events_or_ids]
+        named = [event_id for event_id in ids if event_id and isinstance(event_id, str)]
+        if not ids or len(named) < len(ids):
+            raise NothingToApprove(given=", ".join(map(repr, events_or_ids)) or "Nothing")
+        self._approve(named, silences=0)
+
+    def poll(self, wait_seconds: int = 0) -> Polled:
+        """Ask once, with the tag of the last document, and say what came of it: troubles are not raised.
+
+        With `wait_seconds` the endpoint is asked to hold the poll until something changes, at most so long; one that
+        does not know how answers at once, and is not asked again.
+        """
+        with self._polling:
+            try:
+                return self._poll(wait_seconds)
+            except EndpointTrouble as trouble:
+                return self._troubled(trouble)
+
+    # --- All that happens -----------------------------------------------------------------------------
+
+    def changes(self, mine: bool = True) -> Iterator[Change]:
+        """Everything that happens to events, each thing once, from those that are there now on. It lives through all
+        troubles of the endpoint and ends when the client is closed. `mine=False`: events of other machines too."""
+        account = Account()
+        while not self._reach.closed:
+            changes, pause_seconds = self.turn(account, mine=mine)
+            yield from changes
+            try:
+                self._rest(self._reach.polls, pause_seconds)
+            except EndpointLeft:
+                return
+
+    def turn(self, account: Account, *, mine: bool = True) -> tuple[list[Change], float]:
+        """One turn of `changes`: what is new by this account, and how long to pause before the next."""
+        polled = self.poll(HOLD_SECONDS)
+        if polled.document is None:
+            return [], polled.pause_seconds
+        me = self._named(self._reach.polls) if mine and polled.document.events else self._naming.last
+        if mine and polled.document.events and not self._naming.settled:
+            # The name could not be had this time. To take the host name for it might hide what is coming.
+            return [], max(polled.pause_seconds, SHORTEST_PAUSE)
+        changes = account.take(polled.document, real_seconds())
+        if mine:
+            changes = [change for change in changes if _concerns(me, change)]
+        return [change.of(self.send_approval) for change in changes], polled.pause_seconds
+
+    def send_approval(self, event: ToldEvent) -> bool:
+        """Approve an event that was told, through troubles of the endpoint. False: it was gone by then."""
+        began, tries, silences = real_seconds(), 0, 0
+        while True:
+            try:
+                self._approve([event.id], silences)
+            except EndpointTrouble as trouble:
+                if trouble.kind == "refused" and self.document().event(event.id) is None:
+                    return False
+                lasting = trouble.kind in ("refused", "closed")
+                if lasting or real_seconds() - began > _APPROVING_SECONDS:
+                    raise
+                tries += 1
+                silences += trouble.kind == "timeout"
+                pause = pause_after(trouble.kind, tries, self._luck(), trouble.retry_after)
+            else:
+                return True
+            self._rest(self._reach.others, pause)
+
+    # --- Life -----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End it, from any thread: what is under way ends with it, and so does `changes`."""
+        self._reach.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was ended."""
+        return self._reach.closed
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- How ------------------------------------------------------------------------------------------
+
+    def _poll(self, wait_seconds: int) -> Polled:
+        self._reach.found()
+        watch, began = self._watch, real_seconds()
+        ask = watch.ask(wait_seconds)
+        limit = answer_seconds(watch.version_worked, self._spell.silences) + ask.wait_seconds
+        answer = self._send(self._reach.polls, "GET", ask.path, ask.headers, None, limit)
+        self._spell.answer()
+        seen = watch.answered(ask, answer)
+        now = real_seconds()
+        if seen.document is None:
+            return Polled(None, False, False, None, STEP_SECONDS)
+        self._spell.well(now)
+        self._reach.well()
+        at_once = seen.held and (seen.changed or self._pace.is_hold(now, began))
+        pause = self._pace.pause(now, began, at_once=at_once)
+        return Polled(seen.document, seen.changed, seen.went_back, None, pause)
+
+    def _troubled(self, trouble: EndpointTrouble) -> Polled:
+        if trouble.kind == "closed":
+            return Polled(None, False, False, trouble, SHORTEST_PAUSE)
+        now, spell = real_seconds(), self._spell
+        spell.trouble(trouble, now)
+        self._reach.away(trouble.kind, now)
+        pause = pause_after(trouble.kind, spell.troubles, self._luck(), trouble.retry_after)
+        return Polled(None, False, False, trouble, pause)
+
+    def _approve(self, ids: list[str], silences: int) -> None:
+        answer = self._through_versions("POST", start_requests(*ids), silences)
+        # Exactly 200 is what is answered; that others mean the same with 202 or 204 is no reason to doubt it.
+        if not OK <= answer.status < 300:
+            raise trouble_in(answer)
+
+    def _through_versions(self, method: str, body: bytes | None, silences: int = 0) -> Answer:
+        """Ask with the version that works; if none is known to, with one after the other."""
+        self._reach.found()
+        headers = dict(HEADERS, **{"Content-Type": "application/json"}) if body else HEADERS
+        for _ in VERSIONS:
+            version, path = self._watch.version, self._watch.path
+            limit = answer_seconds(self._watch.version_worked, silences)
+            answer = self._send(self._reach.others, method, path, headers, body, limit)
+            if not self._watch.steps_down(version, answer):
+                return answer
+            self._rest(self._reach.others, STEP_SECONDS)
+        raise trouble_in(answer)
+
+    def _send(
+        self, line: Line, method: str, path: str, headers: Mapping[str, str], body: bytes | None, limit: float
+    ) -> Answer:
+        if line is not self._reach.polls:
+            self._rest(line, self._pace.room(real_seconds(), MOST_REQUESTS))
+        self._pace.begin(real_seconds())
+        answer = line.exchange(method, path, headers, body, limit)
+        if answer.date is not None:
+            self.clock.set(answer.date)
+        return answer
+
+    def _named(self, line: Line) -> Me:
+        def ask(path: str) -> Answer:
+            self._reach.found()
+            return self._send(line, "GET", path, HEADERS, None, ANSWER_SECONDS)
+
+        return self._naming.me(ask)
+
+    def _rest(self, line: Line, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        if self._pause is not None:
+            self._pause(seconds)
+        elif line.rest(seconds):
+            raise EndpointLeft
+
+
+def _concerns(me: Me, change: Change) -> bool:
+    """What has named this machine so far still concerns it."""
+    told = [change.event.resources] + ([change.before.resources] if change.before is not None else [])
+    return any(me.listed_as(resources) is not None for resources in told)

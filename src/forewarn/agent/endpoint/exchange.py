@@ -1,0 +1,243 @@
+"""One exchange with the endpoint: a request, its answer, and every way in which that can go wrong.
+
+The connection is kept for the next one. There is never a proxy in between, and a redirect is not followed: events are
+told by the endpoint itself, and by nobody else.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, HTTPResponse, IncompleteRead, LineTooLong
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.agent.endpoint.carrier import Carrier, Connection, Effort, addresses, has_ended, secured
+from forewarn.errors.agent import (
+    EndpointAway,
+    EndpointCutOff,
+    EndpointLeft,
+    EndpointReset,
+    EndpointSilent,
+    EndpointStalled,
+    EndpointUnknown,
+    EndpointUnreadable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from forewarn.agent.endpoint.address import Endpoint
+    from forewarn.errors.agent import EndpointTrouble
+
+LARGEST_BODY = 4_000_000
+CONNECT_SECONDS = 5.0
+"""The endpoint is on the same host: who has not taken the call by then is not there, however long it may then think."""
+_PIECE = 65_536
+
+
+class Answer(NamedTuple):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    """By their names in lower case."""
+    body: bytes
+    date: datetime | None
+    """What time it is there."""
+
+
+class Line:
+    """The connection to an endpoint. One exchange at a time; others wait for it."""
+
+    def __init__(self, endpoint: Endpoint | None = None) -> None:
+        self.endpoint = endpoint
+        self._turn = threading.Lock()
+        self._guard = threading.Lock()
+        """For what `cut` and an exchange under way both touch."""
+        self._connection: Connection | None = None
+        self._socket: socket.socket | None = None
+        self._cut = threading.Event()
+
+    def exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout_seconds: float
+    ) -> Answer:
+        """Send a request and give its answer, whatever its status; else an EndpointTrouble.
+
+        The time limit is for all of it, however slowly the bytes come. A kept connection that the endpoint has
+        closed in the meantime is no trouble: the request is sent once more on a new one, an approval too, since
+        approving twice is approving once.
+        """
+        with self._turn:
+            if self.endpoint is None:
+                raise EndpointUnknown(problem="It is not known yet where the endpoint is.")
+            effort = Effort(self.endpoint, timeout_seconds)
+            if self._connection is not None and has_ended(self._connection):
+                self._drop()
+            was_kept = self._connection is not None
+            try:
+                return self._try(effort, method, path, headers, body)
+            except EndpointReset:
+                if not was_kept or effort.received or self._cut.is_set():
+                    raise
+            return self._try(effort, method, path, headers, body)
+
+    def turn_to(self, endpoint: Endpoint) -> None:
+        """Exchanges go to this one from now on."""
+        with self._turn:
+            if endpoint[:3] != (self.endpoint or ())[:3]:
+                self._drop()
+            self.endpoint = endpoint
+
+    def cut(self) -> None:
+        """From another thread: end what is under way, and all that is begun before `mend`."""
+        with self._guard:
+            self._cut.set()
+            if self._socket is not None:
+                _shut(self._socket)
+
+    def mend(self) -> None:
+        """Exchanges are possible again."""
+        self._cut.clear()
+
+    def rest(self, seconds: float) -> bool:
+        """Wait, at most until it is cut: then True."""
+        return self._cut.wait(seconds)
+
+    def close(self) -> None:
+        """For good, from any thread."""
+        self.cut()
+        with self._turn:
+            self._drop()
+
+    def __del__(self) -> None:
+        # Who leaves a client without closing it shall not be told of a socket that he has never seen.
+        self._drop()
+
+    def _try(self, effort: Effort, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+        whole = False
+        try:
+            connection = self._connection or self._connect(effort)
+            connection.carrier.effort = effort
+            connection.request(method, path, body, dict(headers))
+            response = connection.getresponse()
+            if effort.ended:
+                # http.client takes a head that breaks off for a whole one.
+                raise IncompleteRead(b"")
+            answer = Answer(response.status, _headers(response), _body(response, effort), _date(response))
+            if self._cut.is_set():
+                raise ConnectionAbortedError  # what was cut may look like an answer that ends with the connection
+            whole = not response.will_close
+        except (OSError, HTTPException) as error:
+            raise self._trouble(error, effort) from error
+        finally:
+            if not whole:
+                self._drop()
+        return answer
+
+    def _connect(self, effort: Effort) -> Connection:
+        """Try each address of the host in turn, so that `cut` can always reach the socket."""
+        host, port = effort.endpoint.host, effort.endpoint.port
+        problem: OSError = OSError("it has no address")
+        for family, kind, protocol, _, address in addresses(host, port):
+            caller = socket.socket(family, kind, protocol)
+            try:
+                self._hold(caller)
+                caller.settimeout(min(CONNECT_SECONDS, effort.left()))
+                caller.connect(address)
+                caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                caller = secured(caller, effort.endpoint)
+                self._hold(caller)  # it may have been cut just before it was connected
+            except OSError as error:
+                self._drop()
+                caller.close()
+                problem = error
+            else:
+                effort.connected = True
+                self._connection = Connection(host, port, Carrier(caller, effort))
+                return self._connection
+        raise problem
+
+    def _hold(self, caller: socket.socket) -> None:
+        with self._guard:
+            if self._cut.is_set():
+                raise ConnectionAbortedError
+            self._socket = caller
+
+    def _trouble(self, error: Exception, effort: Effort) -> EndpointTrouble:
+        url, seconds = effort.endpoint.url, effort.seconds
+        if self._cut.is_set():
+            return EndpointLeft()
+        if not effort.connected and self._connection is None:
+            problem = "no connection was made in time" if isinstance(error, TimeoutError) else _words(error)
+            return EndpointAway(url=url, problem=problem)
+        if isinstance(error, TimeoutError):
+            return (
+                EndpointStalled(url=url, seconds=seconds)
+                if effort.received
+                else EndpointSilent(url=url, seconds=seconds)
+            )
+        if isinstance(error, (_TooLarge, LineTooLong)):
+            return EndpointUnreadable(problem="it is too large")
+        if isinstance(error, (IncompleteRead, OSError)):
+            if effort.received:
+                return EndpointCutOff(url=url)
+            return EndpointReset(url=url, problem=_words(error))
+        return EndpointUnreadable(problem="it is not HTTP")
+
+    def _drop(self) -> None:
+        with self._guard:
+            connection, self._connection = self._connection, None
+            held, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
+        if held is not None:
+            held.close()
+
+
+class _TooLarge(HTTPException):
+    """The body has more bytes than anybody would send in earnest."""
+
+
+def _shut(held: socket.socket) -> None:
+    """Whoever waits for it is woken. The plain socket's way, since that of TLS is not for two threads."""
+    with suppress(OSError):
+        socket.socket.shutdown(held, socket.SHUT_RDWR)
+
+
+def _body(response: HTTPResponse, effort: Effort) -> bytes:
+    if (response.length or 0) > LARGEST_BODY:
+        raise _TooLarge
+    pieces, size = [], 0
+    while piece := response.read(_PIECE):
+        pieces.append(piece)
+        size += len(piece)
+        if size > LARGEST_BODY:
+            raise _TooLarge
+        effort.left()
+    if response.length:
+        raise IncompleteRead(b"", response.length)
+    return b"".join(pieces)
+
+
+def _headers(response: HTTPResponse) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in response.getheaders():
+        before = headers.get(name.lower())
+        headers[name.lower()] = value if before is None else f"{before}, {value}"
+    return headers
+
+
+def _date(response: HTTPResponse) -> datetime | None:
+    try:
+        date = parsedate_to_datetime(response.getheader("Date") or "")
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+    return date if date.tzinfo else None
+
+
+def _words(error: Exception) -> str:
+    words = error.strerror if isinstance(error, OSError) else ""
+    return (words or str(error) or type(error).__name__).rstrip(".")

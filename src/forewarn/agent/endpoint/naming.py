@@ -1,0 +1,57 @@
+"""Asking the endpoint for this machine's name, until it is known."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from forewarn.agent.endpoint.answers import OK
+from forewarn.agent.endpoint.watch import NAME_PATH
+from forewarn.agent.identity import find_me
+from forewarn.errors.agent import EndpointTrouble
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forewarn.agent.endpoint.exchange import Answer
+    from forewarn.agent.identity import Me
+
+_MOST_TRIES = 8
+"""A few seconds' worth: of the 30 that a Preempt leaves, enough must remain."""
+_LONGEST_NAME = 300
+_BAD_REQUEST, _THROTTLED, _FAILING = 400, 429, 500
+
+
+class Naming:
+    """Who this machine is. An answer settles it; a trouble does not, unless it goes on."""
+
+    def __init__(self, given: str) -> None:
+        self._given = given
+        self._tries = 0
+        self.last: Me = find_me(given, lambda: None, socket.gethostname())
+        self.settled = bool(given)
+
+    def me(self, ask: Callable[[str], Answer]) -> Me:
+        """The name that was given, or that the endpoint says; the host name, as long as neither is there."""
+        if not self.settled:
+            try:
+                answer = ask(NAME_PATH)
+            except EndpointTrouble:
+                self._failed()
+            else:
+                self._take(answer)
+        return self.last
+
+    def _take(self, answer: Answer) -> None:
+        name = answer.body.decode("utf-8", "replace").strip() if answer.status == OK else ""
+        if name and len(name) <= _LONGEST_NAME and name.isprintable():
+            self.last = find_me(self._given, lambda: name, socket.gethostname())
+            self.settled = True
+        elif _BAD_REQUEST <= answer.status < _FAILING and answer.status not in (410, _THROTTLED):
+            self.settled = True  # it has no names to give, and will not have any
+        else:
+            self._failed()
+
+    def _failed(self) -> None:
+        self._tries += 1
+        self.settled = self._tries >= _MOST_TRIES

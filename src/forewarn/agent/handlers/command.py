@@ -1,0 +1,87 @@
+"""command: any program. It is told of the event in its environment and on its input."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
+from forewarn.agent.handlers.options import read_argv, read_path
+from forewarn.agent.handlers.program import run_program
+from forewarn.agent.handlers.told import as_json, as_variable, as_variables
+from forewarn.errors import HandlerFailed
+
+if TYPE_CHECKING:
+    from forewarn.agent.handlers.handler import Job
+    from forewarn.wire.toml_entries import Entry
+
+_MEMO = "FOREWARN_MEMO "
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Command(Handler):
+    """Runs one program to prepare, and one to undo."""
+
+    def __init__(self, options: Entry) -> None:
+        options.refuse_unknown({"prepare", "undo", "environment", "directory", *COMMON})
+        self._directory = read_path(options, "directory")
+        self._prepare, self._undo = read_argv(options, "prepare"), read_argv(options, "undo")
+        if not self._prepare and not self._undo:
+            raise options.wrong(
+                'Is missing. Give at least one of prepare and undo, like ["systemctl", "stop", "web"].', "prepare"
+            )
+        self._environment = dict(options.text_table("environment"))
+        for name, value in self._environment.items():
+            if not _NAME.fullmatch(name) or "\0" in value:
+                raise options.wrong("Is no variable that a program can have.", "environment", name)
+
+    def describe(self, action: str) -> str:
+        argv = self._prepare if action == PREPARE else self._undo
+        return f"run {shlex.join(argv)}" if argv else ""
+
+    def prepare(self, job: Job) -> None:
+        self._run(job, self._prepare)
+
+    def undo(self, job: Job) -> None:
+        self._run(job, self._undo)
+
+    def _run(self, job: Job, argv: tuple[str, ...]) -> None:
+        if not argv:
+            return
+        memo: dict[str, Any] = job.memo.get("said", {})
+        ended = run_program(
+            job,
+            argv,
+            environment={**self._environment, **as_variables(job), **_memo_variables(memo)},
+            text=as_json(job, memo=memo),
+            directory=self._directory,
+            on_line=lambda line: line.startswith(_MEMO) and _remember(job, line),
+        )
+        if ended.status != 0:
+            raise ended.failed
+
+
+def _remember(job: Job, line: str) -> bool:
+    """A fact for undo, as soon as it is said: the program or the agent may be killed before they are through."""
+    if job.action != PREPARE:
+        job.warn("only what prepare says is remembered; this was said by undo")
+        return True
+    try:
+        said = json.loads(line[len(_MEMO) :])
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise HandlerFailed(problem=f"{line[:200]!r} is not {_MEMO}and an object in JSON.")
+    job.remember(said=said)
+    return True
+
+
+def _memo_variables(memo: dict[str, Any]) -> dict[str, str]:
+    """Each plain fact as a variable: a shell script does not read JSON easily."""
+    plain = {name.upper(): value for name, value in memo.items() if isinstance(value, (str, int, float, bool))}
+    return {f"{_MEMO.strip()}_{name}": as_variable(value) for name, value in plain.items() if _NAME.fullmatch(name)}
+
+
+KIND = Command

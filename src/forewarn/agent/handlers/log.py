@@ -1,0 +1,101 @@
+"""log: writes down what is coming: as lines of JSON in a file, in the journal, or in the agent's own log."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forewarn.agent.clock import real_moment
+from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
+from forewarn.agent.handlers.options import read_path
+from forewarn.agent.handlers.told import as_variables
+from forewarn.errors import HandlerFailed
+
+if TYPE_CHECKING:
+    from forewarn.agent.handlers.handler import Job
+    from forewarn.wire.toml_entries import Entry
+
+_JOURNAL = "/run/systemd/journal/socket"
+_NOTICE = "5"
+"""The journal's priority of what is normal and yet worth knowing."""
+_JOURNAL_SECONDS = 5.0
+
+
+class Log(Handler):
+    """Changes nothing, so that there is nothing to undo; but that it is over is worth a line too."""
+
+    def __init__(self, options: Entry) -> None:
+        options.refuse_unknown({"path", "journal", "journal_socket", *COMMON})
+        self._path = read_path(options, "path")
+        self._journal = options.flag("journal")
+        self._socket = read_path(options, "journal_socket") or _JOURNAL
+
+    def describe(self, action: str) -> str:
+        places = [self._path] if self._path else []
+        if self._to_journal():
+            places.append("the journal")
+        what = "the event" if action == PREPARE else "its end"
+        return f"write {what} to {' and '.join(places) or 'the log'}"
+
+    def prepare(self, job: Job) -> None:
+        self._write(job, f"{job.event.type} {job.event.id} is coming: {job.event.description or 'no description'}")
+
+    def undo(self, job: Job) -> None:
+        self._write(job, f"{job.event.type} {job.event.id} is over or was cancelled")
+
+    def _to_journal(self) -> bool:
+        return Path(self._socket).exists() and not self._path if self._journal is None else self._journal
+
+    def _write(self, job: Job, message: str) -> None:
+        if self._path:
+            _append(self._path, job, message)
+        if self._to_journal():
+            _tell_journal(self._socket, job, message)
+        elif not self._path:
+            job.say(message)
+
+
+def _append(path: str, job: Job, message: str) -> None:
+    told = {
+        "time": real_moment().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "message": message,
+        "action": job.action,
+        "vm": job.vm,
+        "handler": job.handler,
+        "event": job.event.raw,
+    }
+    line = f"{json.dumps(told)}\n".encode()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            # In one piece, so that several agents or a rotation never mix two lines.
+            if os.write(descriptor, line) != len(line):
+                raise HandlerFailed(problem=f"{path} has taken only a part of a line.")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise HandlerFailed(problem=f"cannot write to {path}: {error.strerror}.") from error
+
+
+def _tell_journal(path: str, job: Job, message: str) -> None:
+    """Over the journal's own protocol: fields, each a line, or with its length where it holds line ends."""
+    fields = {"MESSAGE": message, "PRIORITY": _NOTICE, "SYSLOG_IDENTIFIER": "forewarn-agent", **as_variables(job)}
+    parts = []
+    for name, value in fields.items():
+        text = value.encode(errors="replace")
+        plain = b"\n" not in text
+        parts.append(name.encode() + (b"=" if plain else b"\n" + struct.pack("<Q", len(text))) + text + b"\n")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+            journal.settimeout(max(0.01, min(_JOURNAL_SECONDS, job.seconds_left())))
+            journal.sendto(b"".join(parts), path)
+    except OSError as error:
+        raise HandlerFailed(problem=f"cannot write to the journal at {path}: {error.strerror or error}.") from error
+
+
+KIND = Log

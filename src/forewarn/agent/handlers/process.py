@@ -1,0 +1,156 @@
+"""process: stops a process that is no unit of systemd, and starts it again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forewarn.agent.clock import real_seconds
+from forewarn.agent.handlers.detached import start_detached
+from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
+from forewarn.agent.handlers.options import read_argv, read_path
+from forewarn.agent.handlers.processes import Process, boot_id, find_process, started_at
+from forewarn.errors import HandlerFailed
+
+if TYPE_CHECKING:
+    from forewarn.agent.handlers.handler import Job
+    from forewarn.wire.toml_entries import Entry
+
+_SIGNALS = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "WINCH", "KILL")
+_LOOK_SECONDS = 0.1
+_CLOCK_SLACK_SECONDS = 5.0
+"""The start of a process is known to a second, and clocks are set right by little steps."""
+
+
+class ProcessHandler(Handler):
+    """Knows its process by the file in which that has written its number."""
+
+    def __init__(self, options: Entry) -> None:
+        known = {"pid_file", "signal", "kill_after", "start", "directory", "log", "write_pid"}
+        options.refuse_unknown({*known, *COMMON})
+        options.required_text("pid_file", 'Write it like "/run/worker.pid".')
+        self._pid_file = read_path(options, "pid_file")
+        self._signal = options.word("signal", _SIGNALS, "TERM")
+        self._kill_after = options.length("kill_after")
+        self._directory = read_path(options, "directory")
+        self._start = read_argv(options, "start")
+        self._log = read_path(options, "log")
+        self._write_pid = bool(options.flag("write_pid"))
+        for key in ("directory", "log", "write_pid"):
+            if key in options and not self._start:
+                raise options.wrong("Is for what is started; there is no start.", key)
+
+    def describe(self, action: str) -> str:
+        if action == PREPARE:
+            return f"send {self._signal} to the process of {self._pid_file} and wait until it has ended"
+        return f"run {shlex.join(self._start)}, if it was running" if self._start else ""
+
+    def prepare(self, job: Job) -> None:
+        if "pid" in job.memo and job.memo.get("boot") == boot_id():
+            # Begun before a kill. The file may be gone by now, the process not yet.
+            process = Process(job.memo["pid"], job.memo["started"])
+        else:
+            found = self._find()
+            if found is None:
+                job.say(f"nothing to stop: no process of {self._pid_file} is running")
+                return
+            process = found
+            job.remember(pid=process.pid, started=process.started, boot=boot_id())
+        self._stop(job, process)
+
+    def undo(self, job: Job) -> None:
+        if not self._start or "pid" not in job.memo:
+            return
+        running = self._named()
+        same_number = running is not None and running.pid == job.memo["pid"]
+        same = same_number and (running, boot_id()) == (
+            Process(job.memo["pid"], job.memo["started"]),
+            job.memo.get("boot"),
+        )
+        # A file with the old number is left from before; whoever has that number now is somebody else.
+        if running is not None and (same or not same_number):
+            job.say(f"process {running.pid} is running already")
+            return
+        pid = start_detached(job, self._start, self._directory, self._log)
+        if self._write_pid:
+            _write(Path(self._pid_file), f"{pid}\n")
+
+    def _named(self) -> Process | None:
+        """The process that has the number in the file, whoever it is."""
+        try:
+            text = Path(self._pid_file).read_text(errors="replace").split()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise HandlerFailed(problem=f"cannot read {self._pid_file}: {error.strerror}.") from error
+        if not text:
+            return None
+        if not text[0].isdecimal() or not 1 < int(text[0]) < 1 << 31:
+            raise HandlerFailed(problem=f"{self._pid_file} holds {text[0][:40]!r}, which is no number of a process.")
+        return find_process(int(text[0]))
+
+    def _find(self) -> Process | None:
+        process = self._named()
+        if process is None:
+            return None
+        if process.pid == os.getpid():
+            raise HandlerFailed(problem=f"{self._pid_file} names the agent itself.")
+        begun = started_at(process)
+        if begun is not None and begun > Path(self._pid_file).stat().st_mtime + _CLOCK_SLACK_SECONDS:
+            # Who writes his number into a file has been started before. This one has got the number of a dead one.
+            problem = f"process {process.pid} was started after {self._pid_file} was written: it is another one."
+            raise HandlerFailed(problem=f"{problem} Remove the file if what wrote it has ended.")
+        return process
+
+    def _stop(self, job: Job, process: Process) -> None:
+        _send(process, self._signal)
+        begun, killed = real_seconds(), self._signal == "KILL"
+        while process.lives:
+            if job.seconds_left() <= 0:
+                raise HandlerFailed(problem=f"process {process.pid} has not ended within the time limit.")
+            if self._kill_after is not None and not killed:
+                killed = real_seconds() - begun >= self._kill_after.total_seconds()
+                if killed:
+                    job.warn(f"process {process.pid} has not ended, and is killed", pid=process.pid)
+                    _send(process, "KILL")
+            if job.wait(_LOOK_SECONDS):
+                raise HandlerFailed(problem=f"was told to stop before process {process.pid} had ended.")
+
+
+def _send(process: Process, name: str) -> None:
+    """To this very process: between the look and the signal its number may be given to another."""
+    with suppress(ProcessLookupError):
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            return
+        except (OSError, AttributeError):
+            descriptor = -1
+        try:
+            if process.lives:
+                number = signal.Signals[f"SIG{name}"]
+                if descriptor >= 0:
+                    signal.pidfd_send_signal(descriptor, number)
+                else:
+                    os.kill(process.pid, number)
+        except PermissionError as error:
+            raise HandlerFailed(problem=f"may not send {name} to process {process.pid}.") from error
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_name(f"{path.name}.new")
+    try:
+        new.write_text(text)
+        new.replace(path)
+    except OSError as error:
+        raise HandlerFailed(problem=f"cannot write {path}: {error.strerror}.") from error
+
+
+KIND = ProcessHandler

@@ -1,0 +1,210 @@
+"""One program, run for a handler: within its time limit, its output in the log, and never two at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from forewarn.agent.handlers.output import Output
+from forewarn.agent.handlers.processes import GRACE_SECONDS, end_group
+from forewarn.agent.handlers.run_lock import run_lock
+from forewarn.errors import HandlerFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from selectors import BaseSelector
+    from subprocess import Popen
+    from typing import IO
+
+    from forewarn.agent.handlers.handler import Job
+
+_GATE = 'read -r go && exec "$@"'
+"""The program begins when the agent says so, after it has written down which process it is. If the agent is killed
+before that, its end of the pipe is closed, and nothing begins."""
+_LOOK_SECONDS = 0.2
+_MOST_AT_ONCE = 65_536
+_MOST_IN_A_PIPE = 1_048_576
+
+
+class Ended(NamedTuple):
+    """How a program has ended."""
+
+    name: str
+    status: int
+    """Its exit code, or below 0 the signal that ended it."""
+    last_lines: tuple[str, ...]
+
+    @property
+    def failed(self) -> HandlerFailed:
+        """The error that says how."""
+        how = f"exit code {self.status}" if self.status >= 0 else f"signal {_signal_name(-self.status)}"
+        return HandlerFailed(problem=f"{self.name} ended with {how}{_said(self.last_lines)}")
+
+
+def run_program(
+    job: Job,
+    argv: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    text: str = "",
+    directory: str = "",
+    on_line: Callable[[str], bool] = lambda _: False,
+) -> Ended:
+    """Run a program to its end. `text` is its input; `on_line` sees each line of output, and may keep it to itself.
+
+    Raises HandlerFailed when it could not be started, has not ended in time, or was to stop.
+    """
+    import subprocess  # an agent at rest runs no programs
+
+    variables = {**os.environ, **(environment or {})}
+    place = directory or str(job.folder)
+    program = find_program(argv[0], variables, place)
+    if job.seconds_left() <= 0:
+        raise HandlerFailed(problem=f"{argv[0]} was not started: the time limit has passed.")
+    with run_lock(job) as lock:
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the config says what is run
+                ["/bin/sh", "-c", _GATE, argv[0], program, *argv[1:]],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=variables,
+                cwd=place,
+                start_new_session=True,
+                pass_fds=(lock.descriptor,),
+            )
+        except (OSError, ValueError) as error:
+            raise HandlerFailed(problem=f"{argv[0]} could not be started: {error}.") from error
+        output = Output(job, on_line)
+        try:
+            lock.record(process.pid)
+            problem = _Attendance(job, process, output, f"go\n{text}".encode()).attend()
+        finally:
+            _clear(process)
+            output.end()
+        if problem:
+            raise HandlerFailed(problem=f"{argv[0]} {problem}{_said(tuple(output.last))}")
+        return Ended(argv[0], process.returncode, tuple(output.last))
+
+
+def find_program(name: str, variables: Mapping[str, str], directory: str) -> str:
+    """Where a program is, or an error that says why it cannot be run."""
+    if not os.path.isdir(directory):  # noqa: PTH112 - the text is what it is about
+        raise HandlerFailed(problem=f"there is no folder {directory} to run {name} in.")
+    path = os.path.join(directory, name) if "/" in name else name  # noqa: PTH118
+    if found := shutil.which(path, path=variables.get("PATH", os.defpath)):
+        return os.path.abspath(found)  # noqa: PTH100
+    if "/" not in name:
+        problem = "there is none in PATH."
+    elif os.path.isdir(path):  # noqa: PTH112
+        problem = "that is a folder."
+    else:
+        problem = "it is not executable." if os.path.exists(path) else "there is no such file."  # noqa: PTH110
+    raise HandlerFailed(problem=f"cannot run {name}: {problem}")
+
+
+class _Attendance:
+    """Being there while it runs: it is fed, listened to, and ended when its time is over."""
+
+    def __init__(self, job: Job, process: Popen[bytes], output: Output, text: bytes) -> None:
+        self._job = job
+        self._process = process
+        self._output = output
+        self._text = text
+        self._input, self._heard = (cast("IO[bytes]", pipe) for pipe in (process.stdin, process.stdout))
+        for pipe in (self._input, self._heard):
+            os.set_blocking(pipe.fileno(), False)
+
+    def attend(self) -> str:
+        """To its end. What went wrong, or nothing."""
+        import selectors  # an agent at rest runs no programs
+
+        with selectors.DefaultSelector() as selector, _noticing_the_end(self._process, selector):
+            selector.register(self._input, selectors.EVENT_WRITE)
+            selector.register(self._heard, selectors.EVENT_READ)
+            while self._process.poll() is None and not (problem := self._over()):
+                ready = {key.fileobj for key, _ in selector.select(min(_LOOK_SECONDS, self._job.seconds_left()))}
+                if self._input in ready and self._feed():
+                    selector.unregister(self._input)
+                    self._input.close()
+                if self._heard in ready and self._listen() == 0:
+                    selector.unregister(self._heard)
+            if self._process.returncode is not None:
+                problem = ""
+        if problem:
+            end_group(self._process.pid)
+        self._hear_the_rest()
+        return problem
+
+    def _over(self) -> str:
+        if self._job.seconds_left() <= 0:
+            return "was ended because its time limit has passed"
+        return "was ended because it is not wanted any more" if self._job.wait(0) else ""
+
+    def _feed(self) -> bool:
+        """Write what fits. Whether all is written; a program need not read its input."""
+        try:
+            self._text = self._text[os.write(self._input.fileno(), self._text) :]
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return not self._text
+
+    def _listen(self) -> int | None:
+        """Read what there is: how much, 0 at the end of it, None when there is nothing just now."""
+        try:
+            data = os.read(self._heard.fileno(), _MOST_AT_ONCE)
+        except BlockingIOError:
+            return None
+        self._output.take(data)
+        return len(data)
+
+    def _hear_the_rest(self) -> None:
+        """What is still in the pipe, and no more: a daemon that it has left may go on talking for ever."""
+        heard = 0
+        while heard < _MOST_IN_A_PIPE and (more := self._listen()):
+            heard += more
+
+
+@contextmanager
+def _noticing_the_end(process: Popen[bytes], selector: BaseSelector) -> Iterator[None]:
+    """Let the selector wake up when the process ends, where the system can tell."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (OSError, AttributeError):
+        yield
+        return
+    try:
+        selector.register(descriptor, 1)  # to be read
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _clear(process: Popen[bytes]) -> None:
+    """Leave nothing behind, also when something else went wrong meanwhile."""
+    import subprocess  # see above
+
+    if process.poll() is None:
+        end_group(process.pid)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def _said(lines: tuple[str, ...]) -> str:
+    return f": {' / '.join(lines)}" if lines else "."

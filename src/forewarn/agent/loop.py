@@ -1,0 +1,278 @@
+"""The agent: takes in what the endpoint tells, has handlers prepare and undo, and approves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from forewarn.agent.approving import Approver
+from forewarn.agent.clock import real_seconds
+from forewarn.agent.endpoint.client import Client
+from forewarn.agent.machine import boot_id, up_seconds
+from forewarn.agent.polling import Poller
+from forewarn.agent.standing import describe_alone, describe_work, ready_reason
+from forewarn.agent.together import Together
+from forewarn.agent.work.deciding import Seen, next_orders, waits_for_time
+from forewarn.agent.work.doing import Doing
+from forewarn.agent.work.ledger import Ledger
+from forewarn.agent.work.state_file import NoFile, StateFile
+from forewarn.agent.work.taking import Circumstances, take_in
+from forewarn.core.durations import to_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from forewarn.agent.policy.config import Config
+    from forewarn.agent.work.job import Outcome
+    from forewarn.agent.work.work import Work
+    from forewarn.wire.reading import ToldEvent
+
+logger = logging.getLogger("forewarn.agent")
+
+LOOK_SECONDS, REST_SECONDS = 1.0, 20.0
+"""How often the loop turns by itself: with work at hand, and at rest."""
+
+
+class Options(NamedTuple):
+    """What the command line has settled."""
+
+    endpoint: str
+    vm_name: str
+    state: Path
+    dry_run: bool = False
+
+
+class Agent:
+    """One per machine. Threads only leave word; everything is decided in `run`, one turn at a time."""
+
+    def __init__(self, config: Config, options: Options) -> None:
+        self._config = config
+        self._options = options
+        self._lock = threading.Condition(threading.RLock())
+        self._file = NoFile(options.state) if options.dry_run else StateFile(options.state)
+        self._ledger = Ledger(self._file)
+        self._client = Client(options.endpoint, options.vm_name)
+        self._poller = Poller(self._client, self._told, self._may_hold)
+        self._approver = Approver(self._client, self._approval_ended)
+        self._doing = Doing(
+            config, self._file.folder, self._ledger, self._lock, self._handler_ended, dry_run=options.dry_run
+        )
+        self._together = Together(config.peers, self._wake)
+        self._counts: Counter[str] = Counter()
+        self._events: tuple[ToldEvent, ...] | None = None
+        self._outcomes: list[Outcome] = []
+        self._approved: list[tuple[str, str]] = []
+        self._approval_tries: Counter[str] = Counter()
+        self._alone: dict[str, ToldEvent] = {}
+        self._others: dict[str, ToldEvent] = {}
+        self._has_looked = False
+        self._news = False
+        self._stopping = False
+        self._boot = boot_id()
+        self._begun_at = self._turned_at = real_seconds()
+
+    # --- Its life -------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until `stop` is called."""
+        logger.info("The agent begins%s.", " (dry run: nothing is done)" if self._options.dry_run else "")
+        for work in self._ledger.works.values():
+            logger.info("still to be looked after", extra={"event": work.event})
+        self._poller.start()
+        try:
+            while True:
+                with self._lock:
+                    if self._stopping:
+                        break
+                    self._turn()
+                    self._lock.wait_for(lambda: self._news or self._stopping, self._seconds_to_look())
+                    self._news = False
+        finally:
+            self._end()
+
+    def stop(self) -> None:
+        """Soon: what runs is left to itself after a few seconds, and taken up at the next start."""
+        with self._lock:
+            self._stopping = True
+            self._lock.notify_all()
+
+    def _end(self) -> None:
+        self._client.close()
+        self._poller.stop()
+        self._together.stop()
+        self._doing.stop()
+        with self._lock:
+            self._settle()
+            self._ledger.close()
+        logger.info("The agent ends.")
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._news = True
+            self._lock.notify_all()
+
+    def _seconds_to_look(self) -> float:
+        live = any(not work.done for work in self._ledger.works.values())
+        return LOOK_SECONDS if live else REST_SECONDS
+
+    def _may_hold(self) -> bool:
+        """Whether the endpoint may keep an answer back until something changes.
+
+        Not while a moment is waited for: each answer says what time it is there, which a rehearsal may have moved.
+        """
+        with self._lock:
+            return not any(waits_for_time(work) for work in self._ledger.works.values())
+
+    # --- Word from the threads ------------------------------------------------------------------------
+
+    def _told(self, events: tuple[ToldEvent, ...]) -> None:
+        me = self._client.me  # in the poller's thread: it may have to ask
+        if self._client.known[1] is None:
+            return  # to take the host name for it might hide what is coming: the next poll asks again
+        with self._lock:
+            self._together.begin(me.name)
+            if events != self._events:
+                self._events = events
+                self._news = True
+                self._lock.notify_all()
+            elif any(waits_for_time(work) for work in self._ledger.works.values()):
+                self._news = True  # the endpoint's clock may have moved
+                self._lock.notify_all()
+
+    def _handler_ended(self, outcome: Outcome) -> None:
+        with self._lock:
+            self._outcomes.append(outcome)
+            self._wake()
+
+    def _approval_ended(self, event_id: str, problem: str) -> None:
+        with self._lock:
+            self._approved.append((event_id, problem))
+            self._wake()
+
+    # --- One turn -------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._turned_at = real_seconds()
+        self._settle()
+        if self._events is not None:
+            self._take_in(self._events)
+        if not self._ledger.settle():
+            return  # nothing is begun that cannot be noted
+        while True:
+            self._together.tell(self._ledger.works.values())
+            orders = next_orders(self._ledger.works, self._seen())
+            again = [self._doing.carry_out(order, self._approve) for order in orders]
+            if not any(again):
+                return
+
+    def _take_in(self, events: tuple[ToldEvent, ...]) -> None:
+        around = Circumstances(
+            self._config.rules,
+            self._client.me.listed_as,
+            self._client.clock.now(),
+            self._boot,
+            up_seconds(),
+            is_first=not self._has_looked,
+        )
+        taken = take_in(self._ledger.works, events, around)
+        for event, text in taken.news:
+            logger.info("%s", text, extra={"event": event})
+        for event in taken.left_alone.values():
+            if event.id not in self._alone:
+                logger.info("no rule is for it: it is left alone", extra={"event": event})
+        self._alone = taken.left_alone
+        self._others = {
+            event.id: event for event in events if event.id not in taken.works and event.id not in taken.left_alone
+        }
+        before = self._ledger.works
+        ended = [work.id for work in taken.works.values() if work.ending and not before.get(work.id, work).ending]
+        gone = before.keys() - taken.works.keys()
+        self._ledger.replace(taken.works)
+        self._has_looked = True
+        for event_id in ended:
+            self._doing.end_early(event_id)
+        for event_id in gone:
+            self._forget(event_id)
+
+    def _forget(self, event_id: str) -> None:
+        self._together.forget(event_id)
+        self._doing.forget(event_id)
+        self._approval_tries.pop(event_id, None)
+
+    def _settle(self) -> None:
+        """Note what the threads have brought."""
+        while self._outcomes:
+            self._counts[self._doing.settle(self._outcomes.pop(0), stopping=self._stopping)] += 1
+        while self._approved:
+            event_id, problem = self._approved.pop(0)
+            self._approver.under_way.discard(event_id)
+            work = self._ledger.works.get(event_id)
+            if problem:
+                self._counts["approve failed"] += 1
+                self._approval_tries[event_id] += 1
+                self._doing.retry_later(event_id, self._approval_tries[event_id])
+                if work is not None and self._approval_tries[event_id] == 1:
+                    logger.warning("is not approved, and tried again: %s", problem, extra={"event": work.event})
+            else:
+                self._counts["approved"] += 1
+                if work is not None:
+                    self._note_approval(work)
+
+    def _approve(self, work: Work) -> None:
+        if self._options.dry_run:
+            logger.info("would be approved", extra={"event": work.event})
+            self._note_approval(work)
+        else:
+            self._approver.send(work.id)
+
+    def _note_approval(self, work: Work) -> None:
+        self._ledger.keep(work._replace(approved_at=to_text(self._client.clock.now())))
+        if not self._options.dry_run:
+            logger.info("is approved", extra={"event": work.event})
+
+    def _seen(self) -> Seen:
+        return Seen(
+            now=self._client.clock.now(),
+            seconds=real_seconds(),
+            busy=self._doing.busy,
+            approving=frozenset(self._approver.under_way),
+            leading=self._together.problems(),
+            begun_at=self._doing.begun_at,
+            retry_at=self._doing.retry_at,
+            stopping=self._stopping,
+        )
+
+    # --- What it says of itself -----------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that is shown anywhere."""
+        with self._lock:
+            seen, seconds, works = self._seen(), real_seconds(), list(self._ledger.works.values())
+            reason = ready_reason(works, list(self._alone.values()), has_rules=bool(self._config.rules))
+            endpoint, me = self._client.known
+            return {
+                "vm": None if me is None else me.name,
+                "vm_from": None if me is None else me.origin,
+                "endpoint": None if endpoint is None else endpoint.url,
+                "endpoint_from": None if endpoint is None else endpoint.origin,
+                "config": self._config.source,
+                "dry_run": self._options.dry_run,
+                "run_seconds": round(seconds - self._begun_at, 1),
+                "turned_seconds_ago": round(seconds - self._turned_at, 1),
+                "now": to_text(seen.now),
+                "ready": not reason,
+                "ready_reason": reason,
+                "polling": self._poller.standing(),
+                "events": [
+                    *(describe_work(work, seen) for work in works),
+                    *(describe_alone(event, mine=True) for event in self._alone.values()),
+                    *(describe_alone(event, mine=False) for event in self._others.values()),
+                ],
+                "peers": self._together.standing(),
+                "counts": {name: self._counts[name] for name in COUNTS},
+            }
+
+
+COUNTS = ("prepared", "prepare failed", "undone", "undo failed", "approved", "approve failed")

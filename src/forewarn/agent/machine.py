@@ -1,0 +1,38 @@
+"""What the agent must know of the machine it runs in: which start of it this is, and how long ago that was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_UPTIME = Path("/proc/uptime")
+_FIRST_PROCESS = Path("/proc/1/stat")
+
+
+def boot_id() -> str:
+    """Another one after each start of the machine, or of the container: that has the machine's own, but a first
+    process of its own. Where the system says nothing it is always the same, and no start is noticed."""
+    try:
+        machine = _BOOT_ID.read_text("ascii").strip()
+    except (OSError, ValueError):
+        machine = ""
+    return f"{machine}.{_first_process_ticks()}"
+
+
+def up_seconds() -> float:
+    """Since the machine, or the container, was started; for ever where the system does not say."""
+    try:
+        machine = float(_UPTIME.read_text("ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return float("inf")
+    return machine - _first_process_ticks() / os.sysconf("SC_CLK_TCK")
+
+
+def _first_process_ticks() -> int:
+    """When the first process was started, in ticks since the machine was."""
+    try:
+        # The program's name, in brackets, may have blanks and brackets in it.
+        return int(_FIRST_PROCESS.read_text("utf-8", "replace").rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,77 @@
+"""The agent's side of its circle of peers: what it tells them of its work, and what it may do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from forewarn.agent.policy.rule import LEADER
+from forewarn.agent.standing import phase_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from forewarn.agent.peers.circle import Circle
+    from forewarn.agent.policy.config import PeersSettings
+    from forewarn.agent.work.work import Work
+
+_STATES = {
+    "waiting": "waiting",
+    "preparing": "preparing",
+    "prepared": "ready",
+    "approved": "ready",
+    "failed": "failed",
+    "started": "started",
+    "undoing": "gone",
+    "done": "gone",
+}
+"""What the others are told, by where the work stands."""
+
+
+class Together:
+    """Nothing, where there are no peers."""
+
+    def __init__(self, settings: PeersSettings | None, wake: Callable[[], None]) -> None:
+        self._settings = settings
+        self._wake = wake
+        self._circle: Circle | None = None
+        self._said: set[str] = set()
+
+    def begin(self, me: str) -> None:
+        """Once it is known who this machine is."""
+        if self._settings is None or self._circle is not None:
+            return
+        from forewarn.agent.peers.circle import Circle  # who has no peers need not carry an HTTP server
+
+        self._circle = Circle(self._settings, me, self._wake)
+        self._circle.start()
+
+    def tell(self, works: Iterable[Work]) -> None:
+        """Say how far this machine is."""
+        if self._circle is None:
+            return
+        for work in works:
+            if work.rule.approve == LEADER:
+                state = _STATES[phase_of(work)]
+                if state == "failed" and work.is_prepared:  # the rule does not mind
+                    state = "ready"
+                self._circle.say(work.id, work.event.resources, state, as_name=work.me)
+                self._said.add(work.id)
+
+    def forget(self, event_id: str) -> None:
+        if self._circle is not None and event_id in self._said:
+            self._said.discard(event_id)
+            self._circle.forget(event_id)
+
+    def problems(self) -> dict[str, str]:
+        """For each event: why this machine may not approve it. Empty: it may."""
+        if self._circle is None:
+            return {}
+        verdicts = {event_id: self._circle.verdict(event_id) for event_id in self._said}
+        return {event_id: "" if verdict.may else verdict.why for event_id, verdict in verdicts.items()}
+
+    def standing(self) -> dict[str, Any] | None:
+        return None if self._circle is None else self._circle.snapshot()
+
+    def stop(self) -> None:
+        if self._circle is not None:
+            self._circle.stop()

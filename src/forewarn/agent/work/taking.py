@@ -1,0 +1,102 @@
+"""A document is taken in: which work it begins, changes and ends. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.agent.changes import has_started
+from forewarn.agent.policy.rule import choose_rule
+from forewarn.agent.work.deciding import end
+from forewarn.agent.work.work import CAME_BACK, CANCELLED, OVER, PREPARED, PREPARING, begin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from datetime import datetime
+
+    from forewarn.agent.policy.rule import Rule
+    from forewarn.agent.work.work import Work
+    from forewarn.wire.reading import ToldEvent
+
+JUST_BOOTED_SECONDS = 15 * 60
+"""A machine that was started so recently, and finds an event begun that it has never heard of, comes back from it."""
+
+
+class Circumstances(NamedTuple):
+    """What else decides."""
+
+    rules: tuple[Rule, ...]
+    listed_as: Callable[[tuple[str, ...]], str | None]
+    """Which of some names is this machine's."""
+    now: datetime
+    boot: str
+    up_seconds: float
+    is_first: bool
+    """Whether the agent has just begun to look, so that it may have missed how an event began."""
+
+
+class Taken(NamedTuple):
+    """What came of a document."""
+
+    works: dict[str, Work]
+    news: list[tuple[ToldEvent, str]]
+    """What is worth a line in the log."""
+    left_alone: dict[str, ToldEvent]
+    """Events of this machine that no rule is for."""
+
+
+def take_in(works: Mapping[str, Work], events: Iterable[ToldEvent], around: Circumstances) -> Taken:
+    """What there is to do now that these events are told."""
+    found: dict[str, Work] = {}
+    taken = Taken(found, [], {})
+    listed = {event.id: event for event in events}
+    for known in works.values():
+        kept = _go_on(known, listed.get(known.id), around.boot, taken.news)
+        if kept is not None:
+            found[known.id] = kept
+    for event in listed.values():
+        me = around.listed_as(event.resources)
+        if event.id in found or me is None:
+            continue
+        rule = choose_rule(around.rules, event, around.now)
+        if rule is None:
+            taken.left_alone[event.id] = event
+            continue
+        work = begin(event, me, rule, around.boot)
+        if work.is_started and around.is_first and around.up_seconds < JUST_BOOTED_SECONDS:
+            found[event.id] = work._replace(done=True, ending=CAME_BACK)
+            taken.news.append((event, "has begun before this machine was started: nothing is left to prepare"))
+        else:
+            found[event.id] = work
+            taken.news.append((event, f"{_seen_first(work)}, taken by {work.rule.name}"))
+    return taken
+
+
+def _seen_first(work: Work) -> str:
+    return "has started" if work.is_started else "is scheduled"
+
+
+def _go_on(work: Work, event: ToldEvent | None, boot: str, news: list[tuple[ToldEvent, str]]) -> Work | None:
+    """None: there is nothing left of it."""
+    if event is None:
+        if work.done or not work.is_begun:
+            news.append((work.event, "is over" if work.is_started else "is cancelled"))
+            return None
+        if work.ending:
+            return work
+        why = OVER if work.is_started else CANCELLED
+        news.append((work.event, f"is {why}"))
+        return end(work, why)
+    if work.is_started and not has_started(event):
+        event = work.event  # a document from before: what has started does not go back to be scheduled
+    if not work.is_started and has_started(event):
+        news.append((event, "has started"))
+    work = work._replace(event=event)
+    if work.boot == boot or work.ending or not work.is_begun:
+        return work._replace(boot=boot)
+    if work.is_started:
+        news.append((event, "this machine is back from it"))
+        return end(work, CAME_BACK)
+    # It was started anew by something else, and the event is still to come: what was stopped may run again.
+    news.append((event, "this machine was started anew before it: it is prepared again"))
+    again = tuple(step._replace(state=PREPARING) if step.state == PREPARED else step for step in work.steps)
+    return work._replace(steps=again, boot=boot)

@@ -1,0 +1,102 @@
+"""An endpoint as people write it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forewarn.agent.endpoint.address import Endpoint, read_endpoint
+from forewarn.errors import BadEndpoint
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("http://127.0.0.1:8169", "http://127.0.0.1:8169"),
+        ("http://127.0.0.1", "http://127.0.0.1:80"),
+        ("https://metadata.example", "https://metadata.example:443"),
+        ("https://metadata.example:8443/", "https://metadata.example:8443"),
+        ("HTTP://Metadata.Example", "http://Metadata.Example:80"),
+        ("127.0.0.1:8169", "http://127.0.0.1:8169"),
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("localhost:8169", "http://localhost:8169"),
+        ("metadata", "http://metadata:80"),
+        ("host_1.example.", "http://host_1.example.:80"),
+        ("[::1]", "http://[::1]:80"),
+        ("[::1]:8169", "http://[::1]:8169"),
+        ("http://[fd00:ec2::254]:80/", "http://[fd00:ec2::254]:80"),
+        ("http://[fe80::1%eth0]", "http://[fe80::1%eth0]:80"),
+        ("http://127.0.0.1/metadata/scheduledevents", "http://127.0.0.1:80"),
+        ("http://127.0.0.1:8080/metadata/scheduledEvents", "http://127.0.0.1:8080"),
+        ("127.0.0.1:1/METADATA/SCHEDULEDEVENTS/", "http://127.0.0.1:1"),
+        ("  http://127.0.0.1:65535\n", "http://127.0.0.1:65535"),
+    ],
+)
+def test_what_is_understood(text: str, url: str) -> None:
+    endpoint = read_endpoint(text, "--endpoint")
+    assert endpoint.url == url
+    assert endpoint.origin == "--endpoint"
+
+
+def test_a_host_of_ipv6_can_be_connected_to_as_it_is() -> None:
+    assert read_endpoint("https://[::1]", "here") == Endpoint("https", "::1", 443, "here")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no host"),
+        ("http://", "no host"),
+        ("http://:80", "no host"),
+        ("ftp://127.0.0.1", "ftp:// is neither http:// nor https://"),
+        ("http://127.0.0.1:", "the port is ''"),
+        ("http://127.0.0.1:0", "the port is '0'"),
+        ("http://127.0.0.1:65536", "the port is '65536'"),
+        ("http://127.0.0.1:+80", "the port is '+80'"),
+        ("127.0.0.1:٨٠", "from 1 to 65535"),
+        ("127.0.0.1:eighty", "from 1 to 65535"),
+        ("http://127.0.0.1/metadata/instance", "the path /metadata/instance"),
+        ("http://127.0.0.1/metadata/scheduledevents?api-version=2020-07-01", "leave out what begins with '?'"),
+        ("http://127.0.0.1#here", "leave out what begins with '#'"),
+        ("http://127.0.0", "127.0.0 is no address"),
+        ("http://127.0.0.256", "127.0.0.256 is no address"),
+        ("2130706433", "is no address"),
+        ("::1", "IPv6 stands in [brackets]"),
+        ("http://::1", "IPv6 stands in [brackets]"),
+        ("http://[::1", "IPv6 stands in [brackets]"),
+        ("http://[127.0.0.1]", "[127.0.0.1] is no address of IPv6"),
+        ("http://[]", "[] is no address of IPv6"),
+        ("http://[fe80::1%]", "'' is no interface"),
+        ("http://[fe80::1%\0]", "is no interface"),
+        ("a host", "'a host' is no host name"),
+        ("http://höst", "'höst' is no host name"),
+        ("-host", "'-host' is no host name"),
+        ("http://127.0.0.1\r\nX-Header: 1", "is no host name"),
+        ("http://127.0.0.1:80\r\nX-Header", "the port is"),
+        ("http:///metadata/scheduledevents", "no host"),
+    ],
+)
+def test_what_is_refused_and_why(text: str, said: str) -> None:
+    with pytest.raises(BadEndpoint) as refused:
+        read_endpoint(text, "FOREWARN_ENDPOINT")
+    assert said in str(refused.value)
+    assert "FOREWARN_ENDPOINT" in str(refused.value)
+    assert "Write it like http://127.0.0.1:8169" in str(refused.value)
+
+
+def test_a_password_is_not_repeated() -> None:
+    with pytest.raises(BadEndpoint, match="names a user") as refused:
+        read_endpoint("http://me:hunter2@127.0.0.1", "--endpoint")
+    assert "hunter2" not in str(refused.value)
+
+
+@given(st.text() | st.from_regex(r"(?i)(https?://)?[a-z0-9.:\[\]@%/-]{0,30}", fullmatch=True))
+def test_any_text_is_an_endpoint_or_refused(text: str) -> None:
+    """And what is understood is understood the same way when it is written out again."""
+    try:
+        endpoint = read_endpoint(text, "--endpoint")
+    except BadEndpoint:
+        return
+    assert read_endpoint(endpoint.url, "--endpoint") == endpoint
+    assert not set(endpoint.host) & set("/?#@[] \r\n\t")

@@ -1,0 +1,239 @@
+"""What is typed after `forewarn agent`, and what is answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forewarn.agent.command.line import VERBS, main
+from forewarn.agent.command.parser import Given, choose_places, config_path, read_address
+from forewarn.agent.policy.config import Config
+from forewarn.errors import BadOption
+
+CONFIG = """
+[[rule]]
+name = "web"
+on = ["Reboot", "Redeploy"]
+prepare = ["stop-web"]
+when = "5m"
+approve = "self"
+
+[handler.stop-web]
+kind = "command"
+prepare = ["systemctl", "stop", "web"]
+undo = ["systemctl", "start", "web"]
+"""
+EVENT = {
+    "EventId": "4CAEA225-A741-474D-A72E-428C86FCD853",
+    "EventStatus": "Scheduled",
+    "EventType": "Reboot",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["web-0"],
+    "NotBefore": "Thu, 22 Jul 2021 04:50:17 GMT",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine on which nobody has set anything."""
+    for name in [name for name in os.environ if name.startswith("FOREWARN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.toml").write_text(CONFIG)
+    (tmp_path / "event.json").write_text(json.dumps(EVENT))
+    return tmp_path
+
+
+def typed(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """As somebody types it, in a process of its own."""
+    command = [sys.executable, "-m", "forewarn", "agent", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **variables}, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def test_help_lists_the_verbs_and_loads_none_of_what_the_service_needs(folder: Path) -> None:
+    code = (
+        "import sys; sys.argv[1:] = ['agent', '--help']\n"
+        "from forewarn.__main__ import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'click', 'asyncio', 'rich', 'forewarn.cli', 'inspect'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    for verb, does in VERBS.items():
+        assert f"  {verb:<9} {does}" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("module", [("forewarn", "agent"), ("forewarn.agent",)])
+def test_it_is_the_same_however_it_is_started(module: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *module, "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.startswith("forewarn, version ")
+
+
+def test_the_command_line_of_the_service_hands_it_on(folder: Path) -> None:
+    code = "from forewarn.cli import main; main(['agent', 'check', '--config', 'agent.toml'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert "1. web: Reboot or Redeploy" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["runn"], 2, "There is no command 'runn'. Did you mean 'run'? See: forewarn agent --help"),
+        (["--verison"], 2, "There is no option '--verison'. See: forewarn agent --help"),
+        (["check", "--jsn", "agent.toml"], 2, "There is no option '--jsn' here. Did you mean '--json'?"),
+        (["check", "agent.toml", "other.toml"], 2, "Nobody expects 'other.toml' here."),
+        (["check"], 2, "Say which config: --config FILE, or FOREWARN_AGENT_CONFIG."),
+        (["check", "--config"], 2, "--config: expected one argument."),
+        (["check", "agent.toml", "--config", "agent.toml"], 2, "The config is named twice"),
+        (["check", "missing.toml"], 2, "missing.toml"),
+        (["check", "bad.toml"], 2, "bad.toml:2: rule[0].on: "),
+        (["plan"], 2, "Say which event: --event FILE."),
+        (["plan", "--event", "missing.json"], 2, "Cannot read missing.json: No such file"),
+        (["plan", "--event", "agent.toml"], 2, "it is not JSON"),
+        (["plan", "--event", "event.json", "--now", "noon"], 2, "write it like 2026-11-20T02:00:00Z."),
+        (["run", "--listen", "9169"], 2, "write it like 127.0.0.1:9169"),
+        (["run", "--endpoint", ""], 2, "--endpoint '' does not fit"),
+        (["run", "--config", ""], 2, "--config '' does not fit"),
+        (["run", "--log", "xml"], 2, "--log"),
+        (["install", "--user", "nobody-of-this-name"], 2, "useradd --system"),
+        (["install", "--unit-dir", "missing"], 5, "Cannot write missing/forewarn-agent.service: No such file"),
+        (["bundle", "--output", "missing/agent.pyz"], 5, "Cannot write missing/agent.pyz: No such file"),
+        (["bundle", "--output", "/"], 5, "Cannot write /"),
+        (["status"], 6, "No agent is running on"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line_and_a_code(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, said: str
+) -> None:
+    (folder / "bad.toml").write_text("[[rule]]\non = 5\n")
+    assert main([*arguments, *(["--state", str(folder)] if arguments == ["status"] else [])]) == code
+    error = capsys.readouterr().err
+    assert error.startswith("forewarn: ")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_nothing_in_an_error_is_an_order_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "\x1b[2Jno.toml"])
+    error = capsys.readouterr().err
+    assert "\x1b" not in error
+    assert "\\x1b[2J" in error
+
+
+def test_check_explains_a_config(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOREWARN_AGENT_CONFIG", "agent.toml")
+    assert main(["check"]) == 0
+    text = capsys.readouterr().out
+    assert "1. web: Reboot or Redeploy" in text
+    assert "stop-web (command, at most 1m): run systemctl stop web" in text
+    assert main(["check", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["rules"][0]["prepare"][0]["does"] == "run systemctl stop web"
+    assert facts["warnings"] == []
+
+
+def plans(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert main(["plan", "--config", "agent.toml", "--json", *arguments]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["plans"]
+    return found
+
+
+def test_plan_says_what_would_be_done_when(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    at = ("--now", "2021-07-22T04:35:17Z")
+    (found,) = plans(capsys, "--event", "event.json", *at)
+    assert found["rule"] == "web"
+    assert found["prepare"][0]["earliest"] == "2021-07-22T04:45:17.000000Z"
+    (folder / "document.json").write_text(json.dumps({"DocumentIncarnation": 3, "Events": [EVENT, EVENT]}))
+    assert [plan["rule"] for plan in plans(capsys, "--event", "document.json", *at)] == ["web", "web"]
+    (other,) = plans(capsys, "--event", "event.json", "--vm-name", "web-1", *at)
+    assert other["rule"] is None
+    assert other["reasons"] == ["it is about web-0, not about this machine"]
+    (other,) = plans(capsys, "--event", "event.json", "--vm-name", "WEB-0", *at)
+    assert other["rule"] == "web"
+
+
+def test_plan_reads_its_input_and_says_when_there_is_nothing(folder: Path) -> None:
+    command = [sys.executable, "-m", "forewarn.agent", "plan", "--config", "agent.toml", "--event", "-"]
+    given = json.dumps({"DocumentIncarnation": 3, "Events": []})
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "The document has no event.\n"
+
+
+def test_plan_without_a_config_leaves_everything_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--event", "event.json"]) == 0
+    assert "there are no rules" in capsys.readouterr().out
+
+
+def test_who_stops_reading_is_no_error(folder: Path) -> None:
+    (folder / "many.json").write_text(json.dumps({"DocumentIncarnation": 3, "Events": [EVENT] * 3000}))
+    command = f"{sys.executable} -m forewarn.agent plan --config agent.toml --event many.json | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.startswith("Reboot 4CAEA225")
+    assert done.stderr == ""
+
+
+def options(**given: str) -> Namespace:
+    return Namespace(**{"config": None, "endpoint": None, "vm_name": None, "state": None, **given})
+
+
+def test_a_flag_beats_a_variable_which_beats_the_config_which_beats_the_default() -> None:
+    config = Config(source="agent.toml", endpoint="c", vm_name="c", state="c")
+    variables = {"FOREWARN_ENDPOINT": "v", "FOREWARN_VM_NAME": "v", "FOREWARN_AGENT_STATE": "v"}
+    found = choose_places(options(endpoint="f", vm_name="f", state="f"), config, variables)
+    assert found == (Given("f", "--endpoint"), Given("f", "--vm-name"), Given("f", "--state"))
+    found = choose_places(options(), config, variables)
+    assert found == tuple(Given("v", name) for name in variables)
+    found = choose_places(options(), config, {"FOREWARN_ENDPOINT": ""})
+    assert found == (Given("c", "agent.toml"),) * 3
+    found = choose_places(options(), Config(), {})
+    assert found[:2] == (Given("", ""), Given("", ""))
+
+
+def test_the_state_is_where_systemd_says_or_where_the_user_keeps_such_things(folder: Path) -> None:
+    systemd = {"STATE_DIRECTORY": "/var/lib/private/forewarn-agent:/var/lib/other"}
+    assert choose_places(options(), Config(), systemd).folder == Path("/var/lib/private/forewarn-agent")
+    code = (
+        "import os, sys; os.geteuid = lambda: int(sys.argv[1])\n"
+        "from argparse import Namespace as N; from forewarn.agent.command.parser import *\n"
+        "from forewarn.agent.policy.config import Config\n"
+        "print(choose_places(N(endpoint=None, vm_name=None, state=None), Config()).folder)"
+    )
+    for user, expected in (("0", "/var/lib/forewarn-agent"), ("1000", f"{folder}/state/forewarn-agent")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, user], capture_output=True, text=True, check=True, timeout=60
+        )
+        assert done.stdout.strip() == expected
+
+
+def test_the_config_may_be_named_by_a_variable() -> None:
+    assert config_path(options(), {}) is None
+    assert config_path(options(), {"FOREWARN_AGENT_CONFIG": "v.toml"}) == Path("v.toml")
+    assert config_path(options(config="f.toml"), {"FOREWARN_AGENT_CONFIG": "v.toml"}) == Path("f.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("127.0.0.1:9169", ("127.0.0.1", 9169)), ("[::1]:0", ("::1", 0)), ("all.local:1", ("all.local", 1))],
+)
+def test_addresses(text: str, found: tuple[str, int]) -> None:
+    assert read_address(text, "--listen") == found
+
+
+@pytest.mark.parametrize("text", ["", ":", "host", "host:", ":80", "::1:80", "host:65536", "host:-1", "host:²", "[]:1"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(BadOption, match="--listen"):
+        read_address(text, "--listen")

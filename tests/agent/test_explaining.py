@@ -1,0 +1,215 @@
+"""A config in words, and what is doubtful about it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.configs import config, named
+from agent.events import NOW, told
+from forewarn.agent.policy.config import Member, PeersSettings
+from forewarn.agent.policy.doubts import _covers, doubts_about
+from forewarn.agent.policy.explaining import as_json, explain
+from forewarn.agent.policy.rule import Rule
+from forewarn.agent.policy.words import misfits
+
+if TYPE_CHECKING:
+    from forewarn.wire.reading import ToldEvent
+
+M = timedelta(minutes=1)
+PEERS = PeersSettings(("127.0.0.1", 0), b"s" * 16, (Member("web-0", "h", 1), Member("web-1", "h", 2)), 10 * M)
+
+
+def test_a_whole_rule_in_words() -> None:
+    rule = Rule(
+        "web",
+        on=("Reboot", "Redeploy", "Freeze"),
+        source="Platform",
+        description=("repair", "failure"),
+        max_duration=timedelta(seconds=30),
+        min_notice=5 * M,
+        prepare=("pool", "web"),
+        lead=10 * M,
+        timeout=2 * M,
+        approve="self",
+        approve_lead=3 * M,
+        on_failure="continue",
+    )
+    which = (
+        'Reboot, Redeploy or Freeze, from Platform, described with "repair" or "failure", '
+        "interrupting for at most 30s, with at least 5m of notice"
+    )
+    assert explain(config(rule)) == [
+        "agent.toml: 1 rule, 2 handlers.",
+        "",
+        f"1. web: {which}",
+        "   prepare  10m before NotBefore, or at once when less is left, all of it within 2m:",
+        "     1. pool (command, at most 1m): stop pool",
+        "     2. web (command, at most 1m): stop web",
+        "   failure  if one fails, the others are run all the same, and nothing is approved",
+        "   approve  3m before NotBefore, once all is prepared, if no other machine is affected",
+        "   undo     when the event is over, or is cancelled:",
+        "     1. web (command, at most 1m): start web",
+        "     2. pool (command, at most 1m): start pool",
+        "",
+        "The first rule that fits is taken. An event that fits none is logged and left alone.",
+    ]
+
+
+def test_a_rule_that_says_as_little_as_possible() -> None:
+    lines = explain(config(Rule("rule 1")))
+    assert lines[2:6] == [
+        "1. rule 1: any event",
+        "   prepare  nothing",
+        "   approve  never: the event starts at its NotBefore",
+        "   undo     nothing",
+    ]
+
+
+def test_no_rules() -> None:
+    assert explain(config()) == ["agent.toml: 0 rules, 0 handlers.", "", "Events are logged and left alone."]
+
+
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [
+        (
+            Rule("a", approve="leader", prepare=("x",)),
+            "all is prepared on every affected machine, by the first of them",
+        ),
+        (Rule("a", approve="self"), "as soon as the event is seen, if no other machine is affected"),
+        (Rule("a", prepare=("x",), on_failure="stop"), "if one fails, the others are not run, and nothing is approved"),
+        (Rule("a", prepare=("x",), on_failure="approve"), "run all the same, and it is approved all the same"),
+        (Rule("a", prepare=("x",)), "prepare  as soon as the event is seen:"),
+        (Rule("a", prepare=("x", "y"), undo=("x",)), "     1. x (command, at most 1m): start x"),
+    ],
+)
+def test_each_choice_has_its_words(rule: Rule, line: str) -> None:
+    assert any(line in each for each in explain(config(rule)))
+
+
+def test_what_has_nothing_to_undo_is_not_listed() -> None:
+    found = config(Rule("a", prepare=("x",)), handlers=(named("x", undo=""),))
+    assert explain(found)[-3] == "   undo     nothing"
+
+
+def test_peers_are_named() -> None:
+    found = config(Rule("a", approve="leader", prepare=("x",)))._replace(peers=PEERS)
+    assert explain(found)[-1] == ("Agents that tell each other: web-0, web-1. Silent is who has not answered for 10m.")
+
+
+def test_the_same_for_programs() -> None:
+    found = as_json(config(Rule("a", prepare=("x", "y"), timeout=M)))
+    assert [step["handler"] for step in found["rules"][0]["prepare"]] == ["x", "y"]
+    assert [step["does"] for step in found["rules"][0]["undo"]] == ["start y", "start x"]
+    assert found["rules"][0]["timeout_seconds"] == 60
+
+
+@pytest.mark.parametrize(
+    ("rules", "doubt"),
+    [
+        (
+            [Rule("a", on=("Reboot",), prepare=("x",)), Rule("b", on=("reboot",), prepare=("x",), source="User")],
+            "b is never reached: all that it is for goes to a before.",
+        ),
+        (
+            [
+                Rule("a", on=("Reboot",), prepare=("x",)),
+                Rule("b", on=("Freeze",), prepare=("x",)),
+                Rule("c", on=("Freeze", "Reboot"), prepare=("x",)),
+            ],
+            "c is never reached: all that it is for goes to b and a before.",
+        ),
+        (
+            [Rule("a", on=("Reboot",), prepare=("x",)), Rule("b", on=("Reboot", "Freeze"), prepare=("x",))],
+            "b is never reached for Reboot: that goes to a before.",
+        ),
+        (
+            [Rule("a", description=("fail",), prepare=("x",)), Rule("b", description=("FAILURE",), prepare=("x",))],
+            "b is never reached: all that it is for goes to a before.",
+        ),
+        (
+            [Rule("a", min_notice=M, prepare=("x",)), Rule("b", min_notice=2 * M, prepare=("x",))],
+            "b is never reached: all that it is for goes to a before.",
+        ),
+        (
+            [Rule("a", on=("Rebot",), prepare=("x",))],
+            "a: no type of event is called 'Rebot' so far. Did you mean 'Reboot'?",
+        ),
+        ([Rule("a", prepare=("x",), approve_lead=M)], "a: approve_when has no meaning without approve."),
+        (
+            [Rule("a", prepare=("x",)), Rule("b", prepare=("x",))],
+            "b is never reached: all that it is for goes to a before.",
+        ),
+        ([Rule("a", approve="leader", prepare=("x",))], "a: a leader approves, and without [peers] there is none."),
+        ([Rule("a", prepare=("x", "y"), undo=("y",))], "a prepares x and does not undo it."),
+        ([Rule("a", prepare=("mute",))], "a: handler mute has nothing to prepare."),
+        ([Rule("a", prepare=("x",), undo=("x", "mute"))], "a: handler mute has nothing to undo."),
+    ],
+)
+def test_doubts(rules: list[Rule], doubt: str) -> None:
+    mute = named("mute", prepare="", undo="")
+    found = config(
+        *rules, handlers=(mute,) if any("mute" in (*rule.prepare, *(rule.undo or ())) for rule in rules) else ()
+    )
+    assert doubts_about(found) == [doubt]
+    assert explain(found)[-1] == f"warning: {doubt}"
+
+
+def test_a_handler_that_nobody_uses() -> None:
+    assert doubts_about(config(handlers=(named("x"),))) == ["handler x is used by no rule."]
+
+
+def test_peers_that_nobody_needs() -> None:
+    found = config(Rule("a", prepare=("x",)))._replace(peers=PEERS)
+    assert doubts_about(found) == ['There is a [peers], and no rule has approve = "leader".']
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [Rule("a", on=("Reboot",), prepare=("x",)), Rule("b", prepare=("x",))],
+        [Rule("a", on=("Reboot",), source="User", prepare=("x",)), Rule("b", on=("Reboot",), prepare=("x",))],
+        [Rule("a", description=("failure",), prepare=("x",)), Rule("b", description=("fail",), prepare=("x",))],
+        [Rule("a", min_notice=2 * M, prepare=("x",)), Rule("b", min_notice=M, prepare=("x",))],
+        [Rule("a", max_duration=M, prepare=("x",)), Rule("b", max_duration=2 * M, prepare=("x",))],
+        [Rule("a", max_duration=M, prepare=("x",)), Rule("b", prepare=("x",))],
+    ],
+)
+def test_rules_that_are_all_reached_raise_no_doubt(rules: list[Rule]) -> None:
+    assert doubts_about(config(*rules)) == []
+
+
+rules = st.builds(
+    Rule,
+    st.just("any"),
+    on=st.lists(st.sampled_from(["Reboot", "reboot", "Freeze"]), max_size=2).map(tuple),
+    source=st.sampled_from(["", "User", "Platform"]),
+    description=st.lists(st.sampled_from(["fail", "Failure", "repair"]), max_size=2).map(tuple),
+    max_duration=st.sampled_from([None, timedelta(0), M, 2 * M]),
+    min_notice=st.sampled_from([None, timedelta(0), M, 20 * M]),
+)
+events = st.builds(
+    told,
+    kind=st.sampled_from(["Reboot", "Freeze", "Preempt"]),
+    status=st.sampled_from(["Scheduled", "Started"]),
+    notice=st.sampled_from([-M, timedelta(0), M, 20 * M]),
+    Description=st.sampled_from(["", "a failure", "FAIL", "repair"]),
+    EventSource=st.sampled_from(["User", "Platform", None]),
+    DurationInSeconds=st.sampled_from([-1, 0, 60, 61, None]),
+)
+
+
+@given(rules, events)
+def test_a_rule_fits_when_nothing_speaks_against_it(rule: Rule, event: ToldEvent) -> None:
+    assert rule.fits(event, NOW) == (not misfits(rule, event, NOW))
+
+
+@given(rules, rules, events)
+def test_what_is_said_never_to_be_reached_is_not(earlier: Rule, later: Rule, event: ToldEvent) -> None:
+    covered = all(_covers(earlier, later, kind) for kind in later.on or ("",))
+    assert not (covered and later.fits(event, NOW)) or earlier.fits(event, NOW)

@@ -1,0 +1,144 @@
+"""What would be done about an event, and when."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from agent.configs import config, named
+from agent.events import ME, NOW, told
+from forewarn.agent.policy.config import Member, PeersSettings
+from forewarn.agent.policy.planning import plan, plan_json, plan_lines
+from forewarn.agent.policy.rule import Rule
+
+M = timedelta(minutes=1)
+RULE = Rule("web", on=("Reboot",), prepare=("pool", "web"), approve="self")
+
+
+def test_now() -> None:
+    found = plan(config(RULE), told(), NOW, ME)
+    assert found.rule == RULE
+    assert [(step.handler, step.does, step.earliest, step.latest) for step in found.steps] == [
+        ("pool", "stop pool", NOW, NOW + M),
+        ("web", "stop web", NOW, NOW + 2 * M),
+    ]
+    assert found.approval is not None
+    assert found.approval.at == NOW
+    assert [step.does for step in found.undo] == ["start web", "start pool"]
+
+
+def test_a_lead_before_not_before() -> None:
+    rule = RULE._replace(lead=5 * M, approve_lead=2 * M)
+    found = plan(config(rule), told(notice=15 * M), NOW, ME)
+    assert found.steps[0].earliest == NOW + 10 * M
+    assert found.approval is not None
+    assert found.approval.at == NOW + 13 * M
+    late = plan(config(rule), told(notice=3 * M), NOW, ME)
+    assert late.steps[0].earliest == NOW
+
+
+def test_the_limit_of_the_rule_is_for_all_of_it() -> None:
+    rule = RULE._replace(timeout=timedelta(seconds=90))
+    found = plan(config(rule), told(), NOW, ME)
+    assert found.steps[-1].latest == NOW + timedelta(seconds=90)
+
+
+def test_handlers_that_may_take_longer_than_there_is_are_named() -> None:
+    found = plan(config(RULE), told(notice=timedelta(seconds=30)), NOW, ME)
+    assert "if the handlers take all the time they have, they end 1m30s after NotBefore" in found.reasons
+    enough = plan(config(RULE), told(), NOW, ME)
+    assert not any("after NotBefore" in reason for reason in enough.reasons)
+
+
+@pytest.mark.parametrize(
+    ("rule", "resources", "status", "words"),
+    [
+        (RULE, (ME, "web-1"), "Scheduled", "not by this machine alone: it is about web-0 and web-1"),
+        (RULE, (ME,), "Started", "not any more: the event has started"),
+        (RULE._replace(approve="never"), (ME,), "Scheduled", "never: the event starts at its NotBefore"),
+        (RULE._replace(approve="leader"), (ME, "web-1"), "Scheduled", "not without [peers]"),
+        (RULE._replace(approve_lead=timedelta(0)), (ME,), "Scheduled", "not before NotBefore"),
+    ],
+)
+def test_why_it_would_not_be_approved(rule: Rule, resources: tuple[str, ...], status: str, words: str) -> None:
+    found = plan(config(rule), told(resources=resources, status=status), NOW, ME)
+    assert found.approval is not None
+    assert found.approval.at is None
+    assert found.approval.words.startswith(words)
+
+
+def test_a_leader_approves_for_several() -> None:
+    peers = PeersSettings(("127.0.0.1", 0), b"s" * 16, (Member(ME, "h", 1), Member("web-1", "h", 2)), M)
+    found = plan(config(RULE._replace(approve="leader"))._replace(peers=peers), told(resources=(ME, "web-1")), NOW, ME)
+    assert found.approval is not None
+    assert found.approval.at == NOW
+
+
+def test_what_has_started_is_prepared_for_at_once() -> None:
+    found = plan(config(RULE._replace(lead=5 * M)), told(status="Started"), NOW, ME)
+    assert found.steps[0].earliest == NOW
+    assert "the event has started already" in found.reasons
+
+
+def test_no_rule_fits_and_each_says_why() -> None:
+    rules = (
+        Rule("freeze", on=("Freeze", "Preempt")),
+        Rule("mine", source="User"),
+        Rule("short", max_duration=M),
+        Rule("slow", min_notice=20 * M),
+        Rule("word", description=("repair",)),
+        Rule("words", description=("repair", "failure"), source="User"),
+    )
+    found = plan(config(*rules), told(), NOW, ME)
+    assert found.rule is None
+    source = "it is for events from User, and this one is from Platform"
+    words = 'the description has none of "repair" and "failure"'
+    assert list(found.reasons) == [
+        "freeze: it is for Freeze or Preempt, not for Reboot",
+        f"mine: {source}",
+        "short: it is for interruptions of at most 1m, and nobody knows how long this one is",
+        "slow: it needs 20m of notice, and there are 15m",
+        'word: the description has not "repair"',
+        f"words: {source}; {words}",
+    ]
+    long = plan(config(rules[2]), told(DurationInSeconds=61), NOW, ME)
+    assert long.reasons == ("short: it is for interruptions of at most 1m, and this one is 1m1s",)
+
+
+def test_an_event_of_another_machine_is_left_alone() -> None:
+    found = plan(config(RULE), told(resources=("web-1", "web-2")), NOW, "")
+    assert found.reasons == ("it is about web-1 and web-2, not about this machine",)
+
+
+def test_the_plan_for_people() -> None:
+    event = told("4CAEA225-A741-474D-A72E-428C86FCD853")
+    found = plan(config(RULE._replace(lead=5 * M), handlers=(named("pool", 30),)), event, NOW, ME)
+    alone = "as soon as all is prepared, if no other machine is affected"
+    assert plan_lines(found) == [
+        f"Reboot {event.id}, web-0: Scheduled, starts at 2031-05-04 12:15:00 UTC (in 15m) or later",
+        "  taken by web",
+        "  2031-05-04 12:10:00 UTC (in 10m): pool would stop pool (at most 30s)",
+        "  then: web would stop web (at most 1m)",
+        f"  approval (self) at 2031-05-04 12:10:00 UTC (in 10m) at the earliest: {alone}",
+        "  when it is over or cancelled: web would start web",
+        "  when it is over or cancelled: pool would start pool",
+        "  note: if a handler fails, the others are not run, and nothing is approved",
+    ]
+    assert plan_lines(plan(config(), event, NOW, ME))[1:] == ["  left alone:", "    there are no rules"]
+    assert "has started" in plan_lines(plan(config(RULE), told(status="Started"), NOW, ME))[0]
+
+
+def test_the_plan_for_programs() -> None:
+    found = plan_json(plan(config(RULE), told(), NOW, ME))
+    assert found["rule"] == "web"
+    assert found["prepare"][1] == {
+        "handler": "web",
+        "kind": "command",
+        "does": "stop web",
+        "earliest": "2031-05-04T12:00:00.000000Z",
+        "latest": "2031-05-04T12:02:00.000000Z",
+        "timeout_seconds": 60.0,
+    }
+    assert found["approval"]["at"] == "2031-05-04T12:00:00.000000Z"
+    assert plan_json(plan(config(), told(), NOW, ME))["approval"] is None

@@ -1,0 +1,81 @@
+"""What an agent leaves behind for the next one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.events import ME, told
+from forewarn.agent.policy.rule import Rule
+from forewarn.agent.work.ledger import Ledger
+from forewarn.agent.work.state_file import FILE, StateFile
+from forewarn.agent.work.work import PREPARED, begin
+from forewarn.errors import NotPermitted, StateInUse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORK = begin(told(), ME, Rule("r", prepare=("a",)), "boot").with_step(0, state=PREPARED, memo={"was": "ready"})
+
+
+def test_the_next_agent_finds_what_was_begun(tmp_path: Path) -> None:
+    first = StateFile(tmp_path / "deep" / "state")
+    assert Ledger(first).keep(WORK)
+    first.close()
+    assert StateFile(tmp_path / "deep" / "state").load() == [WORK]
+    assert stat.S_IMODE((tmp_path / "deep" / "state" / FILE).stat().st_mode) == 0o600
+
+
+def test_two_agents_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = StateFile(tmp_path)
+    with pytest.raises(StateInUse, match="--state"):
+        StateFile(tmp_path)
+    first.close()
+    StateFile(tmp_path).close()
+
+
+def test_a_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotPermitted, match="--state"):
+        StateFile(tmp_path / "file" / "state")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 1}', '{"version": 2, "works": []}', '{"version":1,"works":[{}]}']
+)
+def test_a_file_that_cannot_be_read_is_kept_aside(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / FILE).write_text(text)
+    file = StateFile(tmp_path)
+    assert file.load() == []
+    assert (tmp_path / "state.unreadable").read_text() == text
+    assert "state.unreadable" in caplog.text
+
+
+def test_what_cannot_be_written_is_written_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    ledger = Ledger(StateFile(tmp_path))
+    (tmp_path / "state.unfinished").mkdir()  # in the way of every write, also for root
+    assert not ledger.keep(WORK)
+    assert not ledger.settle()
+    assert caplog.text.count("cannot be noted") == 1
+    (tmp_path / "state.unfinished").rmdir()
+    assert ledger.settle()
+    assert "can be noted again" in caplog.text
+    ledger.close()
+    assert StateFile(tmp_path).load() == [WORK]
+
+
+def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+    ledger = Ledger(StateFile(tmp_path))
+    ledger.keep(WORK)
+    os.utime(tmp_path / FILE, (1, 1))
+    assert ledger.replace(dict(ledger.works))
+    assert (tmp_path / FILE).stat().st_mtime == 1
+    ledger.drop("unknown")
+    assert (tmp_path / FILE).stat().st_mtime == 1
+    ledger.drop(WORK.id)
+    assert (tmp_path / FILE).stat().st_mtime != 1

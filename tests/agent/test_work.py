@@ -1,0 +1,398 @@
+"""What is decided about events: cell by cell, and over arbitrary courses of events, handlers and kills."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.events import ME, NOW, told
+from forewarn.agent.handlers.handler import PREPARE, UNDO
+from forewarn.agent.policy.rule import Rule
+from forewarn.agent.work.deciding import Approve, Finish, Note, Run, Seen, approval_problem, end, next_orders
+from forewarn.agent.work.taking import Circumstances, Taken, take_in
+from forewarn.agent.work.work import (
+    BEGUN,
+    CAME_BACK,
+    CANCELLED,
+    FAILED,
+    OVER,
+    PASSED_ON,
+    PREPARED,
+    PREPARING,
+    TO_DO,
+    UNDOING,
+    UNDONE,
+    Step,
+    Work,
+    begin,
+    from_json,
+    to_json,
+)
+
+if TYPE_CHECKING:
+    from forewarn.agent.work.deciding import Order
+    from forewarn.wire.reading import ToldEvent
+
+SEEN = Seen(NOW, 0.0)
+WEB = Rule("web", prepare=("leave-pool", "stop-web"), approve="self")
+MINUTE = timedelta(minutes=1)
+
+
+def work(rule: Rule = WEB, *states: str, event: ToldEvent | None = None, **fields: Any) -> Work:
+    """Work whose steps are in these states; what is not said is still to do."""
+    made = begin(event or told(), ME, rule, "boot")
+    for index, state in enumerate(states):
+        made = made.with_step(index, state=state)
+    return made._replace(**fields)
+
+
+def orders(*works: Work, seen: Seen = SEEN) -> list[Order]:
+    return next_orders({each.id: each for each in works}, seen)
+
+
+def runs(*works: Work, seen: Seen = SEEN) -> list[tuple[str, str]]:
+    """Which handlers are run, and for what; nothing else may be ordered."""
+    found = orders(*works, seen=seen)
+    assert all(isinstance(order, Run) for order in found)
+    return [(order.work.steps[order.step].handler, order.action) for order in found if isinstance(order, Run)]
+
+
+# --- Preparing ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ((TO_DO, TO_DO), [("leave-pool", PREPARE)]),
+        ((PREPARING, TO_DO), [("leave-pool", PREPARE)]),  # it was interrupted by a kill
+        ((PREPARED, TO_DO), [("stop-web", PREPARE)]),
+        ((FAILED, TO_DO), []),
+    ],
+)
+def test_what_is_prepared_next(states: tuple[str, ...], expected: list[tuple[str, str]]) -> None:
+    assert runs(work(WEB, *states)) == expected
+
+
+def test_the_others_are_prepared_after_a_failure_if_the_rule_says_so() -> None:
+    assert runs(work(WEB._replace(on_failure="continue"), FAILED)) == [("stop-web", PREPARE)]
+
+
+def test_nothing_is_run_twice_at_a_time() -> None:
+    busy = SEEN._replace(busy=frozenset({"leave-pool"}))
+    assert runs(work(WEB, PREPARING), seen=busy) == []
+
+
+@pytest.mark.parametrize(
+    ("lead", "status", "passed", "begins"),
+    [
+        (5 * MINUTE, "Scheduled", 10 * MINUTE - timedelta(seconds=1), False),
+        (5 * MINUTE, "Scheduled", 10 * MINUTE, True),
+        (20 * MINUTE, "Scheduled", timedelta(0), True),  # less notice than the lead
+        (5 * MINUTE, "Started", timedelta(0), True),  # somebody else has approved it
+        (None, "Scheduled", timedelta(0), True),
+    ],
+)
+def test_when_preparing_begins(lead: timedelta | None, status: str, passed: timedelta, begins: bool) -> None:
+    waiting = work(WEB._replace(lead=lead), event=told(status=status))
+    assert bool(runs(waiting, seen=SEEN._replace(now=NOW + passed))) is begins
+
+
+def test_what_was_begun_goes_on_even_if_the_event_is_postponed() -> None:
+    late = told(notice=timedelta(days=1))
+    assert runs(work(WEB._replace(lead=5 * MINUTE), PREPARED, event=late)) == [("stop-web", PREPARE)]
+
+
+def test_the_limit_of_a_rule_fails_what_has_not_had_its_turn() -> None:
+    slow = work(WEB._replace(timeout=MINUTE), PREPARED)
+    (order,) = orders(slow, seen=SEEN._replace(seconds=100.0, begun_at={slow.id: 40.0}))
+    assert isinstance(order, Note)
+    assert order.work.steps[1].state == FAILED
+    assert runs(slow, seen=SEEN._replace(seconds=99.0, begun_at={slow.id: 40.0})) == [("stop-web", PREPARE)]
+
+
+def test_a_handler_that_another_event_has_prepared_is_shared() -> None:
+    first = work(WEB, PREPARED, PREPARED, approved_at="x").with_step(0, memo={"was": "ready"}, table={"a": 1})
+    second = work(Rule("other", prepare=("leave-pool",)), event=told("E2", "Freeze"))
+    (order,) = orders(first, second)
+    assert isinstance(order, Note)
+    assert order.work.steps == (Step("leave-pool", PREPARED, {"a": 1}, {"was": "ready"}),)
+
+
+# --- Approving ----------------------------------------------------------------------------------------
+
+DONE = work(WEB, PREPARED, PREPARED)
+
+
+@pytest.mark.parametrize(
+    ("given", "seen", "approves"),
+    [
+        (DONE, SEEN, True),
+        (work(Rule("r", approve="self")), SEEN, True),  # there is nothing to prepare
+        (work(WEB._replace(approve="never"), PREPARED, PREPARED), SEEN, False),
+        (work(WEB, PREPARED, FAILED), SEEN, False),
+        (work(WEB._replace(on_failure="continue"), PREPARED, FAILED), SEEN, False),
+        (work(WEB._replace(on_failure="approve"), FAILED, PREPARED), SEEN, True),
+        (DONE._replace(approved_at="x"), SEEN, False),
+        (DONE._replace(event=told(status="Started")), SEEN, False),
+        (DONE._replace(event=told(resources=("web-1", ME))), SEEN, False),
+        (DONE, SEEN._replace(busy=frozenset({"of another event"})), False),
+        (DONE, SEEN._replace(approving=frozenset({"E1"})), False),
+        (DONE, SEEN._replace(retry_at={"E1": 1.0}), False),
+        (DONE, SEEN._replace(retry_at={"E1": 0.0}), True),
+        (DONE, SEEN._replace(stopping=True), False),
+        (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), SEEN, False),
+        (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), SEEN._replace(now=NOW + 14 * MINUTE), True),
+        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), SEEN, False),
+        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), SEEN._replace(leading={"E1": "b first"}), False),
+        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), SEEN._replace(leading={"E1": ""}), True),
+    ],
+)
+def test_when_it_is_approved(given: Work, seen: Seen, approves: bool) -> None:
+    assert orders(given, seen=seen) == ([Approve(given)] if approves else [])
+    assert bool(approval_problem(given, seen)) is not approves or seen.stopping
+
+
+# --- Undoing ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ((PREPARED, PREPARED), [("stop-web", UNDO)]),
+        ((PREPARED, FAILED), [("stop-web", UNDO)]),
+        ((PREPARED, PREPARING), [("stop-web", UNDO)]),  # it was interrupted: it may have done a part
+        ((PREPARED, UNDOING), [("stop-web", UNDO)]),  # so was its undo
+        ((PREPARED, UNDONE), [("leave-pool", UNDO)]),
+        ((PREPARED, TO_DO), [("leave-pool", UNDO)]),
+    ],
+)
+def test_it_is_undone_in_reverse(states: tuple[str, ...], expected: list[tuple[str, str]]) -> None:
+    assert runs(work(WEB, *states, ending=OVER)) == expected
+
+
+def test_nothing_is_undone_while_one_of_its_handlers_runs() -> None:
+    assert runs(work(WEB, PREPARING, ending=CANCELLED), seen=SEEN._replace(busy=frozenset({"leave-pool"}))) == []
+
+
+def test_it_is_finished_when_everything_is_undone() -> None:
+    over = work(WEB, UNDONE, UNDONE, ending=OVER)
+    assert orders(over) == [Finish(over)]
+    assert orders(over._replace(done=True)) == []
+
+
+def test_what_failed_to_be_undone_is_tried_again_after_a_pause() -> None:
+    failing = work(WEB, PREPARED, UNDOING, ending=OVER)
+    assert runs(failing, seen=SEEN._replace(retry_at={"E1": 5.0})) == []
+    assert runs(failing, seen=SEEN._replace(retry_at={"E1": 5.0}, seconds=5.0)) == [("stop-web", UNDO)]
+
+
+def test_a_rule_may_name_what_is_undone() -> None:
+    rule = WEB._replace(undo=("warm-up", "leave-pool"))
+    over = end(work(rule, PREPARED, PREPARED), OVER)
+    assert runs(over) == [("warm-up", UNDO)]
+    over = over.with_step(2, state=UNDONE)
+    assert runs(over) == [("leave-pool", UNDO)]
+    over = over.with_step(0, state=UNDONE)
+    assert orders(over) == [Finish(over)]
+    nothing = end(work(WEB._replace(undo=()), PREPARED, PREPARED), OVER)
+    assert orders(nothing) == [Finish(nothing)]
+
+
+@pytest.mark.parametrize("ending", ["", OVER])
+def test_what_another_event_needs_stays_prepared(ending: str) -> None:
+    over = work(WEB, PREPARED, UNDONE, ending=OVER)
+    other = work(Rule("other", prepare=("leave-pool",)), PREPARED, event=told("E2"), ending=ending)
+    found = orders(over, other)
+    assert isinstance(found[0], Note)
+    assert found[0].work.steps[0].state == PASSED_ON
+
+
+# --- Taking documents in ------------------------------------------------------------------------------
+
+
+def taken(
+    known: list[Work], *events: ToldEvent, boot: str = "boot", up_seconds: float = 1e6, is_first: bool = False
+) -> Taken:
+    around = Circumstances(
+        (WEB._replace(on=("Reboot",)),), lambda names: ME if ME in names else None, NOW, boot, up_seconds, is_first
+    )
+    return take_in({each.id: each for each in known}, events, around)
+
+
+def test_an_event_of_this_machine_is_taken_by_its_rule() -> None:
+    result = taken([], told(), told("E2", "Freeze"), told("E3", resources=("web-1",)))
+    assert list(result.works) == ["E1"]
+    assert list(result.left_alone) == ["E2"]
+    again = taken([*result.works.values()], told())
+    assert again.works == result.works
+    assert again.news == []
+
+
+@pytest.mark.parametrize(("status", "why"), [("Scheduled", CANCELLED), ("Started", OVER)])
+def test_what_is_gone_is_undone(status: str, why: str) -> None:
+    result = taken([work(WEB, PREPARED, event=told(status=status))])
+    assert result.works["E1"].ending == why
+
+
+def test_what_was_not_begun_is_forgotten() -> None:
+    assert taken([work()]).works == {}
+
+
+def test_what_has_started_does_not_go_back() -> None:
+    started = work(WEB, PREPARED, PREPARED, event=told(status="Started"))
+    assert taken([started], told()).works["E1"].is_started
+
+
+def test_a_machine_that_came_back_is_restored_though_the_event_is_still_told() -> None:
+    before = work(WEB, PREPARED, PREPARED, approved_at="x")
+    result = taken([before], told(status="Started"), boot="another")
+    assert result.works["E1"].ending == CAME_BACK
+    kept = result.works["E1"]._replace(done=True)
+    assert taken([kept], told(status="Started"), boot="another").works["E1"].done, "it is not prepared anew"
+    assert taken([kept], boot="another").works == {}
+
+
+def test_a_machine_started_anew_before_the_event_is_prepared_again() -> None:
+    result = taken([work(WEB, PREPARED, PREPARED)], told(), boot="another")
+    assert [step.state for step in result.works["E1"].steps] == [PREPARING, PREPARING]
+    assert runs(result.works["E1"]) == [("leave-pool", PREPARE)]
+    assert taken([result.works["E1"]], told(), boot="another").works == result.works
+
+
+@pytest.mark.parametrize(
+    ("up_seconds", "is_first", "left"), [(60, True, True), (60, False, False), (7200, True, False)]
+)
+def test_an_event_that_began_before_the_machine_did_needs_nothing(
+    up_seconds: float, is_first: bool, left: bool
+) -> None:
+    result = taken([], told(status="Started"), up_seconds=up_seconds, is_first=is_first)
+    assert result.works["E1"].done is left
+
+
+def test_work_is_the_same_after_it_was_written_and_read() -> None:
+    rule = Rule(
+        "r", ("Reboot",), "User", ("word",), MINUTE, MINUTE, ("a",), MINUTE, MINUTE, "self", MINUTE, "stop", ("a",)
+    )
+    for each in (work(rule), work(WEB, PREPARED, FAILED, approved_at="x", ending=OVER).with_step(0, memo={"n": [1]})):
+        assert from_json(to_json(each)) == each
+
+
+# --- Any course ---------------------------------------------------------------------------------------
+
+RULES = (
+    Rule("reboot", on=("Reboot",), prepare=("a", "b", "c"), approve="self"),
+    Rule("freeze", on=("Freeze",), prepare=("b",), lead=5 * MINUTE),
+    Rule("redeploy", on=("Redeploy",), prepare=("c", "a"), on_failure="approve", approve="self"),
+)
+MOVES = st.lists(
+    st.one_of(
+        st.tuples(st.just("tell"), st.sampled_from(("Reboot", "Freeze", "Redeploy")), st.integers(0, 2)),
+        st.tuples(st.sampled_from(("start", "gone", "kill", "reboot", "hour")), st.just(""), st.integers(0, 2)),
+        st.tuples(st.sampled_from(("ends", "fails")), st.sampled_from("abc"), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+class Machine:
+    """A machine with three things to prepare, an endpoint that tells, and an agent that can be killed at any time.
+
+    It holds the handlers to the promise: a is prepared or not, and no handler is at work twice at a time.
+    """
+
+    def __init__(self) -> None:
+        self.told: dict[str, ToldEvent] = {}
+        self.disk: dict[str, Work] = {}
+        self.running: dict[str, tuple[str, int, str]] = {}
+        self.touched: set[str] = set()
+        self.boot, self.first, self.now = 0, True, NOW
+        self.approved: list[str] = []
+
+    def move(self, what: str, word: str, number: int) -> None:
+        event_id = f"E{number}"
+        if what == "tell" and event_id not in self.told and event_id not in self.disk:
+            self.told[event_id] = told(event_id, word)
+        elif what == "start" and event_id in self.told:
+            self.told[event_id] = told(event_id, self.told[event_id].type, status="Started")
+        elif what == "gone":
+            self.told.pop(event_id, None)
+        elif what in ("kill", "reboot"):
+            self.running, self.first = {}, True
+            self.boot += what == "reboot"
+        elif what == "hour":
+            self.now += 60 * MINUTE
+        elif what in ("ends", "fails") and word in self.running:
+            self.end(word, failed=what == "fails")
+        self.turn()
+
+    def end(self, handler: str, *, failed: bool) -> None:
+        event_id, step, action = self.running.pop(handler)
+        state = (FAILED if failed else PREPARED) if action == PREPARE else (UNDOING if failed else UNDONE)
+        if action == UNDO and not failed:
+            self.touched.discard(handler)
+        if event_id in self.disk:
+            self.disk[event_id] = self.disk[event_id].with_step(step, state=state)
+
+    def turn(self) -> None:
+        around = Circumstances(
+            RULES, lambda names: ME if ME in names else None, self.now, str(self.boot), 1e6, self.first
+        )
+        self.disk, self.first = take_in(self.disk, self.told.values(), around).works, False
+        for _ in range(50):
+            found = next_orders(self.disk, Seen(self.now, 0.0, frozenset(self.running)))
+            if not found:
+                return
+            for order in found:
+                self.carry_out(order)
+        raise AssertionError("it spins")
+
+    def carry_out(self, order: Order) -> None:
+        work = order.work
+        if isinstance(order, Run):
+            handler = work.steps[order.step].handler
+            assert handler not in self.running, "twice at a time"
+            state = PREPARING if order.action == PREPARE else UNDOING
+            self.disk[work.id] = work.with_step(order.step, state=state)
+            self.running[handler] = (work.id, order.step, order.action)
+            if order.action == PREPARE:
+                self.touched.add(handler)
+            else:
+                assert handler in self.touched, "undone though nothing was prepared"
+                needed = [other for other in self.disk.values() if other.id != work.id and other.holds(handler)]
+                assert not needed, "undone though another event needs it"
+        elif isinstance(order, Approve):
+            assert not self.running
+            assert self.told[work.id].status == "Scheduled"
+            assert work.id not in self.approved
+            assert all(step.state in (PREPARED, FAILED) for step in work.steps)
+            assert work.rule.name == "redeploy" or not work.has_failed
+            self.approved.append(work.id)
+            self.disk[work.id] = work._replace(approved_at="x")
+        elif isinstance(order, Note):
+            self.disk[work.id] = order.work
+        elif work.ending == CAME_BACK:
+            self.disk[work.id] = work._replace(done=True)
+        else:
+            del self.disk[work.id]
+            if work.id in self.approved:
+                self.approved.remove(work.id)
+
+
+@given(MOVES)
+def test_whatever_happens_it_is_undone_in_the_end(moves: list[tuple[str, str, int]]) -> None:
+    machine = Machine()
+    for move in moves:
+        machine.move(*move)
+        noted = {step.handler for each in machine.disk.values() for step in each.steps if step.state in BEGUN}
+        assert machine.touched <= noted, "what was touched is on disk"
+    machine.told = {}
+    for _ in range(40):
+        machine.move("none", "", 0)
+        for handler in list(machine.running):
+            machine.end(handler, failed=False)
+    assert machine.disk == {}
+    assert machine.touched == set()
