@@ -62,9 +62,9 @@ class Trio:
     def others(name: str) -> list[str]:
         return [other for other in NAMES if other != name]
 
-    def start(self) -> None:
-        for agent in self.agents.values():
-            agent.start()
+    def start(self, **arguments: tuple[str, ...]) -> None:
+        for name, agent in self.agents.items():
+            agent.start(*arguments.get(name, ()))
         for name, agent in self.agents.items():
             agent.until(partial(self._has_asked, name), "the first answer")
 
@@ -107,7 +107,7 @@ class Trio:
         """Whose approval has arrived, whether or not it was the first."""
         return {name for name in NAMES if event.was_approved_by(name)}
 
-    def come_to_not_before(self, event: Event) -> None:
+    def come_to_not_before(self, event: Event, but: str = "") -> None:
         """Nobody has approved, and nobody does until the end."""
         assert event.status == "Scheduled"
         alive = [self.vms[name] for name, agent in self.agents.items() if agent.runs]
@@ -118,7 +118,7 @@ class Trio:
         assert event.status == "Started"
         assert event.started_at == event.not_before
         for name, agent in self.agents.items():
-            if agent.runs:
+            if agent.runs and name != but:
                 self.until_phase(name, "started")
         assert self.approvers(event) == set()
 
@@ -294,3 +294,24 @@ def test_all_are_cut_off_from_each_other(make_trio: Callable[..., Trio]) -> None
         trio.until_phase(name, "prepared")
         trio.until_why(name, "(not heard, silent)")
     trio.come_to_not_before(event)
+
+
+def test_who_only_rehearses_is_not_ready_to_the_others(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    trio.start(**{"web-2": ("--dry-run",)})
+    event = trio.freeze()
+    trio.agents["web-2"].until_logged("would run")
+    trio.until_why("web-0", "waits for web-2 (not heard, silent)")
+    trio.come_to_not_before(event, but="web-2")
+
+
+def test_an_address_that_is_taken_is_said_at_the_start(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    agent = trio.agents["web-0"]
+    address = trio.links["web-1", "web-0"].target
+    assert address is not None
+    with socket.create_server(address):
+        agent.start()
+        agent.until_logged(f"[peers] listen: 127.0.0.1:{address[1]} cannot be listened on: ")
+        assert agent.wait() != 0
+    assert "Traceback" not in "".join(agent.messages())
