@@ -11,6 +11,7 @@ from forewarn.agent import logs
 from forewarn.agent.command.parser import Parser, add_places, choose_places, config_path, load_config, read_address
 from forewarn.agent.pages.server import Pages
 from forewarn.agent.pages.watchdog import Watchdog
+from forewarn.agent.slim import defer_tls
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -38,6 +39,7 @@ def parser() -> Parser:
 
 
 def run(options: Namespace) -> int:
+    defer_tls()
     config = load_config(config_path(options))
     places = choose_places(options, config)
     listen = config.listen if options.listen is None else read_address(options.listen, "--listen")
