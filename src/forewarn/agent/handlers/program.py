@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -95,6 +94,8 @@ def find_program(name: str, variables: Mapping[str, str], directory: str) -> str
     if not os.path.isdir(directory):  # noqa: PTH112 - the text is what it is about
         raise HandlerFailed(problem=f"there is no folder {directory} to run {name} in.")
     path = os.path.join(directory, name) if "/" in name else name  # noqa: PTH118
+    import shutil  # with all that it can unpack: not for an agent at rest
+
     if found := shutil.which(path, path=variables.get("PATH", os.defpath)):
         return os.path.abspath(found)  # noqa: PTH100
     if "/" not in name:
