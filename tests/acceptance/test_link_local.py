@@ -10,11 +10,19 @@ from pathlib import Path
 from namespace import IN_NAMESPACE
 
 HERE = Path(__file__).parent
+SOURCE = HERE.parents[1] / "src"
+
+FINDER = """
+from forewarn.agent.endpoint.finding import find_endpoint
+found = find_endpoint()
+print(found.url, found.origin, sep="; ")
+"""
 
 
 def in_namespace(*command: str, data: Path) -> subprocess.CompletedProcess[str]:
     inside = [sys.executable, str(HERE / "link_local.py"), *command]
-    environment = {**os.environ, "FOREWARN_DATA": str(data), "PYTHONPATH": str(HERE.parent)}
+    environment = {**os.environ, "FOREWARN_DATA": str(data), "PYTHONPATH": f"{SOURCE}{os.pathsep}{HERE.parent}"}
+    environment.pop("FOREWARN_ENDPOINT", None)
     return subprocess.run(
         [*IN_NAMESPACE, *inside], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
@@ -24,3 +32,9 @@ def test_a_client_written_for_azure(tmp_path: Path) -> None:
     result = in_namespace(sys.executable, str(HERE / "azure_client.py"), data=tmp_path)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1] == "approved on 169.254.169.254"
+
+
+def test_an_agent_that_was_told_nothing_finds_it(tmp_path: Path) -> None:
+    result = in_namespace(sys.executable, "-c", FINDER, data=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "http://169.254.169.254:80; the link-local address"

@@ -66,6 +66,7 @@ CASES = [
     (HOST, "web-1.internal.cloudapp.net", ["web-1", "web-1.internal.cloudapp.net"], "web-1.internal.cloudapp.net"),
     (HOST, "web00000A.internal.cloudapp.net", ["web_10"], "web_10"),
     (HOST, "web.1", ["web"], None),
+    (HOST, "web.1.", ["web"], None),
     (HOST, "web.1", ["web.1"], "web.1"),
     (TOLD, "web-1.example", ["web-1"], None),
 ]

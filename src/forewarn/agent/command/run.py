@@ -39,7 +39,7 @@ def parser() -> Parser:
 
 
 def run(options: Namespace) -> int:
-    defer_tls()
+    defer_tls()  # first: a handler's module may load what it defers
     config = load_config(config_path(options))
     places = choose_places(options, config)
     listen = config.listen if options.listen is None else read_address(options.listen, "--listen")
@@ -50,8 +50,9 @@ def run(options: Namespace) -> int:
     agent = Agent(config, Options(places.endpoint.value, places.vm_name.value, places.folder, options.dry_run))
     origins = {"endpoint_from": places.endpoint.origin, "vm_from": places.vm_name.origin}
     given = {name: origin for name, origin in origins.items() if origin}  # the rest the agent has found
+    folder = None if options.dry_run else places.folder  # a rehearsal leaves nothing behind
     watchdog = Watchdog()
-    with Pages(lambda: {**agent.snapshot(), **given}, places.folder, listen, watchdog) as pages:
+    with Pages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
         if pages.address is not None:
             _log.info("Metrics and health are served.", extra={"fields": {"address": _shown(*pages.address)}})
         _stop_on_signals(agent)

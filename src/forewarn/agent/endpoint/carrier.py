@@ -21,6 +21,8 @@ class Effort:
         self.endpoint = endpoint
         self.seconds = seconds
         self.received = 0
+        self.ended = False
+        """The endpoint has ended the connection."""
         self.connected = False
         self._end = real_seconds() + seconds
 
@@ -63,6 +65,7 @@ class _Reader(io.RawIOBase):
         carrier.socket.settimeout(carrier.effort.left())
         count = carrier.socket.recv_into(buffer)
         carrier.effort.received += count
+        carrier.effort.ended = not count
         return count
 
 

@@ -123,7 +123,12 @@ class Line:
             connection.carrier.effort = effort
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
+            if effort.ended:
+                # http.client takes a head that breaks off for a whole one.
+                raise IncompleteRead(b"")
             answer = Answer(response.status, _headers(response), _body(response, effort), _date(response))
+            if self._cut.is_set():
+                raise ConnectionAbortedError  # what was cut may look like an answer that ends with the connection
             whole = not response.will_close
         except (OSError, HTTPException) as error:
             raise self._trouble(error, effort) from error

@@ -116,10 +116,10 @@ class HAProxy(Handler):
             if real_seconds() - begun >= limit and not cut:
                 self._give_up_or_cut(job, haproxy, left)
                 cut = True
-            if job.seconds_left() <= 0:
-                raise HandlerFailed(problem=f"{_list(left)} when the time limit had passed.")
             if job.wait(_LOOK_SECONDS):
                 raise HandlerFailed(problem=f"was told to stop while there were {_list(left)}.")
+            if job.seconds_left() <= 0:
+                raise HandlerFailed(problem=f"there were still {_list(left)} when the time limit had passed.")
 
     def _give_up_or_cut(self, job: Job, haproxy: RuntimeSocket, left: dict[str, int]) -> None:
         if self._on_remaining != _CUT:

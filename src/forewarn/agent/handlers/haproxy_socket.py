@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MOST_SECONDS = 5.0
+_LEAST_SECONDS = 0.5
+"""Also shortly before the limit: else it would seem that HAProxy does not answer."""
 _MOST_BYTES = 16 * 1024 * 1024
 READY, DRAIN, MAINT = "ready", "drain", "maint"
 _FORCED_MAINT, _FORCED_DRAIN = 0x01, 0x08
@@ -61,7 +63,7 @@ class RuntimeSocket:
             raise HandlerFailed(problem=f"HAProxy answered to '{text}': {answer.splitlines()[0][:200]}")
 
     def _ask(self, text: str) -> str:
-        until = real_seconds() + min(_MOST_SECONDS, self._seconds_left())
+        until = real_seconds() + max(_LEAST_SECONDS, min(_MOST_SECONDS, self._seconds_left()))
         try:
             with self._connected(until) as peer:
                 peer.sendall(f"{text}\n".encode())

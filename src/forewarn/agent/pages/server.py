@@ -46,10 +46,11 @@ class Pages:
     def __init__(
         self,
         snapshot: Callable[[], Mapping[str, Any]],
-        folder: Path,
+        folder: Path | None,
         listen: tuple[str, int] | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
+        """Without a folder, by TCP alone."""
         self._snapshot = snapshot
         self._folder = folder
         self._listen = listen
@@ -64,8 +65,9 @@ class Pages:
 
     def start(self) -> None:
         """Listen, and answer from now on; an error if an address cannot be had."""
-        local, self._number = listen_in(self._folder)
-        self._listeners.append(local)
+        if self._folder is not None:
+            local, self._number = listen_in(self._folder)
+            self._listeners.append(local)
         try:
             if self._listen is not None:
                 self._listeners.append(listen_on(self._listen))
@@ -97,7 +99,8 @@ class Pages:
         self.stop()
 
     def _close(self) -> None:
-        remove_from(self._folder, self._number)
+        if self._folder is not None:
+            remove_from(self._folder, self._number)
         for connection in self._connections[:]:
             self._drop(connection)
         for line in self._listeners:

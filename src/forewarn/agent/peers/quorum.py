@@ -160,12 +160,11 @@ def verdict(standing: Standing, members: Collection[str], now: float, patience: 
         return Verdict(True, leader, "this machine is ready, and the only one")
     if leader is None or key(leader) != key(me):
         return Verdict(False, leader, f"all are ready; {leader} is to approve", (leader or "",))
-    return _among_several(standing, others, now, patience)
+    return _among_several(standing, leader, others, now, patience)
 
 
-def _among_several(standing: Standing, others: tuple[str, ...], now: float, patience: Patience) -> Verdict:
+def _among_several(standing: Standing, me: str, others: tuple[str, ...], now: float, patience: Patience) -> Verdict:
     """All are ready, and this machine would approve: whether the others let it."""
-    me = standing.me
     if not may_pledge(standing, me, now):
         if now < standing.quiet_until:
             why = "all are ready; this agent has just started, and may have supported another machine before"

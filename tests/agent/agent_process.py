@@ -1,0 +1,204 @@
+"""An agent in a process of its own, as a user starts it: it can be stopped, killed and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+COMMAND = (sys.executable, "-m", "forewarn", "agent")
+SECONDS = 60
+"""How long anything may take before the test has failed."""
+
+
+class AgentProcess:
+    """The agent of one machine, over a folder of its own. What it logs is read as it comes."""
+
+    def __init__(
+        self, folder: Path, config: str, environment: Mapping[str, str], command: Sequence[str] = COMMAND
+    ) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.config = folder / "agent.toml"
+        self.config.write_text(config)
+        self._environment = {**os.environ, **environment}
+        self._command = command
+        self._news = threading.Condition()
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self.lines: list[dict[str, Any]] = []
+        """All that this and earlier runs have logged."""
+
+    # --- Its life -------------------------------------------------------------------------------------
+
+    def start(self, *arguments: str, prefix: Sequence[str] = ()) -> AgentProcess:
+        line = [
+            *prefix,
+            *self._command,
+            "run",
+            "--config",
+            str(self.config),
+            "--state",
+            str(self.state),
+            "--log",
+            "json",
+        ]
+        self._process = subprocess.Popen(
+            [*line, *arguments], env=self._environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
+        return self
+
+    def kill(self) -> None:
+        """As kill -9 does it: to the agent, and not to what it has started."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """In good order. Its exit code."""
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> int:
+        assert self._process is not None
+        self._process.send_signal(number)
+        code = self._process.wait(SECONDS)
+        # What it has left behind may hold the pipe open: the lines that it wrote itself are there by now.
+        assert self._reader is not None
+        self._reader.join(0.5 if number == signal.SIGKILL else SECONDS)
+        return code
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        with process.stderr:
+            for line in process.stderr:
+                with self._news:
+                    self.lines.append(json.loads(line) if line.startswith("{") else {"message": line})
+                    self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    # --- What it does ---------------------------------------------------------------------------------
+
+    def until(self, wanted: Callable[[], object], what: str = "what was waited for") -> None:
+        """Wait until it holds, looking at it after each line that is logged."""
+        with self._news:
+            # Not everything that is waited for is logged in the same moment: a file may be written a little later.
+            for _ in range(SECONDS * 20):
+                if wanted():
+                    return
+                self._news.wait(0.05)
+        raise AssertionError(f"{what} did not come; logged: {self.messages()}")
+
+    def until_logged(self, text: str, times: int = 1) -> None:
+        self.until(lambda: sum(text in message for message in self.messages()) >= times, repr(text))
+
+    def messages(self) -> list[str]:
+        return [str(line["message"]) for line in self.lines]
+
+    def status(self) -> dict[str, Any]:
+        """What `forewarn agent status` says."""
+        done = subprocess.run(
+            [*self._command, "status", "--state", str(self.state), "--json"],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.stdout, done.stderr
+        value: dict[str, Any] = json.loads(done.stdout)
+        return value
+
+
+class Diary:
+    """What the handlers of a test write down of themselves, and where they can be held."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "diary"
+        self._folder = folder
+        self.path.touch()
+        script = folder / "step"
+        script.write_text(
+            f"""#!/bin/sh
+echo "begin $1 $2" >> {self.path}
+while [ -e {folder}/hold-$1-$2 ]; do sleep 0.05; done
+if [ -e {folder}/fail-$1-$2 ]; then echo "no luck"; echo "fail $1 $2" >> {self.path}; exit 3; fi
+echo "end $1 $2" >> {self.path}
+"""
+        )
+        script.chmod(0o755)
+        self._script = script
+
+    def handler(self, name: str) -> str:
+        """The table of a handler that does nothing but write it down."""
+        return f"""
+[handler.{name}]
+kind = "command"
+prepare = ["{self._script}", "prepare", "{name}"]
+undo = ["{self._script}", "undo", "{name}"]
+timeout = "30s"
+"""
+
+    def hold(self, action: str, name: str) -> None:
+        (self._folder / f"hold-{action}-{name}").touch()
+
+    def release(self, action: str, name: str) -> None:
+        (self._folder / f"hold-{action}-{name}").unlink()
+
+    def fail(self, action: str, name: str) -> None:
+        (self._folder / f"fail-{action}-{name}").touch()
+
+    def mend(self, action: str, name: str) -> None:
+        (self._folder / f"fail-{action}-{name}").unlink()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.path.read_text().splitlines()
+
+    @property
+    def done(self) -> list[str]:
+        """What was done to its end."""
+        return [line.removeprefix("end ") for line in self.lines if line.startswith("end ")]
+
+    def has(self, line: str, times: int = 1) -> Callable[[], bool]:
+        return lambda: self.lines.count(line) >= times
+
+    def check(self) -> None:
+        """No two runs of a handler overlap, undo is in reverse, and at the end all that was touched is undone."""
+        prepared: list[str] = []
+        running: str | None = None
+        for line in self.lines:
+            word, action, name = line.split()
+            if word == "begin":
+                # One that was killed with its agent has no end: the next of the same handler takes its place.
+                assert running is None or running.split()[1] == name or action == "undo", self.lines
+                running = f"{action} {name}"
+                if action == "prepare" and name not in prepared:
+                    prepared.append(name)
+                if action == "undo":
+                    assert prepared, self.lines
+                    assert prepared[-1] == name, self.lines
+            else:
+                assert running == f"{action} {name}", self.lines
+                running = None
+                if (word, action) == ("end", "undo"):
+                    prepared.remove(name)
+        assert prepared == [], self.lines
+        assert running is None, self.lines

@@ -1,0 +1,131 @@
+"""A job for a handler, without an agent around it; and handlers as a config makes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forewarn.agent.clock import real_seconds
+from forewarn.agent.handlers.finding import make_handler
+from forewarn.agent.handlers.handler import PREPARE, UNDO
+from forewarn.errors import BadAgentConfig
+from forewarn.wire.reading import read_document
+from forewarn.wire.toml_entries import Entry, TomlFile
+
+if TYPE_CHECKING:
+    from forewarn.agent.handlers.handler import Handler
+    from forewarn.wire.reading import ToldEvent
+
+PATIENCE_SECONDS = 60.0
+RAW_EVENT = {
+    "EventId": "4CAEA225-A741-474D-A72E-428C86FCD853",
+    "EventStatus": "Scheduled",
+    "EventType": "Reboot",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["web-0", "web-1"],
+    "NotBefore": "Thu, 22 Jul 2021 04:50:17 GMT",
+    "Description": "Virtual machine is going to be restarted.",
+    "EventSource": "User",
+    "DurationInSeconds": -1,
+}
+
+
+def told_event(**changes: object) -> ToldEvent:
+    """The event above, with some of it changed."""
+    return read_document(json.dumps({"DocumentIncarnation": 1, "Events": [{**RAW_EVENT, **changes}]})).events[0]
+
+
+class LoneJob:
+    """Keeps what was said and remembered. The memo is in a file, as it is with an agent: it outlives a kill."""
+
+    def __init__(
+        self,
+        folder: Path,
+        action: str = PREPARE,
+        *,
+        event: ToldEvent | None = None,
+        seconds: float = PATIENCE_SECONDS,
+        handler: str = "it",
+    ) -> None:
+        self.event = event or told_event()
+        self.vm = "web-0"
+        self.handler = handler
+        self.action = action
+        self.folder = folder
+        self.said: list[str] = []
+        self.warned: list[str] = []
+        self.stopped = threading.Event()
+        self._news = threading.Condition()
+        self._until = real_seconds() + seconds
+
+    @property
+    def memo(self) -> dict[str, Any]:
+        path = self.folder / "memo.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return found
+
+    def remember(self, **facts: Any) -> None:
+        new = self.folder / "memo.new"
+        new.write_text(json.dumps({**self.memo, **facts}))
+        new.replace(self.folder / "memo.json")
+
+    def say(self, text: str, **_: Any) -> None:
+        with self._news:
+            self.said.append(text)
+            self._news.notify_all()
+
+    def warn(self, text: str, **_: Any) -> None:
+        with self._news:
+            self.warned.append(text)
+            self._news.notify_all()
+
+    def seconds_left(self) -> float:
+        return max(0.0, self._until - real_seconds())
+
+    def wait(self, seconds: float) -> bool:
+        return self.stopped.wait(min(seconds, self.seconds_left()))
+
+    def until_said(self, text: str) -> None:
+        """Wait until it has said or warned that, in another thread."""
+        with self._news:
+            assert self._news.wait_for(
+                lambda: any(text in line for line in [*self.said, *self.warned]), PATIENCE_SECONDS
+            ), f"{text!r} was never said, but {self.said} {self.warned}"
+
+
+def then(job: LoneJob, action: str = UNDO, **options: Any) -> LoneJob:
+    """The next job of the same handler about the same event."""
+    return LoneJob(job.folder, action, event=job.event, handler=job.handler, **options)
+
+
+def options_of(text: str, name: str = "it") -> Entry:
+    """The options of `[handler.NAME]`, of which `text` is the inside."""
+    file = TomlFile(f"[handler.{name}]\n{text}\n", "agent.toml", BadAgentConfig)
+    return Entry(file, "", None, file.load()).inner("handler", "[handler.NAME]").inner(name, "[handler.NAME]")
+
+
+def handler_of(text: str, folder: Path = Path("/nowhere")) -> Handler:
+    """The handler that such options make."""
+    options = options_of(text)
+    return make_handler(options, options.text("kind"), options.text("file"), folder)
+
+
+def toml_list(*words: str | Path) -> str:
+    """An array as TOML writes it, which is as JSON does."""
+    return json.dumps([str(word) for word in words])
+
+
+def needed(program: str) -> str:
+    """Where a program of the system is; without it the test cannot be run, and where all must run, fails."""
+    import os
+
+    import pytest
+
+    found = shutil.which(program)
+    if found is None and not os.environ.get("CI"):
+        pytest.skip(f"needs {program}")
+    assert found is not None, f"{program} is not installed"
+    return found

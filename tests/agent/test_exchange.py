@@ -1,0 +1,290 @@
+"""One exchange, with servers that do what the kit does not."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.raw_server import EMPTY_DOCUMENT, RawServer, answer, close, reset, silence, then, trickle
+from forewarn.agent.endpoint import carrier
+from forewarn.agent.endpoint.address import Endpoint
+from forewarn.agent.endpoint.exchange import LARGEST_BODY, Answer, Line
+from forewarn.errors import EndpointTrouble
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Deed = bytes | Callable[[socket.socket], object]
+
+GOOD = answer(200, b"good")
+SHORT, LONG = 0.3, 20.0
+"""Seconds: for what is to run into its limit, and for what is not."""
+
+
+@pytest.fixture
+def ask() -> Iterator[Callable[..., Answer]]:
+    lines: dict[int, Line] = {}
+
+    def exchange(server: RawServer, method: str = "GET", seconds: float = LONG, body: bytes | None = None) -> Answer:
+        line = lines.setdefault(server.port, Line(server.endpoint))
+        return line.exchange(method, "/x", {"Metadata": "true"}, body, seconds)
+
+    yield exchange
+    for line in lines.values():
+        line.close()
+
+
+def test_an_answer_comes_with_its_status_headers_body_and_date(ask: Callable[..., Answer]) -> None:
+    raw = answer(404, b"none", {"Date": "Thu, 22 Jul 2021 04:50:17 GMT", "X-One": "1", "x-one": "2"})
+    with RawServer(raw) as server:
+        got = ask(server)
+    assert (got.status, got.body, got.headers["x-one"]) == (404, b"none", "1, 2")
+    assert got.date == datetime(2021, 7, 22, 4, 50, 17, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "0", "Thu, 99 Jul 2021 04:50:17 GMT", "2021-07-22T04:50:17Z"])
+def test_a_date_that_cannot_be_read_is_none(ask: Callable[..., Answer], date: str) -> None:
+    with RawServer(answer(200, b"", {"Date": date})) as server:
+        assert ask(server).date is None
+
+
+def test_the_connection_is_kept(ask: Callable[..., Answer]) -> None:
+    with RawServer(GOOD) as server:
+        for _ in range(3):
+            ask(server)
+        ask(server, "POST", body=b"approved")
+        assert [asked.connection for asked in server.asked] == [0, 0, 0, 0]
+        assert server.asked[-1].body == b"approved"
+
+
+@pytest.mark.parametrize("raw", [answer(200, b"one", {"Connection": "close"}), b"HTTP/1.0 200 OK\r\n\r\none"])
+def test_an_answer_that_ends_the_connection_is_whole(ask: Callable[..., Answer], raw: bytes) -> None:
+    with RawServer(then(raw, close), GOOD) as server:
+        assert ask(server).body == b"one"
+        assert ask(server).body == b"good"
+        assert [asked.connection for asked in server.asked] == [0, 1]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("end", [close, reset])
+def test_a_kept_connection_that_was_closed_is_no_trouble(
+    ask: Callable[..., Answer], method: str, end: Callable[[socket.socket], object]
+) -> None:
+    """Closed when the second request is there already: the client could not have known."""
+    with RawServer(GOOD, end, GOOD) as server:
+        ask(server)
+        assert ask(server, method, body=b"x" if method == "POST" else None).body == b"good"
+        assert [asked.connection for asked in server.asked] == [0, 0, 1]
+
+
+def test_it_is_tried_again_only_once(ask: Callable[..., Answer]) -> None:
+    with RawServer(GOOD, reset) as server:
+        ask(server)
+        with pytest.raises(EndpointTrouble, match="without an answer"):
+            ask(server)
+        assert len(server.asked) == 3
+
+
+def test_what_was_not_asked_for_is_not_taken_for_the_next_answer(ask: Callable[..., Answer]) -> None:
+    with RawServer(GOOD + answer(200, b"not asked for" * 2000), GOOD) as server:
+        assert ask(server).body == b"good"
+        assert ask(server).body == b"good"
+
+
+TROUBLES: dict[str, tuple[str, Deed, float]] = {
+    "reset": ("reset", reset, LONG),
+    "closed without a word": ("reset", close, LONG),
+    "no byte": ("timeout", silence, SHORT),
+    "a part, and no more": ("stalled", then(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", silence), SHORT),
+    "half a head": ("stalled", then(b"HTTP/1.1 200 OK\r\nContent-Le", silence), SHORT),
+    "a trickling head": ("stalled", then(b"HTTP/1.1 200 OK\r\nX: ", trickle(b"x")), SHORT),
+    "trickling headers": ("stalled", then(b"HTTP/1.1 200 OK\r\n", trickle(b"x: 1\r\n")), SHORT),
+    "a trickling body": ("stalled", then(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", trickle(b"x")), SHORT),
+    "trickling chunks": (
+        "stalled",
+        then(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", trickle(b"1\r\nx\r\n")),
+        SHORT,
+    ),
+    "continued for ever": ("stalled", trickle(b"HTTP/1.1 100 Continue\r\n\r\n"), SHORT),
+    "cut off in the head": ("cut-off", then(b"HTTP/1.1 200 OK\r\nContent-Le", close), LONG),
+    "cut off after a line": ("cut-off", then(b"HTTP/1.1 200 OK\r\nX: 1\r\n", close), LONG),
+    "cut off": ("cut-off", then(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", close), LONG),
+    "reset in the middle": ("cut-off", then(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf", reset), LONG),
+    "cut off in a chunk": (
+        "cut-off",
+        then(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhalf", close),
+        LONG,
+    ),
+    "not HTTP": ("unreadable", then(b"220 mail.example ESMTP\r\n", close), LONG),
+    "a status that is none": ("unreadable", then(b"HTTP/1.1 OK\r\n\r\n", close), LONG),
+    "a line without end": ("unreadable", then(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, close), LONG),
+    "a thousand headers": ("unreadable", then(b"HTTP/1.1 200 OK\r\n" + b"X: 1\r\n" * 1000 + b"\r\n", close), LONG),
+    "a huge length": ("unreadable", b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", LONG),
+    "a huge body": (
+        "unreadable",
+        then(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (LARGEST_BODY + 70_000), close),
+        LONG,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_every_failure_is_a_trouble_and_the_next_exchange_goes_well(
+    ask: Callable[..., Answer], name: str, method: str
+) -> None:
+    kind, deed, seconds = TROUBLES[name]
+    body = b"x" if method == "POST" else None
+    with RawServer(deed, GOOD) as server:
+        with pytest.raises(EndpointTrouble) as trouble:
+            ask(server, method, seconds, body)
+        assert trouble.value.kind == kind
+        assert ask(server, method, body=body).body == b"good"
+
+
+def test_the_largest_body_is_taken(ask: Callable[..., Answer]) -> None:
+    with RawServer(answer(200, b"x" * LARGEST_BODY)) as server:
+        assert len(ask(server).body) == LARGEST_BODY
+
+
+def test_a_redirect_is_not_followed(ask: Callable[..., Answer]) -> None:
+    with RawServer(GOOD) as other, RawServer(answer(302, b"", {"Location": other.url})) as server:
+        assert ask(server).status == 302
+        assert other.asked == []
+
+
+@pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
+def test_a_proxy_is_never_used(ask: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    with RawServer(answer(502)) as proxy, RawServer(GOOD) as server:
+        monkeypatch.setenv(variable, proxy.url)
+        assert ask(server).body == b"good"
+        assert proxy.connections == 0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "x" * 70])
+def test_who_is_not_there_cannot_be_reached(host: str) -> None:
+    line = Line(Endpoint("http", host, free_port(), "test"))
+    with pytest.raises(EndpointTrouble, match="cannot be reached") as trouble:
+        line.exchange("GET", "/", {}, None, LONG)
+    assert trouble.value.kind == "unreachable"
+
+
+def test_tls_with_somebody_who_does_not_speak_it_is_a_trouble() -> None:
+    with RawServer(GOOD) as server:
+        line = Line(server.endpoint._replace(scheme="https"))
+        with pytest.raises(EndpointTrouble, match="cannot be reached"):
+            line.exchange("GET", "/", {}, None, SHORT)
+
+
+@pytest.fixture
+def full() -> Iterator[int]:
+    """The port of one who takes no more connections: whoever calls waits."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        callers = [socket.socket() for _ in range(4)]
+        for caller in callers:
+            caller.setblocking(False)
+            caller.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+        for caller in callers:
+            caller.close()
+
+
+def test_who_takes_no_call_in_time_cannot_be_reached(full: int) -> None:
+    line = Line(Endpoint("http", "127.0.0.1", full, "test"))
+    with pytest.raises(EndpointTrouble, match="no connection was made in time") as trouble:
+        line.exchange("GET", "/", {}, None, SHORT)
+    assert trouble.value.kind == "unreachable"
+
+
+def test_cutting_ends_a_connection_that_is_being_made(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(Endpoint("http", "127.0.0.1", full, "test"))
+    connecting = threading.Event()
+    addresses = carrier.addresses
+
+    def noted(host: str, port: int) -> list[object]:
+        connecting.set()
+        return addresses(host, port)
+
+    monkeypatch.setattr("forewarn.agent.endpoint.exchange.addresses", noted)
+    with ThreadPoolExecutor(1) as thread:
+        under_way = thread.submit(line.exchange, "GET", "/", {}, None, 600.0)
+        assert connecting.wait(LONG)
+        line.cut()
+        with pytest.raises(EndpointTrouble) as trouble:
+            under_way.result(LONG)
+    assert trouble.value.kind == "closed"
+
+
+@pytest.mark.parametrize("deed", [silence, then(b"HTTP/1.1 200 OK\r\n", silence)])
+def test_cutting_ends_an_exchange_in_another_thread_and_mending_lets_the_next_pass(
+    deed: Callable[[socket.socket], object],
+) -> None:
+    with RawServer(GOOD, deed, GOOD) as server, ThreadPoolExecutor(1) as thread:
+        line = Line(server.endpoint)
+        line.exchange("GET", "/", {}, None, LONG)
+        assert server.came.acquire(timeout=LONG)
+        under_way = thread.submit(line.exchange, "GET", "/", {}, None, 600.0)
+        assert server.came.acquire(timeout=LONG)
+        line.cut()
+        with pytest.raises(EndpointTrouble) as trouble:
+            under_way.result(LONG)
+        assert trouble.value.kind == "closed"
+        with pytest.raises(EndpointTrouble):
+            line.exchange("GET", "/", {}, None, LONG)
+        line.mend()
+        assert line.exchange("GET", "/", {}, None, LONG).body == b"good"
+        line.close()
+
+
+def test_a_limit_of_time_holds_for_sending_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        line = Line(Endpoint("http", "127.0.0.1", deaf.getsockname()[1], "test"))
+        with pytest.raises(EndpointTrouble) as trouble:
+            line.exchange("POST", "/", {}, b"x" * 50_000_000, SHORT)
+    assert trouble.value.kind == "timeout"
+
+
+PIECES = st.sampled_from(
+    [
+        *(b"HTTP/1.1 200 OK\r\n", b"HTTP/1.0 304 \r\n", b"HTTP/1.1 99999 x\r\n", b"HTTP/9.9 200\r\n", b"\r\n", b" "),
+        *(b"Content-Length: 5\r\n", b"Content-Length: -1\r\n", b"Content-Length: x\r\n", b"ETag: \xff\x00\r\n"),
+        *(b"Transfer-Encoding: chunked\r\n", b"5\r\nabcde\r\n0\r\n\r\n", b"-5\r\n", b"ffffffffffffffffff\r\n", b"\n"),
+        *(
+            b"Date: x\r\n",
+            b": no name\r\n",
+            b"no colon\r\n",
+            b" folded\r\n",
+            EMPTY_DOCUMENT,
+            b"Connection: keep-alive\r\n",
+        ),
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(raw=st.lists(PIECES | st.binary(max_size=20), max_size=8).map(b"".join))
+def test_whatever_comes_back_is_an_answer_or_a_trouble(raw: bytes) -> None:
+    with RawServer(then(raw, close)) as server:
+        line = Line(server.endpoint)
+        kind = "none"
+        try:
+            line.exchange("GET", "/", {}, None, LONG)
+        except EndpointTrouble as trouble:
+            kind = trouble.kind
+        line.close()
+        assert kind in {"none", "reset", "cut-off", "unreadable"}

@@ -1,0 +1,159 @@
+"""The handler `command`: what a program is told, and what becomes of what it says and does."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent.jobs import LoneJob, handler_of, then, told_event, toml_list
+from forewarn.errors import BadAgentConfig, HandlerFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Writes down all that it is told.
+TELLS = """
+import json, os, sys
+told = {name: value for name, value in os.environ.items() if name.startswith("FOREWARN_")}
+told = {"variables": told, "input": json.load(sys.stdin), "folder": os.getcwd(), "a": os.environ.get("A")}
+json.dump(told, open(%r, "w"))
+"""
+
+
+def command(*argv: str | Path, key: str = "prepare", more: str = "") -> str:
+    return f'kind = "command"\n{key} = {toml_list(*argv)}\n{more}'
+
+
+def python(code: str, key: str = "prepare", more: str = "") -> str:
+    return command(sys.executable, "-S", "-c", code, key=key, more=more)
+
+
+def shell(line: str, key: str = "prepare", more: str = "") -> str:
+    return command("sh", "-c", line, key=key, more=more)
+
+
+def told_by(tmp_path: Path, job: LoneJob, key: str = "prepare", more: str = "") -> dict[str, Any]:
+    out = tmp_path / "told.json"
+    handler = handler_of(python(TELLS % str(out), key, more))
+    handler.prepare(job) if key == "prepare" else handler.undo(job)
+    told: dict[str, Any] = json.loads(out.read_text())
+    return told
+
+
+def test_a_program_is_told_of_the_event_in_its_environment_and_on_its_input(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path, handler="leave-pool")
+    told = told_by(tmp_path, job)
+    assert int(told["variables"].pop("FOREWARN_TIMEOUT_SECONDS")) > 0
+    assert told["variables"] == {
+        "FOREWARN_ACTION": "prepare",
+        "FOREWARN_HANDLER": "leave-pool",
+        "FOREWARN_VM_NAME": "web-0",
+        "FOREWARN_EVENT_ID": "4CAEA225-A741-474D-A72E-428C86FCD853",
+        "FOREWARN_EVENT_TYPE": "Reboot",
+        "FOREWARN_EVENT_STATUS": "Scheduled",
+        "FOREWARN_EVENT_SOURCE": "User",
+        "FOREWARN_EVENT_DESCRIPTION": "Virtual machine is going to be restarted.",
+        "FOREWARN_EVENT_DURATION_SECONDS": "-1",
+        "FOREWARN_EVENT_RESOURCES": "web-0,web-1",
+        "FOREWARN_EVENT_NOT_BEFORE": "2021-07-22T04:50:17Z",
+    }
+    expected = {"action": "prepare", "vm": "web-0", "handler": "leave-pool", "memo": {}, "event": job.event.raw}
+    assert told["input"] == expected
+    assert told["folder"] == str(tmp_path)
+
+
+def test_an_event_of_the_oldest_version_leaves_variables_empty(tmp_path: Path) -> None:
+    whole = told_event(NotBefore="", EventStatus="Started")
+    event = whole._replace(description=None, source=None, duration_seconds=None)
+    told = told_by(tmp_path, LoneJob(tmp_path, event=event))["variables"]
+    for name in ("SOURCE", "DESCRIPTION", "DURATION_SECONDS", "NOT_BEFORE"):
+        assert told[f"FOREWARN_EVENT_{name}"] == ""
+
+
+def test_what_no_variable_can_hold_is_sent_as_far_as_it_can(tmp_path: Path) -> None:
+    event = told_event(Description="a\0b\ud800" + "x" * 500_000)
+    told = told_by(tmp_path, LoneJob(tmp_path, event=event))
+    assert told["variables"]["FOREWARN_EVENT_DESCRIPTION"].startswith("ab?xxx")
+    assert told["input"]["event"]["Description"] == event.description
+
+
+def test_environment_and_directory_are_the_configs(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    told = told_by(tmp_path, LoneJob(tmp_path), more=f'environment = {{A = "b c"}}\ndirectory = "{place}"')
+    assert (told["a"], told["folder"]) == ("b c", str(place))
+
+
+def test_what_prepare_says_to_remember_is_given_to_undo(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path)
+    said = """echo before; echo 'FOREWARN_MEMO {"checkpoint": "c 17", "deep": [1], "step": 3}'; echo after"""
+    handler_of(shell(said)).prepare(job)
+    assert job.said == ["before", "after"]
+    told = told_by(tmp_path, then(job), "undo")
+    assert told["input"]["memo"] == {"checkpoint": "c 17", "deep": [1], "step": 3}
+    memo = {name: value for name, value in told["variables"].items() if "MEMO" in name}
+    assert memo == {"FOREWARN_MEMO_CHECKPOINT": "c 17", "FOREWARN_MEMO_STEP": "3"}
+
+
+def test_it_is_remembered_as_soon_as_it_is_said(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path)
+    handler = handler_of(shell("""echo 'FOREWARN_MEMO {"name": "a"}'; echo said; cat; sleep 600"""))
+
+    def prepare() -> None:
+        with pytest.raises(HandlerFailed, match="not wanted any more"):
+            handler.prepare(job)
+
+    running = threading.Thread(target=prepare)
+    running.start()
+    job.until_said("said")
+    assert job.memo == {"said": {"name": "a"}}
+    job.stopped.set()
+    running.join()
+
+
+@pytest.mark.parametrize("said", ["[1]", "{", "nothing", "[" * 60_000])
+def test_a_memo_that_is_no_object_is_a_failure(tmp_path: Path, said: str) -> None:
+    code = (
+        f"print('FOREWARN_MEMO ' + {said[:1]!r} * {len(said)})" if len(said) > 100 else f"print('FOREWARN_MEMO {said}')"
+    )
+    with pytest.raises(HandlerFailed, match="is not FOREWARN_MEMO and an object in JSON"):
+        handler_of(python(code)).prepare(LoneJob(tmp_path))
+
+
+def test_what_undo_says_is_not_remembered(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path, "undo")
+    handler_of(shell("""echo 'FOREWARN_MEMO {"a": 1}'""", "undo")).undo(job)
+    assert job.memo == {}
+    assert job.warned
+
+
+def test_an_action_without_a_program_does_nothing(tmp_path: Path) -> None:
+    handler = handler_of(shell("exit 1"))
+    handler.undo(LoneJob(tmp_path, "undo"))
+    assert handler.describe("undo") == ""
+    assert handler.describe("prepare") == "run sh -c 'exit 1'"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('prepare = "systemctl stop web"', r'agent.toml:3: handler.it.prepare: Must be a list .*\["sh", "-c", "..."\]'),
+        ("prepare = []", "Names no program"),
+        ('prepare = [""]', "Names no program"),
+        ('prepare = ["a", 1]', r"prepare\[1\]: Must be a string"),
+        ('prepare = ["a\\u0000"]', "no argument can hold"),
+        ('prepare = ["./a.sh"]', "write the whole path of the program, or give `directory`"),
+        ('prepare = ["./a.sh"]\ndirectory = "here"', "directory: .*write the whole path"),
+        ("", "Give at least one of prepare and undo"),
+        ('prepare = ["a"]\nenvironment = {A = 1}', "environment.A: Must be a string"),
+        ('prepare = ["a"]\nenvironment = {"A-B" = "1"}', "no variable"),
+        ('prepare = ["a"]\nundu = ["b"]', "no such key. Did you mean 'undo'"),
+    ],
+)
+def test_wrong_options_are_refused_with_what_would_be_right(text: str, problem: str) -> None:
+    with pytest.raises(BadAgentConfig, match=problem):
+        handler_of(f'kind = "command"\n{text}')

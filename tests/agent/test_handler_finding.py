@@ -1,0 +1,161 @@
+"""Which handler a config means: one that comes along, an installed one, or a file of one's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipapp
+from pathlib import Path
+
+import pytest
+
+from agent.jobs import LoneJob, handler_of
+from forewarn.agent.handlers.finding import kinds
+from forewarn.errors import BadAgentConfig
+
+ROOT = Path(__file__).parents[2]
+OWN = """
+from forewarn.agent import Handler, HandlerFailed
+
+class Greet(Handler):
+    def __init__(self, options):
+        options.refuse_unknown({"greeting", "kind", "file", "timeout"})
+        self.greeting = options.required_text("greeting", "Write some words.")
+
+    def describe(self, action):
+        return f"say {self.greeting}"
+
+    def prepare(self, job):
+        job.say(self.greeting)
+
+    def undo(self, job):
+        raise HandlerFailed(problem="never")
+"""
+
+
+def test_every_kind_is_there_and_nothing_else() -> None:
+    assert kinds() == ["command", "haproxy", "log", "process", "systemd", "webhook"]
+
+
+@pytest.mark.parametrize("kind", ["comand", "program", "handler", "finding", "../x", "os"])
+def test_an_unknown_kind_is_refused_with_those_that_there_are(kind: str) -> None:
+    with pytest.raises(
+        BadAgentConfig, match=r"agent.toml:2: handler.it.kind: .* is not one of command, haproxy, log"
+    ) as e:
+        handler_of(f'kind = "{kind}"')
+    assert ("Did you mean 'command'" in str(e.value)) == (kind == "comand")
+
+
+def test_no_kind_at_all_is_refused() -> None:
+    with pytest.raises(
+        BadAgentConfig, match=r"kind: Is missing. Write one of command, .* or give the `file` of your own"
+    ):
+        handler_of("")
+
+
+def test_a_file_of_ones_own_is_a_handler(tmp_path: Path) -> None:
+    (tmp_path / "greet.py").write_text(OWN)
+    handler = handler_of('file = "greet.py"\ngreeting = "hello"', tmp_path)
+    job = LoneJob(tmp_path)
+    handler.prepare(job)
+    assert job.said == ["hello"]
+    with pytest.raises(BadAgentConfig, match=r"greeting: Is missing. Write some words"):
+        handler_of('file = "greet.py"', tmp_path)
+
+
+def test_of_several_handlers_in_a_file_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(OWN + "\nclass Shout(Greet): pass\n")
+    with pytest.raises(BadAgentConfig, match=r"two.py has several handlers \(Greet, Shout\). Say which one: KIND = "):
+        handler_of('file = "two.py"\ngreeting = "a"', tmp_path)
+    (tmp_path / "two.py").write_text(OWN + "\nclass Shout(Greet): pass\nKIND = Shout\n")
+    assert type(handler_of('file = "two.py"\ngreeting = "a"', tmp_path)).__name__ == "Shout"
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (None, "cannot be read: No such file"),
+        ("def", "cannot be used: line 1: "),
+        ("\0", "cannot be used: "),
+        ("1 / 0", "cannot be used: ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit(3)", "cannot be used: SystemExit: 3"),
+        ("import no_such_module", "cannot be used: ModuleNotFoundError: No module named 'no_such_module'"),
+        (
+            "from forewarn.agent import Handler",
+            "has no handler. It is one class that inherits from forewarn.agent.Handler",
+        ),
+        ("KIND = 3", "is no class that inherits"),
+        (
+            "from forewarn.agent import Handler\nclass A(Handler): pass",
+            "A does not define __init__, describe, prepare, undo",
+        ),
+        (OWN.replace("options.refuse", "self.no_such_thing.refuse"), "Cannot be made: AttributeError: "),
+    ],
+)
+def test_a_file_that_is_no_handler_is_refused_in_words(tmp_path: Path, code: str | None, problem: str) -> None:
+    if code is not None:
+        (tmp_path / "own.py").write_text(code)
+    with pytest.raises(BadAgentConfig, match=f"(?s)agent.toml:2: handler.it.file: .*{problem}"):
+        handler_of('file = "own.py"', tmp_path)
+
+
+def test_kind_and_file_together_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadAgentConfig, match="Give either kind or file"):
+        handler_of('kind = "log"\nfile = "own.py"', tmp_path)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package beside ours, as an installer leaves it."""
+    (tmp_path / "hand_written.py").write_text(OWN)
+    information = tmp_path / "hand_written-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: hand-written\nVersion: 1\n")
+    points = "[forewarn.handlers]\ngreet = hand_written:Greet\nbroken = hand_written:Nobody\nother = os:path\n"
+    (information / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_handler_is_a_kind() -> None:
+    assert handler_of('kind = "greet"\ngreeting = "hello"').describe("prepare") == "say hello"
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("broken", "hand_written:Nobody cannot be loaded: AttributeError"),
+        ("other", "os:path is no class that inherits"),
+        ("gret", "is not one of command, .*webhook, broken, greet, other. Did you mean 'greet'"),
+    ],
+)
+def test_an_installed_one_that_is_none_is_refused_in_words(kind: str, problem: str) -> None:
+    with pytest.raises(BadAgentConfig, match=problem):
+        handler_of(f'kind = "{kind}"')
+
+
+def test_kinds_are_found_inside_of_a_single_file(tmp_path: Path) -> None:
+    bundle = tmp_path / "agent.pyz"
+    zipapp.create_archive(
+        ROOT / "src",
+        bundle,
+        main="forewarn.agent.handlers.finding:kinds",
+        filter=lambda path: path.suffix in (".py", ""),
+    )
+    code = f"import sys; sys.path.insert(0, {str(bundle)!r})\n"
+    code += "from forewarn.agent.handlers import finding as f; print(f.__file__, *f.kinds())"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    where, *found = done.stdout.split()
+    assert where.startswith(str(bundle))
+    assert found == kinds()
+
+
+def test_an_agent_loads_only_what_it_uses() -> None:
+    """None of the kinds needs more than the standard library; nor is it loaded before it is asked for."""
+    code = "import sys, forewarn.agent; from forewarn.agent import Handler; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"subprocess", "http.client", "ssl", "importlib.metadata", "asyncio", "click"}
+    with pytest.raises(ImportError):
+        from forewarn.agent import NoSuchName  # noqa: F401

@@ -1,0 +1,160 @@
+"""An agent that is killed while a program of its runs: never two of them at once, and none is left."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+# Says so when another of its kind is running. Told to stay, it stays until it is ended.
+LONELY = """
+import fcntl, os, signal, sys
+folder = sys.argv[1]
+signal.alarm(60)
+busy = open(folder + "/busy", "a")
+try:
+    fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    open(folder + "/overlap", "w")
+    sys.exit(1)
+print("runs", flush=True)
+while sys.argv[2] == "stay":
+    signal.pause()
+"""
+
+
+class Agents:
+    """Agents, each of which runs the program and may be killed at a line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "lonely.py").write_text(LONELY)
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", HERE / "kill_here.py"],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, folder: Path, place: str = "", manner: str = "go") -> int:
+        folder.mkdir(exist_ok=True)
+        argv = [sys.executable, "-S", str(self.folder / "lonely.py"), str(folder), manner]
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"folder": str(folder), "place": place, "argv": argv}) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Agents]:
+    agents = Agents(tmp_path)
+    yield agents
+    agents.close()
+
+
+def is_free(folder: Path) -> bool:
+    """Whether no program of that folder runs."""
+    with (folder / "busy").open("a") as busy:
+        try:
+            fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def lines_of(folder: Path) -> list[str]:
+    return (folder / "lines").read_text().split()
+
+
+def line_of(module: str, text: str) -> str:
+    source = (ROOT / f"src/forewarn/agent/handlers/{module}.py").read_text().splitlines()
+    (number,) = [number for number, line in enumerate(source, 1) if text in line]
+    return f"{module}:{number}"
+
+
+HEARD = line_of("output", "self._job.say(short)")
+"""When an agent comes to this line, its program runs."""
+
+
+def assert_the_next_is_alone(agents: Agents, folder: Path, place: str) -> None:
+    assert agents.run(folder) == 0, f"{place}: {(folder / 'said').read_text()}"
+    assert not (folder / "overlap").exists(), place
+    assert is_free(folder), place
+
+
+def test_killed_at_every_line_it_never_runs_two_and_leaves_none(agents: Agents, tmp_path: Path) -> None:
+    assert agents.run(tmp_path) == 0, (tmp_path / "said").read_text()
+    lines = lines_of(tmp_path)
+    assert {line.partition(":")[0] for line in lines} == {"program", "run_lock", "processes", "output", "subprocess"}
+    left = 0
+    for number, line in enumerate(lines):
+        folder = tmp_path / str(number)
+        # Later lines are only come to when the program ends.
+        manner = "stay" if number <= lines.index(HEARD) else "go"
+        assert agents.run(folder, line, manner) == -9, line
+        left += (folder / "busy").exists() and not is_free(folder)
+        assert_the_next_is_alone(agents, folder, line)
+    assert left > 0, "no agent was killed while its program ran: nothing was tried"
+
+
+def test_killed_while_it_sees_off_an_earlier_one(agents: Agents, tmp_path: Path) -> None:
+    """The one that comes third still finds what the first has left."""
+    assert agents.run(tmp_path) == 0
+    known = lines_of(tmp_path)
+    second = tmp_path / "second"
+    assert agents.run(second, HEARD, "stay") == -9
+    (second / "lines").unlink()
+    assert not is_free(second)
+    assert_the_next_is_alone(agents, second, HEARD)
+    more = [line for line in lines_of(second) if line not in known]
+    assert {line.partition(":")[0] for line in more} >= {"processes", "run_lock"}
+    for number, line in enumerate(more):
+        folder = tmp_path / str(number)
+        assert agents.run(folder, HEARD, "stay") == -9
+        assert agents.run(folder, line) == -9, line
+        assert_the_next_is_alone(agents, folder, line)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"limit": 0.1}', '{"limit": "x"}'])
+def test_a_lock_that_does_not_say_whose_it_is_is_waited_for_but_not_for_ever(
+    agents: Agents, tmp_path: Path, content: str
+) -> None:
+    """Whoever holds it was never let begin."""
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run" / "it.lock").open("w") as lock:
+        lock.write(content)
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert agents.run(tmp_path) == 0, (tmp_path / "said").read_text()
+
+
+def test_a_number_that_another_process_has_now_is_left_alone(agents: Agents, tmp_path: Path) -> None:
+    """The lock is held by a daemon; the process that is written down has ended, and its number was given away."""
+    (tmp_path / "run").mkdir()
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        try:
+            with (tmp_path / "run" / "it.lock").open("w") as lock:
+                lock.write(json.dumps({"limit": 60, "pid": other.pid, "started": 1}))
+                lock.flush()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                assert agents.run(tmp_path) == 0, (tmp_path / "said").read_text()
+            assert other.poll() is None
+        finally:
+            other.kill()

@@ -1,0 +1,226 @@
+"""The handler `process`: real processes, stopped and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.jobs import LoneJob, handler_of, then, toml_list
+from forewarn.agent.handlers.processes import find_process
+from forewarn.errors import BadAgentConfig, HandlerFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Writes its number when it is ready, and what it was sent when it ends. With `deaf` it takes no hint.
+WORKER = """
+import os, signal, sys
+folder, manner = sys.argv[1:]
+signal.alarm(120)
+def end(number, _):
+    if manner == "deaf":
+        return
+    open(folder + "/ended", "w").write(signal.Signals(number).name)
+    sys.exit(0)
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, end)
+print("says", flush=True)
+with open(folder + "/new.pid", "w") as file:
+    file.write(str(os.getpid()))
+os.rename(folder + "/new.pid", folder + "/pid")
+while True:
+    signal.pause()
+"""
+
+
+class Worker:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "worker.py").write_text(WORKER)
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def argv(self, manner: str = "polite") -> list[str]:
+        return [sys.executable, "-S", str(self.folder / "worker.py"), str(self.folder), manner]
+
+    def start(self, manner: str = "polite") -> int:
+        process = subprocess.Popen(self.argv(manner), stdout=subprocess.PIPE)
+        self._processes.append(process)
+        return self.until_ready(0)
+
+    def until_ready(self, before: int) -> int:
+        """When it has written its number, another than before."""
+        job = LoneJob(self.folder)
+        while not self.pid or self.pid == before:
+            assert not job.wait(0.01)
+            assert job.seconds_left() > 0, "it never came up"
+        return self.pid
+
+    @property
+    def pid(self) -> int:
+        with suppress(FileNotFoundError, ValueError):
+            return int((self.folder / "pid").read_text())
+        return 0
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+        if self.pid and find_process(self.pid):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    worker = Worker(tmp_path)
+    yield worker
+    worker.close()
+
+
+def options(folder: Path, more: str = "") -> str:
+    return f'kind = "process"\npid_file = "{folder}/pid"\n{more}'
+
+
+def started(worker: Worker, more: str = "") -> str:
+    return options(worker.folder, f"start = {toml_list(*worker.argv())}\n{more}")
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT"])
+def test_it_is_asked_to_end_and_waited_for(tmp_path: Path, worker: Worker, name: str) -> None:
+    pid = worker.start()
+    handler = handler_of(options(tmp_path, f'signal = "{name}"'))
+    assert handler.describe("prepare") == f"send {name} to the process of {tmp_path}/pid and wait until it has ended"
+    handler.prepare(LoneJob(tmp_path))
+    assert find_process(pid) is None
+    assert (tmp_path / "ended").read_text() == f"SIG{name}"
+
+
+def test_it_is_started_again_and_outlives_whoever_started_it(tmp_path: Path, worker: Worker) -> None:
+    pid = worker.start()
+    handler = handler_of(started(worker, f'log = "{tmp_path}/log"'))
+    job = LoneJob(tmp_path)
+    handler.prepare(job)
+    handler.undo(then(job))
+    new = worker.until_ready(pid)
+    assert find_process(new) is not None
+    assert os.getsid(new) == new
+    assert (tmp_path / "log").read_text() == "says\n"
+    # Once more, as after a kill: it runs already.
+    again = then(job)
+    handler.undo(again)
+    assert again.said == [f"process {new} is running already"]
+
+
+def test_one_that_was_not_running_is_not_started(tmp_path: Path, worker: Worker) -> None:
+    handler = handler_of(started(worker))
+    job = LoneJob(tmp_path)
+    handler.prepare(job)
+    handler.undo(then(job))
+    assert worker.pid == 0
+    assert job.said == [f"nothing to stop: no process of {tmp_path}/pid is running"]
+
+
+def test_begun_before_a_kill_it_goes_on_with_the_same_process(tmp_path: Path, worker: Worker) -> None:
+    """The process has removed its file already, and yet lives on."""
+    pid = worker.start("deaf")
+    handler = handler_of(started(worker))
+    with pytest.raises(HandlerFailed, match=f"process {pid} has not ended within the time limit"):
+        handler.prepare(LoneJob(tmp_path, seconds=0.3))
+    (tmp_path / "pid").unlink()
+    forced = handler_of(started(worker, 'kill_after = "0s"'))
+    job = LoneJob(tmp_path)
+    forced.prepare(job)
+    assert find_process(pid) is None
+    assert job.warned == [f"process {pid} has not ended, and is killed"]
+    forced.undo(then(job))
+    assert worker.until_ready(pid) != pid
+
+
+def test_it_stops_waiting_when_it_is_told_to(tmp_path: Path, worker: Worker) -> None:
+    worker.start("deaf")
+    job = LoneJob(tmp_path)
+    job.stopped.set()
+    with pytest.raises(HandlerFailed, match="was told to stop before process"):
+        handler_of(options(tmp_path)).prepare(job)
+
+
+def test_a_number_that_another_process_has_got_is_left_alone(tmp_path: Path, worker: Worker) -> None:
+    pid = worker.start()
+    os.utime(tmp_path / "pid", (1_000_000_000, 1_000_000_000))
+    with pytest.raises(
+        HandlerFailed, match=f"process {pid} was started after {tmp_path}/pid was written: it is another"
+    ):
+        handler_of(options(tmp_path)).prepare(LoneJob(tmp_path))
+    assert find_process(pid) is not None
+
+
+def test_an_old_file_does_not_keep_it_from_being_started(tmp_path: Path, worker: Worker) -> None:
+    """After a restart of the machine another process has the number."""
+    pid = worker.start()
+    job = LoneJob(tmp_path)
+    job.remember(pid=pid, started=1, boot="another")
+    handler_of(started(worker)).undo(then(job))
+    new = worker.until_ready(pid)
+    assert find_process(new) is not None
+    assert find_process(pid) is not None
+
+
+def test_its_number_is_written_where_it_does_not_do_so(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path)
+    job.remember(pid=1, started=1, boot="another")
+    text = 'start = ["sleep", "60"]\nwrite_pid = true'
+    handler_of(options(tmp_path, text)).undo(then(job))
+    pid = int((tmp_path / "pid").read_text())
+    assert find_process(pid) is not None
+    (tmp_path / "next").mkdir()
+    handler_of(options(tmp_path, text)).prepare(LoneJob(tmp_path / "next"))
+    assert find_process(pid) is None
+
+
+def test_one_that_fails_at_once_is_a_failure(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path)
+    job.remember(pid=1, started=1, boot="another")
+    with pytest.raises(HandlerFailed, match="sh was started, and ended at once with 3"):
+        handler_of(options(tmp_path, 'start = ["sh", "-c", "exit 3"]')).undo(then(job))
+    with pytest.raises(HandlerFailed, match="cannot run no-such-program"):
+        handler_of(options(tmp_path, 'start = ["no-such-program"]')).undo(then(job))
+
+
+@pytest.mark.parametrize("content", ["", "\n", "999999999"])
+def test_a_file_that_names_nobody_means_that_nothing_runs(tmp_path: Path, content: str) -> None:
+    (tmp_path / "pid").write_text(content)
+    handler_of(options(tmp_path)).prepare(LoneJob(tmp_path))
+
+
+@pytest.mark.parametrize("content", ["x", "-1", "0", "1", "99999999999999999999"])
+def test_a_file_without_a_number_is_a_failure(tmp_path: Path, content: str) -> None:
+    (tmp_path / "pid").write_text(content)
+    with pytest.raises(HandlerFailed, match="which is no number of a process"):
+        handler_of(options(tmp_path)).prepare(LoneJob(tmp_path))
+
+
+def test_the_agent_does_not_stop_itself(tmp_path: Path) -> None:
+    (tmp_path / "pid").write_text(str(os.getpid()))
+    with pytest.raises(HandlerFailed, match="names the agent itself"):
+        handler_of(options(tmp_path)).prepare(LoneJob(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "pid_file: Is missing"),
+        ('pid_file = "a.pid"', "write the whole path"),
+        ('pid_file = "/a"\nsignal = "STOP"', "is not one of TERM, "),
+        ('pid_file = "/a"\nkill_after = "soon"', "kill_after: "),
+        ('pid_file = "/a"\nlog = "/b"', "there is no start"),
+    ],
+)
+def test_wrong_options_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(BadAgentConfig, match=problem):
+        handler_of(f'kind = "process"\n{text}')

@@ -1,0 +1,189 @@
+"""One program of a handler: its input, its output, its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from agent.jobs import LoneJob
+from forewarn.agent.handlers.processes import find_process
+from forewarn.agent.handlers.program import run_program
+from forewarn.errors import HandlerFailed
+
+
+def shell(job: LoneJob, line: str, text: str = "") -> int:
+    return run_program(job, ["sh", "-c", line], text=text).status
+
+
+def test_its_input_is_all_it_is_given(tmp_path: Path) -> None:
+    text = "x" * 1_000_000
+    assert shell(LoneJob(tmp_path), f"cat > {tmp_path}/got", text) == 0
+    assert (tmp_path / "got").read_text() == text
+
+
+@pytest.mark.parametrize("line", ["exec 0<&-; exit 0", "exit 0"])
+def test_a_program_need_not_read_its_input(tmp_path: Path, line: str) -> None:
+    assert shell(LoneJob(tmp_path), line, "x" * 1_000_000) == 0
+
+
+def test_output_is_said_line_by_line_as_it_comes(tmp_path: Path) -> None:
+    """The second line is only said after the first was heard."""
+    job = LoneJob(tmp_path)
+    os.mkfifo(tmp_path / "go")
+    running = threading.Thread(
+        target=shell, args=(job, f"echo one; read x < {tmp_path}/go; echo two >&2; printf three")
+    )
+    running.start()
+    job.until_said("one")
+    assert job.said == ["one"]
+    (tmp_path / "go").write_text("go\n")
+    running.join()
+    assert job.said == ["one", "two", "three"]
+
+
+def test_output_without_end_is_cut_and_counted(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path)
+    code = "print('x' * 3_000_000)\nfor number in range(1000): print(number)"
+    assert run_program(job, [sys.executable, "-S", "-c", code]).status == 0
+    assert len(job.said) == 200
+    assert job.said[0] == "x" * 2000 + "…"
+    assert job.said[-1] == "198"
+    assert job.warned == ["801 more lines of output were left out"]
+
+
+def test_output_that_is_no_text_is_said_somehow(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path)
+    shell(job, r"printf 'a\377b\r\n'")
+    assert job.said == ["a\N{REPLACEMENT CHARACTER}b"]
+
+
+def test_the_failure_says_how_it_ended_and_its_last_words(tmp_path: Path) -> None:
+    ended = run_program(LoneJob(tmp_path), ["sh", "-c", "for i in 1 2 3 4 5 6 7; do echo $i; done; exit 3"])
+    assert str(ended.failed) == "sh ended with exit code 3: 3 / 4 / 5 / 6 / 7"
+    ended = run_program(LoneJob(tmp_path), ["sh", "-c", "kill -USR1 $$"])
+    assert str(ended.failed) == "sh ended with signal SIGUSR1."
+
+
+@pytest.mark.parametrize("name", ["no-such-program", "/no/such/program", "{folder}/plain", "{folder}"])
+def test_what_cannot_be_run_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "plain").write_text("echo")
+    name = name.format(folder=tmp_path)
+    with pytest.raises(HandlerFailed, match=f"cannot run {name}: "):
+        run_program(LoneJob(tmp_path), [name])
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(HandlerFailed, match="there is no folder /no/such"):
+        run_program(LoneJob(tmp_path), ["true"], directory="/no/such")
+
+
+def test_a_script_whose_interpreter_is_missing_fails_with_the_systems_words(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    ended = run_program(LoneJob(tmp_path), [str(script)])
+    assert ended.status == 127
+    assert "not found" in str(ended.failed)
+
+
+def test_at_the_limit_the_whole_group_is_ended(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path, seconds=2)
+    line = f"sleep 600 & echo $! > {tmp_path}/inner; echo $$ > {tmp_path}/outer; echo begun; wait"
+    with pytest.raises(HandlerFailed, match="sh was ended because its time limit has passed: begun"):
+        shell(job, line)
+    for name in ("inner", "outer"):
+        assert find_process(int((tmp_path / name).read_text())) is None
+
+
+def test_who_does_not_listen_is_ended_by_force(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path)
+    line = f"trap '' TERM; echo $$ > {tmp_path}/pid; echo begun; while :; do sleep 600; done"
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            shell(job, line)
+        except HandlerFailed as error:
+            failures.append(error)
+
+    running = threading.Thread(target=run)
+    running.start()
+    job.until_said("begun")
+    job.stopped.set()
+    running.join()
+    assert "was ended because it is not wanted any more" in str(failures[0])
+    assert find_process(int((tmp_path / "pid").read_text())) is None
+
+
+def test_it_may_tidy_up_when_it_is_ended(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path, seconds=2)
+    line = (
+        f"trap 'echo tidied > {tmp_path}/tidied; exit 0' TERM; echo begun; while :; do read x < {tmp_path}/fifo; done"
+    )
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(HandlerFailed, match="time limit"):
+        shell(job, line)
+    assert (tmp_path / "tidied").read_text() == "tidied\n"
+
+
+def test_nothing_is_started_after_the_limit(tmp_path: Path) -> None:
+    with pytest.raises(HandlerFailed, match="was not started: the time limit has passed"):
+        shell(LoneJob(tmp_path, seconds=0), f"touch {tmp_path}/begun")
+    assert not (tmp_path / "begun").exists()
+
+
+# Talks until nobody listens any more, and then just stays; not for ever, should the test be killed.
+DAEMON = """
+import os, signal, sys
+signal.alarm(120)
+with open(sys.argv[1], "w") as file:
+    file.write(str(os.getpid()))
+try:
+    while True:
+        os.write(1, b"still here\\n")
+except OSError:
+    signal.pause()
+"""
+
+
+def test_a_daemon_that_is_left_on_purpose_lives_and_blocks_nobody(tmp_path: Path) -> None:
+    """It holds the output and the lock, and goes on talking."""
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    line = f"setsid {sys.executable} -S {tmp_path}/daemon.py {tmp_path}/pid & until [ -s {tmp_path}/pid ]; do :; done"
+    assert shell(LoneJob(tmp_path), line) == 0
+    daemon = int((tmp_path / "pid").read_text())
+    try:
+        again = LoneJob(tmp_path)
+        assert shell(again, "echo next") == 0
+        assert again.said == ["next"]
+        assert find_process(daemon) is not None
+    finally:
+        os.kill(daemon, signal.SIGKILL)
+
+
+def test_the_lock_is_for_the_owner_only_and_no_name_leads_out_of_its_folder(tmp_path: Path) -> None:
+    assert shell(LoneJob(tmp_path, handler="../../a b\0"), "exit 0") == 0
+    (lock,) = (tmp_path / "run").iterdir()
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    assert lock.name.endswith("a%20b%0.lock")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("in the way")
+    with pytest.raises(HandlerFailed, match=f"cannot lock {tmp_path}/run: File exists"):
+        shell(LoneJob(tmp_path), "exit 0")
+
+
+def test_nothing_else_of_the_agent_is_open_in_a_program(tmp_path: Path) -> None:
+    job = LoneJob(tmp_path)
+    with Path("/dev/null").open() as other:
+        os.set_inheritable(other.fileno(), True)
+        run_program(job, ["ls", "-l", "/proc/self/fd"])
+    opened = [line.rpartition(" -> ")[2] for line in job.said if " -> " in line and "/proc/" not in line]
+    assert [path for path in opened if not path.startswith("pipe:")] == [f"{tmp_path}/run/it.lock"]

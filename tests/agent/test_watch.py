@@ -1,0 +1,233 @@
+"""The state of one who watches, without any network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.raw_server import event
+from forewarn.agent.endpoint.exchange import Answer
+from forewarn.agent.endpoint.watch import VERSIONS, Seen, Watch
+from forewarn.errors import EndpointTrouble
+from forewarn.wire.reading import ToldDocument
+from forewarn.wire.versions import KNOWN_VERSIONS
+
+GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "documents").rglob("*.json"))
+NO_VERSION = Answer(404, {}, b'{ "error": "Not found. Invalid version requested" }', None)
+NOT_MODIFIED = Answer(304, {}, b"", None)
+
+
+def document(incarnation: int = 0, *events: dict[str, Any], **headers: str) -> Answer:
+    body = json.dumps({"DocumentIncarnation": incarnation, "Events": events}).encode()
+    return Answer(200, {"etag": f'"{incarnation}"', **headers}, body, None)
+
+
+def take(watch: Watch, answer: Answer, wait_seconds: int = 0) -> Seen:
+    return watch.answered(watch.ask(wait_seconds), answer)
+
+
+def kind_of(watch: Watch, answer: Answer) -> str:
+    with pytest.raises(EndpointTrouble) as trouble:
+        take(watch, answer)
+    return trouble.value.kind
+
+
+def test_it_asks_as_the_endpoint_wants_it() -> None:
+    ask = Watch().ask()
+    assert ask.path == "/metadata/scheduledevents?api-version=2020-07-01"
+    assert ask.headers["Metadata"] == "true"
+    assert "forewarn-agent" in ask.headers["User-Agent"]
+    assert not {"If-None-Match", "Prefer"} & set(ask.headers)
+
+
+def test_the_tag_of_the_last_document_is_sent_back() -> None:
+    watch = Watch()
+    seen = take(watch, document(3))
+    assert (seen.changed, seen.went_back) == (True, False)
+    assert watch.ask().headers["If-None-Match"] == '"3"'
+    again = take(watch, NOT_MODIFIED)
+    assert (again.document, again.changed) == (seen.document, False)
+
+
+@pytest.mark.parametrize("tag", ["", "x" * 2000, '"\r\nX: 1"', '"\x00"', '"é"'])
+def test_a_tag_that_cannot_be_sent_back_is_none(tag: str) -> None:
+    watch = Watch()
+    take(watch, document(1, etag=tag))
+    assert "If-None-Match" not in watch.ask().headers
+
+
+def test_the_same_document_without_a_tag_has_not_changed() -> None:
+    watch = Watch()
+    take(watch, document(1, event(1), etag=""))
+    assert not take(watch, document(1, event(1), etag="")).changed
+
+
+def test_not_modified_where_nothing_was_known_is_trouble_and_the_tag_is_dropped() -> None:
+    watch = Watch()
+    assert kind_of(watch, NOT_MODIFIED) == "not-modified"
+    take(watch, document(1, etag=""))
+    assert kind_of(watch, NOT_MODIFIED) == "not-modified"
+
+
+def test_after_a_minute_of_nothing_new_the_whole_document_is_asked_for() -> None:
+    watch = Watch()
+    take(watch, document(1))
+    for _ in range(60):
+        assert watch.ask().tag
+        take(watch, NOT_MODIFIED)
+    assert not watch.ask().tag
+    assert kind_of(watch, NOT_MODIFIED) == "not-modified"
+    take(watch, document(2))
+    assert watch.ask().tag == '"2"'
+
+
+def test_a_document_that_goes_back_is_handed_on_and_said_to_be_so() -> None:
+    watch = Watch()
+    take(watch, document(5, event(1)))
+    seen = take(watch, document(4))
+    assert seen == Seen(ToldDocument(4, ()), changed=True, went_back=True)
+    assert not take(watch, document(4)).went_back
+    assert take(watch, document(5, event(1))) == Seen(watch.document, changed=True)
+
+
+def test_a_wait_is_asked_for_when_a_document_is_there_and_until_it_is_known_to_mean_nothing() -> None:
+    watch = Watch()
+    assert "Prefer" not in watch.ask(30).headers
+    take(watch, document(1), 30)
+    assert watch.ask(0).wait_seconds == 0
+    assert watch.ask(30).headers["Prefer"] == "wait=30"
+    assert watch.ask(500).headers["Prefer"] == "wait=60"
+    assert not take(watch, NOT_MODIFIED, 30).held
+    assert watch.holds is False
+    assert "Prefer" not in watch.ask(30).headers
+
+
+def test_an_endpoint_that_heeds_the_wait_is_known_to() -> None:
+    watch = Watch()
+    take(watch, document(1))
+    assert take(watch, Answer(304, {"preference-applied": "wait=30"}, b"", None), 30).held
+    assert watch.holds is True
+    assert take(watch, document(2, **{"preference-applied": "wait=30"}), 30).held
+    assert watch.ask(30).wait_seconds == 30
+
+
+def test_an_older_version_is_asked_for_where_the_newest_is_not_there_and_remembered() -> None:
+    watch = Watch()
+    for version in VERSIONS[:3]:
+        assert watch.ask().path.endswith(version)
+        assert take(watch, NO_VERSION) == Seen(None)
+    assert watch.ask().path.endswith("2019-01-01")
+    take(watch, document(1))
+    assert watch.ask().path.endswith("2019-01-01")
+    assert kind_of(watch, Answer(500, {}, b"", None)) == "failing"
+    assert watch.ask().path.endswith("2019-01-01")
+
+
+def test_a_refusal_in_the_words_of_the_sister_endpoint_is_one_too() -> None:
+    watch = Watch()
+    body = b'{"error":"Bad request. api-version is invalid","newest-versions":["2019-08-01"]}'
+    assert take(watch, Answer(400, {}, body, None)) == Seen(None)
+    assert watch.version == "2019-08-01"
+
+
+def test_no_version_at_all_is_trouble_and_it_begins_with_the_newest_again() -> None:
+    watch = Watch()
+    for _ in VERSIONS[1:]:
+        take(watch, NO_VERSION)
+    assert kind_of(watch, NO_VERSION) == "not-here"
+    assert watch.version == VERSIONS[0]
+
+
+def test_another_404_does_not_cost_a_version_that_has_worked() -> None:
+    watch = Watch()
+    take(watch, document(1))
+    assert kind_of(watch, Answer(404, {}, b'{ "error": "Not found." }', None)) == "not-here"
+    assert watch.version == VERSIONS[0]
+
+
+def test_an_answer_to_an_older_question_does_not_step_down_twice() -> None:
+    watch = Watch()
+    first, second = watch.ask(), watch.ask()
+    watch.answered(first, NO_VERSION)
+    watch.answered(second, NO_VERSION)
+    assert watch.version == VERSIONS[1]
+
+
+def test_versions_are_all_that_are_not_in_preview() -> None:
+    assert set(VERSIONS) == {name for name, version in KNOWN_VERSIONS.items() if not version.preview}
+    assert list(VERSIONS) == sorted(VERSIONS, reverse=True)
+
+
+def test_another_endpoint_is_asked_from_the_beginning() -> None:
+    watch = Watch()
+    take(watch, NO_VERSION)
+    take(watch, document(1))
+    watch.move()
+    assert (watch.ask(30).path.endswith("2020-07-01"), watch.ask(30).tag) == (True, "")
+    assert take(watch, document(0)).went_back
+
+
+STATUSES = {
+    (410, b'{ "error": "Gone." }'): ("gone", "410"),
+    (429, b"Throttle Result: Too Many Requests"): ("throttled", "429"),
+    (500, b'{ "error": "Broken." }'): ("failing", "500: Broken."),
+    (503, b""): ("failing", "503: (it says no more)"),
+    (400, b'{ "error": "Bad\\n\\u001b[31m request." }'): ("refused", "400: Bad ?[31m request."),
+    (403, b"<html>" + b"x" * 9999): ("refused", "403: <html>xxx"),
+    (405, b'{"error": 5}'): ("refused", '405: {"error": 5}'),
+    (302, b""): ("unreadable", "status 302"),
+    (204, b""): ("unreadable", "status 204"),
+    (200, b""): ("empty", "empty body"),
+    (200, b" \n"): ("empty", "empty body"),
+    (200, b"<html>"): ("unreadable", "it is not JSON"),
+    (200, b"[" * 100_000): ("unreadable", "it is not JSON"),
+    (200, b"\xff\xfe\x00"): ("unreadable", "it is not JSON"),
+    (200, b"[]"): ("unreadable", "it is not an object"),
+    (200, b'{"DocumentIncarnation":1}'): ("unreadable", "Events is not a list"),
+}
+
+
+@pytest.mark.parametrize("case", STATUSES, ids=lambda case: f"{case[0]} {case[1][:12]!r}")
+def test_every_answer_that_tells_nothing_is_a_trouble_with_words(case: tuple[int, bytes]) -> None:
+    kind, words = STATUSES[case]
+    watch = Watch()
+    take(watch, document(7))
+    with pytest.raises(EndpointTrouble) as trouble:
+        take(watch, Answer(case[0], {}, case[1], None))
+    assert trouble.value.kind == kind
+    assert words in str(trouble.value)
+    assert len(str(trouble.value)) < 500
+    assert str(trouble.value).isprintable()
+    assert watch.ask().tag == '"7"'
+
+
+def test_a_redirect_is_said_to_be_one() -> None:
+    with pytest.raises(EndpointTrouble, match="a redirect"):
+        take(Watch(), Answer(301, {"location": "http://127.0.0.1"}, b"", None))
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("5", 5.0), ("", None), ("soon", None), ("9" * 50, 999_999_999.0)])
+def test_the_endpoints_own_wish_is_read(text: str, seconds: float | None) -> None:
+    with pytest.raises(EndpointTrouble) as trouble:
+        take(Watch(), Answer(429, {"retry-after": text}, b"", None))
+    assert trouble.value.retry_after == seconds
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_documents_of_every_version_are_taken_in(path: Path) -> None:
+    seen = take(Watch(), Answer(200, {}, path.read_bytes(), None))
+    assert seen.document is not None
+    assert [told.raw for told in seen.document.events] == json.loads(path.read_bytes())["Events"]
+
+
+@pytest.mark.parametrize("value", [5, None, ["x"], {"a": 1}, True])
+def test_what_an_event_need_not_have_counts_as_missing_when_it_is_something_else(value: object) -> None:
+    odd = event(1, Description=value, EventSource=value, DurationInSeconds="x" if value == 5 else value)
+    seen = take(Watch(), document(1, odd))
+    assert seen.document is not None
+    (told,) = seen.document.events
+    assert (told.description, told.source, told.duration_seconds) == (None, None, None)
+    assert told.raw == odd
