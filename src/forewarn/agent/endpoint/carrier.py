@@ -107,6 +107,7 @@ def has_ended(connection: Connection) -> bool:
 def addresses(host: str, port: int) -> list[Any]:
     """What a connection can be made to, in the order in which that is tried."""
     try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # As bytes where that is possible: for text Python would load the tables of all scripts of the world.
+        return socket.getaddrinfo(host.encode() if host.isascii() else host, port, type=socket.SOCK_STREAM)
     except UnicodeError:
         raise OSError(f"{host!r} can be nobody's name") from None
