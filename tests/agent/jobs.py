@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,13 +49,14 @@ class LoneJob:
         event: ToldEvent | None = None,
         seconds: float = PATIENCE_SECONDS,
         handler: str = "it",
-        run: str = "",
+        run: str | None = None,
     ) -> None:
         self.event = event or told_event()
         self.vm = "web-0"
         self.handler = handler
         self.action = action
-        self.run = run
+        # As with an agent: each time another, except where one takes up what another has begun.
+        self.run = os.urandom(8).hex() if run is None else run
         self.folder = folder
         self.said: list[str] = []
         self.warned: list[str] = []

@@ -101,7 +101,7 @@ def test_what_prepare_says_to_remember_is_given_to_undo(tmp_path: Path) -> None:
 
 def test_it_is_remembered_as_soon_as_it_is_said(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
-    handler = handler_of(shell("""echo 'FOREWARN_MEMO {"name": "a"}'; echo said; cat; sleep 600"""))
+    handler = handler_of(shell("""echo 'FOREWARN_MEMO {"name": "a"}'; echo said; cat; sleep 60"""))
 
     def prepare() -> None:
         with pytest.raises(HandlerFailed, match="not wanted any more"):

@@ -94,7 +94,7 @@ def test_a_script_whose_interpreter_is_missing_fails_with_the_systems_words(tmp_
 
 def test_at_the_limit_the_whole_group_is_ended(tmp_path: Path) -> None:
     job = LoneJob(tmp_path, seconds=2)
-    line = f"sleep 600 & echo $! > {tmp_path}/inner; echo $$ > {tmp_path}/outer; echo begun; wait"
+    line = f"sleep 60 & echo $! > {tmp_path}/inner; echo $$ > {tmp_path}/outer; echo begun; wait"
     with pytest.raises(HandlerFailed, match="sh was ended because its time limit has passed: begun"):
         shell(job, line)
     for name in ("inner", "outer"):
@@ -103,7 +103,7 @@ def test_at_the_limit_the_whole_group_is_ended(tmp_path: Path) -> None:
 
 def test_who_does_not_listen_is_ended_by_force(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
-    line = f"trap '' TERM; echo $$ > {tmp_path}/pid; echo begun; while :; do sleep 600; done"
+    line = f"trap '' TERM; echo $$ > {tmp_path}/pid; echo begun; for i in 1 2 3 4 5 6; do sleep 10; done"
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -188,3 +188,28 @@ def test_nothing_else_of_the_agent_is_open_in_a_program(tmp_path: Path) -> None:
         run_program(job, ["ls", "-l", "/proc/self/fd"])
     opened = [line.rpartition(" -> ")[2] for line in job.said if " -> " in line and "/proc/" not in line]
     assert [path for path in opened if not path.startswith("pipe:")] == [f"{tmp_path}/run/it.lock"]
+
+
+def test_a_folder_that_is_given_from_here_on_is_found_by_the_program_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent may be started with --state here."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    job = LoneJob(Path("here"))
+    assert shell(job, "pwd") == 0
+    assert job.said == [f"{tmp_path}/here"]
+
+
+def test_only_what_asks_for_it_is_taken_up(tmp_path: Path) -> None:
+    """Several programs of one run are all run, though one before them came to a good end."""
+    for _ in range(2):
+        job = LoneJob(tmp_path, run="one")
+        assert shell(job, "echo one") == 0
+        assert shell(job, "echo two") == 0
+        assert job.said == ["one", "two"]
+    # And one of the same run that has been done to its end is not done again.
+    for said in (["once"], []):
+        job = LoneJob(tmp_path, run="another")
+        assert run_program(job, ["echo", "once"], takes_up=True).status == 0
+        assert job.said == said

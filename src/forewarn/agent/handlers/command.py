@@ -58,6 +58,7 @@ class Command(Handler):
             text=as_json(job, memo=memo),
             directory=self._directory,
             on_line=lambda line: line.startswith(_MEMO) and _remember(job, line),
+            takes_up=True,
         )
         if ended.status != 0:
             raise ended.failed

@@ -24,15 +24,18 @@ _GATE = """
 file=$1 run=$2
 shift 2
 read -r go || exit 1
+trap : HUP INT TERM
 "$@"
 code=$?
+trap - HUP INT TERM
 echo "$run $code" > "$file"
 [ $code -gt 128 ] && kill -s $((code - 128)) $$ 2> /dev/null
 exit $code
 """
 """The program begins when the agent says so, after it has written down which process it is. If the agent is killed
 before that, its end of the pipe is closed, and nothing begins. How it has ended is written down as well: the agent may
-be killed before it sees that."""
+be killed before it sees that. A signal to the group ends the program, and this only after it: as long as the program
+tidies up, the process that is written down is there."""
 _LOOK_SECONDS = 0.2
 _MOST_AT_ONCE = 65_536
 _MOST_IN_A_PIPE = 1_048_576
@@ -61,24 +64,28 @@ def run_program(
     text: str = "",
     directory: str = "",
     on_line: Callable[[str], bool] = lambda _: False,
+    takes_up: bool = False,
 ) -> Ended:
     """Run a program to its end. `text` is its input; `on_line` sees each line of output, and may keep it to itself.
 
+    With `takes_up` it is not run a second time if an agent was killed while it ran, and it came to a good end all the
+    same. That is for handlers that run one program only, and can do without what it has said.
     Raises HandlerFailed when it could not be started, has not ended in time, or was to stop.
     """
     import subprocess  # an agent at rest runs no programs
 
     variables = {**os.environ, **(environment or {})}
-    place = directory or str(job.folder)
+    place = os.path.abspath(directory or job.folder)  # noqa: PTH100
     program = find_program(argv[0], variables, place)
-    if taken_up(job):
+    if takes_up and taken_up(job):
         return Ended(argv[0], 0, ())
     if job.seconds_left() <= 0:
         raise HandlerFailed(problem=f"{argv[0]} was not started: the time limit has passed.")
-    with run_lock(job) as lock:
+    run = job.run if takes_up else ""
+    with run_lock(job, run) as lock:
         try:
             process = subprocess.Popen(  # noqa: S603 - the config says what is run
-                ["/bin/sh", "-c", _GATE, argv[0], str(lock.end_file), job.run, program, *argv[1:]],
+                ["/bin/sh", "-c", _GATE, argv[0], str(lock.end_file), run, program, *argv[1:]],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -52,8 +52,11 @@ class RunLock:
 
 
 @contextmanager
-def run_lock(job: Job) -> Iterator[RunLock]:
-    """Hold the lock of the job's handler, once an earlier program of it has ended or was ended."""
+def run_lock(job: Job, run: str = "") -> Iterator[RunLock]:
+    """Hold the lock of the job's handler, once an earlier program of it has ended or was ended.
+
+    `run` is the run that a later agent may take up; empty: none may.
+    """
     try:
         path = _path(job)
         _see_off(job, path)
@@ -61,7 +64,7 @@ def run_lock(job: Job) -> Iterator[RunLock]:
     except OSError as error:
         raise HandlerFailed(problem=f"cannot lock {error.filename or job.folder}: {error.strerror}.") from error
     try:
-        yield RunLock(descriptor, job.seconds_left(), job.run, path.with_suffix(".end"))
+        yield RunLock(descriptor, job.seconds_left(), run, path.with_suffix(".end"))
     finally:
         os.close(descriptor)
 
@@ -96,7 +99,7 @@ def _facts_in(path: Path) -> dict[str, Any]:
 
 
 def _path(job: Job) -> Path:
-    folder = job.folder / "run"
+    folder = job.folder.absolute() / "run"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # A name of the config may hold anything; what is no plain character is written by its number.
     return folder / (re.sub(r"[^A-Za-z0-9_-]", lambda found: f"%{ord(found[0]):X}", job.handler) + ".lock")
