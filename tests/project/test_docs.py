@@ -10,6 +10,8 @@ import pytest
 
 from forewarn import errors
 from forewarn.agent.command.line import VERBS, parser_of
+from forewarn.agent.pages.metrics import METRICS, Metric
+from forewarn.agent.pages.routes import PAGES
 from forewarn.cli import NOUNS, root
 from forewarn.core.causes import CAUSES
 from forewarn.core.durations import format_duration
@@ -66,6 +68,17 @@ def test_every_option_of_the_agent_is_on_its_page(verb: str) -> None:
     for action in parser_of(verb)._actions:
         for option in action.option_strings:
             assert option in ("-h", "--help") or f"`{option}" in page, option
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
+def test_every_metric_of_the_agent_is_on_its_page(metric: Metric) -> None:
+    page = (ROOT / "docs" / "agent-running.md").read_text()
+    assert f"\n| `{metric.name}` | {metric.kind} |" in page
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_of_the_agent_is_on_its_page(page: str) -> None:
+    assert f"\n| `{page}` |" in (ROOT / "docs" / "agent-running.md").read_text()
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda setting: setting.name)

@@ -24,6 +24,17 @@ SYSTEMD_STATE_VARIABLE = "STATE_DIRECTORY"
 FOLDER_NAME = "forewarn-agent"
 
 
+class _Help(RawDescriptionHelpFormatter):
+    """Looks how wide the terminal is: argparse would load all of shutil for that, also where no help is shown."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            columns = os.get_terminal_size().columns
+        except OSError:
+            columns = 80
+        super().__init__(prog, width=max(columns - 2, 40))
+
+
 class Parser(ArgumentParser):
     """One verb's options."""
 
@@ -32,7 +43,7 @@ class Parser(ArgumentParser):
             prog=f"forewarn agent {verb}".rstrip(),
             description=description,
             epilog="\n  ".join(["Example:", *examples]),
-            formatter_class=RawDescriptionHelpFormatter,
+            formatter_class=_Help,
             allow_abbrev=False,
             add_help=False,
         )

@@ -39,10 +39,10 @@ def parser() -> Parser:
 
 
 def run(options: Namespace) -> int:
+    defer_tls()  # first: a handler's module may load what it defers
     config = load_config(config_path(options))
     places = choose_places(options, config)
     listen = config.listen if options.listen is None else read_address(options.listen, "--listen")
-    defer_tls()
     # Here, so that what is wrong is said without it.
     from forewarn.agent.loop import Agent, Options
 

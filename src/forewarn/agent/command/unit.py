@@ -133,6 +133,8 @@ def _homes(unit: Unit) -> str:
 
 def command_line(words: Sequence[str]) -> str:
     """The words as ExecStart= takes them: quoted, and without what systemd would expand."""
+    if set(words[0]) & set("'\"\\"):
+        raise BadOption(name="the program", value=words[0], problem="systemd starts none with quotes in its path.")
     # A colon before the program switches variables off. Doubling the $ would be wrong in the program's own path.
     if any("$" in word for word in words):
         words = [f":{words[0]}", *words[1:]]

@@ -42,17 +42,26 @@ def kinds() -> list[str]:
 
 
 def _modules() -> list[str]:
-    import pkgutil  # only needed while a config is read
+    import pkgutil  # large, and only needed for a message
 
     # Not by looking into the folder: inside of a single file there is none.
     return [module.name for module in pkgutil.iter_modules(handlers.__path__)]
 
 
+def _module(kind: str) -> ModuleType | None:
+    name = f"{handlers.__name__}.{kind}"
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return None
+
+
 def _of_kind(options: Entry, kind: str) -> type[Handler]:
-    if kind in _modules():
-        found = getattr(import_module(f"{handlers.__name__}.{kind}"), "KIND", None)
-        if found is not None:
-            return _checked(options, found, "kind", kind)
+    found = getattr(_module(kind), "KIND", None) if kind.isidentifier() else None
+    if found is not None:
+        return _checked(options, found, "kind", kind)
     from importlib.metadata import entry_points  # large, and rarely needed
 
     installed = {point.name: point for point in entry_points(group=GROUP)}

@@ -1,0 +1,202 @@
+"""The agent as one file, run by every Python that is here, with nothing installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forewarn.agent.command.bundle import make_bundle
+from forewarn.agent.command.closure import closure
+from forewarn.agent.command.line import main
+from forewarn.agent.handlers.finding import kinds
+
+if TYPE_CHECKING:
+    from forewarn.testing import Service
+
+SOURCE = Path(__file__).parents[2] / "src" / "forewarn"
+CONFIG = """
+[[rule]]
+name = "web"
+prepare = ["{kind}"]
+approve = "self"
+
+[handler.command]
+kind = "command"
+prepare = ["touch", "{folder}/prepared"]
+undo = ["touch", "{folder}/undone"]
+"""
+EVENT = {
+    "EventId": "E1",
+    "EventStatus": "Scheduled",
+    "EventType": "Reboot",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["web-0"],
+    "NotBefore": "Thu, 22 Jul 2021 04:50:17 GMT",
+}
+
+
+def pythons() -> dict[str, str]:
+    """Every Python that is here, by its version: those of the path, and those that pyenv has."""
+    found = {"{}.{}".format(*sys.version_info): sys.executable}
+    for minor in (10, 12, 13, 14):
+        places = sorted((Path.home() / ".pyenv" / "versions").glob(f"3.{minor}.*/bin/python3"))
+        program = str(places[-1]) if places else shutil.which(f"python3.{minor}")
+        # What pyenv puts on the path may stand for a version that it does not have.
+        if program and subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0:
+            found[f"3.{minor}"] = program
+    return found
+
+
+PYTHONS = pythons()
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("bundle") / "forewarn-agent.pyz"
+    assert main(["bundle", "--output", str(file)]) == 0
+    return file
+
+
+@pytest.fixture(params=PYTHONS)
+def python(request: pytest.FixtureRequest) -> list[str]:
+    """Isolated, and without site-packages: nothing that is installed can be seen."""
+    return [PYTHONS[request.param], "-I", "-S"]
+
+
+def run(*command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_it_says_its_version(bundle: Path, python: list[str]) -> None:
+    done = run(*python, bundle, "--version")
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout.startswith("forewarn, version 0.")
+
+
+def test_it_reads_a_config_and_plans(bundle: Path, python: list[str], tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text(CONFIG.format(kind="command", folder=tmp_path))
+    (tmp_path / "event.json").write_text(json.dumps(EVENT))
+    done = run(*python, bundle, "check", tmp_path / "agent.toml")
+    assert "1. web: any event" in done.stdout, done.stderr
+    # As it is typed where Forewarn is installed.
+    done = run(
+        *python, bundle, "agent", "plan", "--config", tmp_path / "agent.toml", "--event", tmp_path / "event.json"
+    )
+    assert "command would run touch" in done.stdout, done.stderr
+
+
+def test_it_has_every_kind_of_handler(bundle: Path, python: list[str], tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text('[handler.x]\nkind = "nonsense"\n')
+    done = run(*python, bundle, "check", tmp_path / "agent.toml")
+    assert f"'nonsense' is not one of {', '.join(kinds())}." in done.stderr
+
+
+def test_it_runs(bundle: Path, python: list[str], tmp_path: Path, forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    (tmp_path / "agent.toml").write_text(CONFIG.format(kind="command", folder=tmp_path))
+    command = [
+        *python,
+        str(bundle),
+        "run",
+        "--config",
+        str(tmp_path / "agent.toml"),
+        "--state",
+        str(tmp_path / "state"),
+    ]
+    with (tmp_path / "log").open("wb") as log:
+        environment = {**vm.environment, "PATH": os.environ["PATH"]}
+        process = subprocess.Popen(command, env=environment, stderr=log)
+    try:
+        forewarn.advance(seen_by=vm)
+        event = vm.restart()
+        while not event.was_approved:
+            forewarn.advance(seen_by=vm)
+        assert (tmp_path / "prepared").exists()
+        done = run(*python, bundle, "status", "--json", "--state", tmp_path / "state")
+        assert json.loads(done.stdout)["running"] is True
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0, (tmp_path / "log").read_text()
+
+
+def test_an_old_python_says_what_it_lacks(bundle: Path) -> None:
+    with zipfile.ZipFile(bundle) as zipped:
+        start = zipped.read("__main__.py").decode()
+    older = start.replace("sys.version_info < (3, 10)", "sys.version_info < (9, 9)")
+    done = subprocess.run([sys.executable, "-c", older], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("forewarn: this needs Python 3.10 or newer, and is run by 3.")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_standard_librarys_own_reader_of_toml_goes_first(bundle: Path) -> None:
+    program = (
+        f"import sys; sys.path.insert(0, {str(bundle)!r}); sys.path.append({str(bundle) + '/carried'!r})\n"
+        "import tomllib; print(tomllib.__file__)"
+    )
+    assert ".pyz" not in run(sys.executable, "-c", program).stdout
+
+
+def test_it_is_the_same_each_time_and_can_be_started_as_it_is(bundle: Path, tmp_path: Path) -> None:
+    assert make_bundle() == bundle.read_bytes()
+    assert os.access(bundle, os.X_OK)
+    assert bundle.read_bytes().startswith(b"#!/usr/bin/env python3\n")
+    copy = tmp_path / "copy.pyz"
+    done = run(sys.executable, bundle, "bundle", "--output", copy)
+    assert done.returncode == 0, done.stderr
+    assert copy.read_bytes() == bundle.read_bytes()
+
+
+def test_a_unit_starts_the_file_where_it_is(bundle: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, bundle.name, "install", "--print"],
+        cwd=bundle.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert f"ExecStart={sys.executable} {bundle} run\n" in done.stdout
+
+
+def test_it_has_what_the_agent_imports_and_nothing_of_the_service() -> None:
+    found = set(closure(SOURCE, "agent"))
+    parts = {name.split("/")[1] for name in found}
+    assert parts == {"__init__.py", "agent", "wire", "core", "errors"}
+    assert {name for name in found if name.startswith("forewarn/core/")} <= {
+        "forewarn/core/__init__.py",
+        "forewarn/core/durations.py",
+        "forewarn/core/kinds.py",
+    }
+    assert {name for name in found if name.startswith("forewarn/agent/")} == {
+        f"forewarn/{path.relative_to(SOURCE)}" for path in (SOURCE / "agent").rglob("*.py")
+    }
+
+
+def test_what_is_only_for_the_type_checker_stays_at_home(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    for name in ("__init__", "part/__init__", "wanted", "types_only", "lazily", "otherwise"):
+        (tmp_path / f"{name}.py").write_text("")
+    (tmp_path / "part" / "one.py").write_text(
+        "from typing import TYPE_CHECKING\n"
+        "from forewarn import wanted\n"
+        "if TYPE_CHECKING:\n    import forewarn.types_only\n"
+        "else:\n    import forewarn.otherwise\n"
+        "def f():\n    from forewarn.lazily import something\n"
+    )
+    assert set(closure(tmp_path, "part")) == {
+        "forewarn/__init__.py",
+        "forewarn/lazily.py",
+        "forewarn/otherwise.py",
+        "forewarn/part/__init__.py",
+        "forewarn/part/one.py",
+        "forewarn/wanted.py",
+    }

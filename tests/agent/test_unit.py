@@ -1,0 +1,173 @@
+"""The systemd unit that `forewarn agent install` writes: judged by systemd itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forewarn.agent.command.line import main
+from forewarn.agent.command.unit import NAME, Unit, command_line, render_unit
+from forewarn.errors import BadOption
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None and "CI" not in os.environ, reason="systemd is not installed here"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("FOREWARN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.toml").write_text("[[rule]]\n")
+    (tmp_path / "units").mkdir()
+    return tmp_path
+
+
+def install(*arguments: str) -> int:
+    return main(["install", "--config", "agent.toml", "--unit-dir", "units", *arguments])
+
+
+def verify(file: Path) -> str:
+    """What systemd has to say about it: nothing, if all is well."""
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False, timeout=60
+    )
+    return done.stdout + "".join(line for line in done.stderr.splitlines(keepends=True) if NAME in line)
+
+
+def started(file: Path) -> str:
+    (line,) = re.findall(r"^ExecStart=(.*)$", file.read_text(), re.MULTILINE)
+    return str(line)
+
+
+@needs_systemd
+@pytest.mark.parametrize("arguments", [(), ("--user", "daemon"), ("--state", "kept here")])
+def test_systemd_finds_nothing_wrong_with_it(folder: Path, arguments: tuple[str, ...]) -> None:
+    assert install(*arguments) == 0
+    assert verify(folder / "units" / NAME) == ""
+
+
+@needs_systemd
+def test_systemd_would_find_what_is_wrong(folder: Path) -> None:
+    install()
+    file = folder / "units" / NAME
+    file.write_text(file.read_text().replace("KillMode=process", "KillMode=gently"))
+    assert "gently" in verify(file)
+
+
+@needs_systemd
+def test_a_user_of_its_own_has_the_tighter_bounds(folder: Path) -> None:
+    def exposure(*arguments: str) -> float:
+        install("--force", *arguments)
+        done = subprocess.run(
+            ["systemd-analyze", "security", "--offline=true", "--no-pager", f"units/{NAME}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        found = re.search(r"Overall exposure level.*: ([0-9.]+)", done.stdout)
+        if found is None:
+            pytest.skip("this systemd cannot judge a unit that is not loaded")
+        return float(found[1])
+
+    assert exposure("--user", "daemon") < 2.5 < exposure() < 7
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", ["plain", "with blanks", "50%25", "$HOME", "a;b", "ünï"])
+def test_systemd_reads_every_path_as_it_is(folder: Path, name: str) -> None:
+    """It says which program is missing: so it has understood the path."""
+    program = folder / name
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    file = folder / NAME
+    file.write_text(render_unit(Unit((str(program), "--config", f"/etc/{name}", 'it\'s \\ "odd"'))))
+    assert verify(file) == ""
+    program.unlink()
+    assert "is not executable" in verify(file)
+
+
+def test_what_systemd_would_expand_is_not_expanded() -> None:
+    assert command_line(["/bin/a", "50%", 'say "x"', "c:\\d"]) == '/bin/a "50%%" "say \\"x\\"" "c:\\\\d"'
+    assert command_line(["/opt/$x/a", "$y"]) == '":/opt/$x/a" "$y"'
+    with pytest.raises(BadOption, match="a unit cannot hold it"):
+        command_line(["/bin/a", "two\nlines"])
+    with pytest.raises(BadOption, match="systemd starts none with quotes in its path"):
+        command_line(["/bin/it's", "x"])
+
+
+def test_everything_in_it_is_absolute_and_nothing_of_the_environment_is_missing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = folder / "bin" / "forewarn"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", ["bin/forewarn", "agent", "install"])
+    assert install("--endpoint", "http://127.0.0.1:8169", "--vm-name", "web-0", "--listen", "127.0.0.1:9169") == 0
+    assert started(folder / "units" / NAME) == (
+        f"{folder}/bin/forewarn agent run --config {folder}/agent.toml"
+        " --endpoint http://127.0.0.1:8169 --vm-name web-0 --listen 127.0.0.1:9169"
+    )
+    monkeypatch.setattr(sys, "argv", ["something/else"])
+    assert install("--force") == 0
+    assert started(folder / "units" / NAME).startswith(f"{sys.executable} -m forewarn.agent run --config {folder}")
+
+
+def test_state_is_systemds_or_what_was_chosen(folder: Path) -> None:
+    install()
+    text = (folder / "units" / NAME).read_text()
+    assert "StateDirectory=forewarn-agent\n" in text
+    assert "--state" not in text
+    install("--force", "--state", "kept here")
+    text = (folder / "units" / NAME).read_text()
+    assert f'ReadWritePaths="{folder}/kept here"\n' in text
+    assert f'--state "{folder}/kept here"' in text
+    assert "StateDirectory=" not in text
+
+
+def test_it_is_not_written_over_by_accident(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = folder / "units" / NAME
+    assert install() == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"Wrote units/{NAME}.\n")
+    assert "systemctl daemon-reload" in said
+    assert "systemctl enable --now forewarn-agent.service" in said
+    assert install() == 0
+    assert "is as it should be already" in capsys.readouterr().out
+    file.write_text("# somebody's own")
+    assert install() == 4
+    assert "says something else" in capsys.readouterr().err
+    assert file.read_text() == "# somebody's own"
+    assert install("--force") == 0
+    assert file.read_text() != "# somebody's own"
+    assert [path.name for path in (folder / "units").iterdir()] == [NAME]
+
+
+def test_print_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert install("--print") == 0
+    assert capsys.readouterr().out.startswith("[Unit]\n")
+    assert list((folder / "units").iterdir()) == []
+
+
+def test_a_config_that_is_wrong_is_not_installed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "agent.toml").write_text("[[rule]]\nonn = 1\n")
+    assert install() == 2
+    assert capsys.readouterr().err.startswith("forewarn: agent.toml:2: ")
+    assert list((folder / "units").iterdir()) == []
+
+
+def test_a_program_in_a_home_can_be_read_there() -> None:
+    assert "ProtectHome=read-only\n" in render_unit(Unit(("/home/me/forewarn",), user="me"))
+    assert "ProtectHome=yes\n" in render_unit(Unit(("/usr/bin/forewarn",), user="me"))
