@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -142,9 +144,11 @@ class Trio:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """One that no outgoing connection is given by chance while the agent that listens there is being started again."""
+    while True:
+        port = 16384 + secrets.randbelow(16384)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @pytest.fixture

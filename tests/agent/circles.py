@@ -38,7 +38,7 @@ class Link:
 
     def cut(self) -> None:
         self.is_cut = True
-        for end in list(self._open):
+        for end in self._open.copy():
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
@@ -63,14 +63,16 @@ class Link:
     def _forward(self, near: socket.socket) -> None:
         with near, suppress(OSError):
             self._open.add(near)
-            if self.is_cut or (self.target is None and self.instead is None):
+            target, instead = self.target, self.instead  # as it is now: the test goes on meanwhile
+            request = b"" if self.is_cut else near.recv(65536)
+            if not request:
                 return
-            request = near.recv(65536)
-            if self.instead is not None:
-                near.sendall(self.instead(request))
+            if instead is not None:
+                near.sendall(instead(request))
                 return
-            assert self.target is not None
-            with socket.create_connection(self.target, PATIENCE_SECONDS) as far:
+            if target is None:
+                return
+            with socket.create_connection(target, PATIENCE_SECONDS) as far:
                 self._open.add(far)
                 far.sendall(request)
                 answer = b"".join(iter(lambda: far.recv(65536), b""))
