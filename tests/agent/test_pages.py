@@ -298,11 +298,9 @@ def test_systemd_is_told_that_it_has_started_how_it_is_and_that_it_does_not_hang
         systemd.settimeout(20)
         watchdog = Watchdog({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "30000"})
         said = Said()
+        watchdog.started()
+        assert systemd.recv(1000) == b"READY=1"
         with Pages(said, tmp_path, None, watchdog) as pages:
-            watchdog.started()
-            assert systemd.recv(1000) == b"READY=1"
-            with connect(tmp_path) as line:  # it wakes, and looks when the next beat is due
-                line.sendall(b"GET / HTTP/1.0\r\n\r\n")
             assert systemd.recv(1000) == b"WATCHDOG=1\nSTATUS=Reboot preparing"
             assert pages.address is None
             said.value = snapshot(events=[], polling={"trouble": "is throttling"})
