@@ -268,7 +268,7 @@ kind = "scale-set"
 name = "web_0"
 group = "web"
 address = "127.0.0.1"
-priority = "Spot"
+priority = "spot"
 """
     service = ServiceProcess(tmp_path / "service")
     (tmp_path / "service").mkdir()

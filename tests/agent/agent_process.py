@@ -66,6 +66,11 @@ class AgentProcess:
         """In good order. Its exit code."""
         return self._end(signal.SIGTERM)
 
+    def wait(self) -> int:
+        """Until it has ended by itself. Its exit code."""
+        assert self._process is not None
+        return self._process.wait(SECONDS)
+
     def _end(self, number: int) -> int:
         assert self._process is not None
         self._process.send_signal(number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,11 +48,13 @@ class LoneJob:
         event: ToldEvent | None = None,
         seconds: float = PATIENCE_SECONDS,
         handler: str = "it",
+        run: str = "",
     ) -> None:
         self.event = event or told_event()
         self.vm = "web-0"
         self.handler = handler
         self.action = action
+        self.run = run
         self.folder = folder
         self.said: list[str] = []
         self.warned: list[str] = []
@@ -116,16 +117,3 @@ def handler_of(text: str, folder: Path = Path("/nowhere")) -> Handler:
 def toml_list(*words: str | Path) -> str:
     """An array as TOML writes it, which is as JSON does."""
     return json.dumps([str(word) for word in words])
-
-
-def needed(program: str) -> str:
-    """Where a program of the system is; without it the test cannot be run, and where all must run, fails."""
-    import os
-
-    import pytest
-
-    found = shutil.which(program)
-    if found is None and not os.environ.get("CI"):
-        pytest.skip(f"needs {program}")
-    assert found is not None, f"{program} is not installed"
-    return found

@@ -12,8 +12,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.jobs import PATIENCE_SECONDS, needed
+from agent.jobs import PATIENCE_SECONDS
 from forewarn.agent.handlers.haproxy_socket import RuntimeSocket, Server, Silent
+from programs import SEARCHED, need
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -84,7 +85,8 @@ class Pool:
     """HAProxy and its servers, each a process of its own."""
 
     def __init__(self, level: str = "admin") -> None:
-        self._program = needed("haproxy")
+        need("haproxy")
+        self._program = shutil.which("haproxy", path=SEARCHED) or ""
         # Not in pytest's folder: the path of a socket must be short.
         self.folder = Path(tempfile.mkdtemp(prefix="pool-"))
         (self.folder / "backend.py").write_text(BACKEND)

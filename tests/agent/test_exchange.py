@@ -149,6 +149,15 @@ def test_every_failure_is_a_trouble_and_the_next_exchange_goes_well(
         assert ask(server, method, body=body).body == b"good"
 
 
+def test_what_follows_the_first_byte_has_a_limit_of_its_own() -> None:
+    with RawServer(then(b"HTTP/1.1 200 OK\r\n", silence)) as server:
+        line = Line(server.endpoint)
+        with pytest.raises(EndpointTrouble, match="and not the rest of it within ") as trouble:
+            line.exchange("GET", "/", {}, None, 600, SHORT)
+        assert trouble.value.kind == "stalled"
+        line.close()
+
+
 def test_the_largest_body_is_taken(ask: Callable[..., Answer]) -> None:
     with RawServer(answer(200, b"x" * LARGEST_BODY)) as server:
         assert len(ask(server).body) == LARGEST_BODY

@@ -3,77 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from agent.jobs import LoneJob, handler_of, then, toml_list
+from agent.workers import Worker
 from forewarn.agent.handlers.processes import find_process
 from forewarn.errors import BadAgentConfig, HandlerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-# Writes its number when it is ready, and what it was sent when it ends. With `deaf` it takes no hint.
-WORKER = """
-import os, signal, sys
-folder, manner = sys.argv[1:]
-signal.alarm(120)
-def end(number, _):
-    if manner == "deaf":
-        return
-    open(folder + "/ended", "w").write(signal.Signals(number).name)
-    sys.exit(0)
-for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, end)
-print("says", flush=True)
-with open(folder + "/new.pid", "w") as file:
-    file.write(str(os.getpid()))
-os.rename(folder + "/new.pid", folder + "/pid")
-while True:
-    signal.pause()
-"""
-
-
-class Worker:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "worker.py").write_text(WORKER)
-        self._processes: list[subprocess.Popen[bytes]] = []
-
-    def argv(self, manner: str = "polite") -> list[str]:
-        return [sys.executable, "-S", str(self.folder / "worker.py"), str(self.folder), manner]
-
-    def start(self, manner: str = "polite") -> int:
-        process = subprocess.Popen(self.argv(manner), stdout=subprocess.PIPE)
-        self._processes.append(process)
-        return self.until_ready(0)
-
-    def until_ready(self, before: int) -> int:
-        """When it has written its number, another than before."""
-        job = LoneJob(self.folder)
-        while not self.pid or self.pid == before:
-            assert not job.wait(0.01)
-            assert job.seconds_left() > 0, "it never came up"
-        return self.pid
-
-    @property
-    def pid(self) -> int:
-        with suppress(FileNotFoundError, ValueError):
-            return int((self.folder / "pid").read_text())
-        return 0
-
-    def close(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.communicate()
-        if self.pid and find_process(self.pid):
-            os.kill(self.pid, signal.SIGKILL)
 
 
 @pytest.fixture

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.jobs import LoneJob, handler_of, needed, then, toml_list
+from agent.jobs import LoneJob, handler_of, then, toml_list
 from forewarn.errors import BadAgentConfig, HandlerFailed
+from programs import need
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +90,7 @@ def test_without_systemctl_it_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_real_systemctl_is_understood(tmp_path: Path) -> None:
     """Whether systemd runs here or not: there is no such unit."""
-    needed("systemctl")
+    need("systemctl")
     job = LoneJob(tmp_path)
     with pytest.raises(HandlerFailed, match="systemctl stop forewarn-no-such-unit: systemctl ended with exit code"):
         handler_of('kind = "systemd"\nunit = "forewarn-no-such-unit"').prepare(job)

@@ -104,6 +104,11 @@ class Account:
         self._gone: dict[str, None] = {}
         """The ids of what was said to be gone, the newest last: an id never comes back."""
         self._back_since: float | None = None
+        self._last: ToldDocument | None = None
+
+    def is_at(self, document: ToldDocument | None) -> bool:
+        """Whether this document holds nothing new, however long one waits."""
+        return document is not None and document == self._last and self._back_since is None
 
     def take(self, document: ToldDocument, now: float) -> list[Change]:
         """What is new in the document that came at this moment of real seconds. To be called for every answer, also
@@ -113,6 +118,7 @@ class Account:
         elif self._back_since is None:
             self._back_since = now
         doubtful = self._back_since is not None and now - self._back_since < BELIEVED_AFTER_SECONDS
+        self._last = document
         changes = compare(self._told.values(), document.events)
         if doubtful:
             changes = [change for change in changes if self._holds_whatever_comes(change)]

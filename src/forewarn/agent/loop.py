@@ -59,7 +59,8 @@ class Agent:
         self._doing = Doing(
             config, self._file.folder, self._ledger, self._lock, self._handler_ended, dry_run=options.dry_run
         )
-        self._together = Together(config.peers, self._wake)
+        # In a dry run nothing is prepared: the others must not hear that it is, and approve.
+        self._together = Together(None if options.dry_run else config.peers, self._wake)
         self._counts: Counter[str] = Counter()
         self._events: tuple[ToldEvent, ...] | None = None
         self._outcomes: list[Outcome] = []

@@ -35,14 +35,20 @@ class Together:
         self._wake = wake
         self._circle: Circle | None = None
         self._said: set[str] = set()
+        self._listener = None
+        if settings is not None:
+            # Who has no peers need not carry a server. An address that cannot be had is said before anything is begun.
+            from forewarn.agent.peers.server import listen
+
+            self._listener = listen(*settings.listen)
 
     def begin(self, me: str) -> None:
         """Once it is known who this machine is."""
         if self._settings is None or self._circle is not None:
             return
-        from forewarn.agent.peers.circle import Circle  # who has no peers need not carry an HTTP server
+        from forewarn.agent.peers.circle import Circle  # here for the same reason
 
-        self._circle = Circle(self._settings, me, self._wake)
+        self._circle = Circle(self._settings, me, self._wake, self._listener)
         self._circle.start()
 
     def tell(self, works: Iterable[Work]) -> None:
@@ -75,3 +81,5 @@ class Together:
     def stop(self) -> None:
         if self._circle is not None:
             self._circle.stop()
+        elif self._listener is not None:
+            self._listener.close()

@@ -164,3 +164,7 @@ class PeersNotListening(Unavailable):
 
 class PeerTrouble(Unavailable):
     """{vm} {problem}"""
+
+
+class BadWord(Invalid):
+    """{problem}"""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hmac
-
 TIMESTAMP, SIGNATURE, ATTEMPT = "Forewarn-Timestamp", "Forewarn-Signature", "Forewarn-Attempt"
 
 
 def signature(secret: str, timestamp: str, body: bytes) -> str:
     """Of the moment of sending and the body together: an old request cannot be sent again as a new one."""
+    import hmac  # brings OpenSSL with it: megabytes, which an agent that signs nothing does not need
+
     return "v1=" + hmac.digest(secret.encode(), timestamp.encode() + b"." + body, "sha256").hex()
 
 

@@ -17,14 +17,23 @@ if TYPE_CHECKING:
 class Effort:
     """One exchange: until when it may take, and how far it has come."""
 
-    def __init__(self, endpoint: Endpoint, seconds: float) -> None:
+    def __init__(self, endpoint: Endpoint, seconds: float, rest_seconds: float) -> None:
         self.endpoint = endpoint
         self.seconds = seconds
+        self._rest_seconds = rest_seconds
         self.received = 0
         self.ended = False
         """The endpoint has ended the connection."""
         self.connected = False
         self._end = real_seconds() + seconds
+
+    def receive(self, count: int) -> None:
+        """So many bytes have come; none: the connection has ended. Who has begun to answer has not long to finish."""
+        if count and not self.received:
+            self._end = min(self._end, real_seconds() + self._rest_seconds)
+            self.seconds = min(self.seconds, self._rest_seconds)
+        self.received += count
+        self.ended = not count
 
     def left(self) -> float:
         """Seconds; a TimeoutError, if there are none."""
@@ -64,8 +73,7 @@ class _Reader(io.RawIOBase):
         carrier = self._carrier
         carrier.socket.settimeout(carrier.effort.left())
         count = carrier.socket.recv_into(buffer)
-        carrier.effort.received += count
-        carrier.effort.ended = not count
+        carrier.effort.receive(count)
         return count
 
 

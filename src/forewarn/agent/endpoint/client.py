@@ -13,7 +13,7 @@ from forewarn.agent.clock import EndpointClock, real_seconds
 from forewarn.agent.endpoint.answers import NOT_MODIFIED, OK, document_in, trouble_in
 from forewarn.agent.endpoint.naming import Naming
 from forewarn.agent.endpoint.pace import MOST_REQUESTS, STEP_SECONDS, Pace
-from forewarn.agent.endpoint.patience import ANSWER_SECONDS, SHORTEST_PAUSE, answer_seconds, pause_after
+from forewarn.agent.endpoint.patience import ANSWER_SECONDS, SHORTEST_PAUSE, answer_seconds, pause_after, rest_seconds
 from forewarn.agent.endpoint.reach import Reach
 from forewarn.agent.endpoint.spell import Spell
 from forewarn.agent.endpoint.watch import HEADERS, VERSIONS, Watch
@@ -77,7 +77,7 @@ class Client:
         self._reach = Reach(endpoint)
         self._reach.moved = self._watch.move
         self._naming = Naming(vm_name or os.environ.get("FOREWARN_VM_NAME", ""))
-        self._polling = threading.Lock()
+        self._polling = threading.RLock()
         self._pause = pause
         self._luck = luck
 
@@ -159,7 +159,9 @@ class Client:
 
     def turn(self, account: Account, *, mine: bool = True) -> tuple[list[Change], float]:
         """One turn of `changes`: what is new by this account, and how long to pause before the next."""
-        polled = self.poll(HOLD_SECONDS)
+        with self._polling:
+            # To be held is for one who knows all that there is to know: another may have polled in between.
+            polled = self.poll(HOLD_SECONDS if account.is_at(self._watch.document) else 0)
         if polled.document is None:
             return [], polled.pause_seconds
         me = self._named(self._reach.polls) if mine and polled.document.events else self._naming.last
@@ -260,7 +262,7 @@ class Client:
         if line is not self._reach.polls:
             self._rest(line, self._pace.room(real_seconds(), MOST_REQUESTS))
         self._pace.begin(real_seconds())
-        answer = line.exchange(method, path, headers, body, limit)
+        answer = line.exchange(method, path, headers, body, limit, rest_seconds())
         if answer.date is not None:
             self.clock.set(answer.date)
         return answer

@@ -6,6 +6,7 @@ told by the endpoint itself, and by nobody else.
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 from contextlib import suppress
@@ -62,18 +63,25 @@ class Line:
         self._cut = threading.Event()
 
     def exchange(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout_seconds: float
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        timeout_seconds: float,
+        rest_seconds: float = math.inf,
     ) -> Answer:
         """Send a request and give its answer, whatever its status; else an EndpointTrouble.
 
-        The time limit is for all of it, however slowly the bytes come. A kept connection that the endpoint has
+        The time limit is for all of it, however slowly the bytes come; `rest_seconds` are for what follows the first
+        byte, since an answer may be held for long, but not in the middle. A kept connection that the endpoint has
         closed in the meantime is no trouble: the request is sent once more on a new one, an approval too, since
         approving twice is approving once.
         """
         with self._turn:
             if self.endpoint is None:
                 raise EndpointUnknown(problem="It is not known yet where the endpoint is.")
-            effort = Effort(self.endpoint, timeout_seconds)
+            effort = Effort(self.endpoint, timeout_seconds, rest_seconds)
             if self._connection is not None and has_ended(self._connection):
                 self._drop()
             was_kept = self._connection is not None

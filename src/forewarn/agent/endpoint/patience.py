@@ -36,3 +36,8 @@ def answer_seconds(has_document: bool, silences: int) -> float:
     if not has_document:
         return FIRST_ANSWER_SECONDS
     return _AFTER_SILENCE[min(silences, len(_AFTER_SILENCE) - 1)]
+
+
+def rest_seconds() -> float:
+    """How long an answer may take from its first byte on."""
+    return _AFTER_SILENCE[0]

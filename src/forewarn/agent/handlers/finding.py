@@ -42,24 +42,26 @@ def kinds() -> list[str]:
 
 
 def _modules() -> list[str]:
-    import pkgutil  # only needed to say what there is
+    import pkgutil  # large, and only needed for a message
 
     # Not by looking into the folder: inside of a single file there is none.
     return [module.name for module in pkgutil.iter_modules(handlers.__path__)]
 
 
-def _comes_along(kind: str) -> bool:
-    """Whether there is such a module; asked without a list of all, which costs an agent half a megabyte."""
-    from importlib.util import find_spec  # only needed while a config is read
-
-    return kind.isidentifier() and find_spec(f"{handlers.__name__}.{kind}") is not None
+def _module(kind: str) -> ModuleType | None:
+    name = f"{handlers.__name__}.{kind}"
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return None
 
 
 def _of_kind(options: Entry, kind: str) -> type[Handler]:
-    if _comes_along(kind):
-        found = getattr(import_module(f"{handlers.__name__}.{kind}"), "KIND", None)
-        if found is not None:
-            return _checked(options, found, "kind", kind)
+    found = getattr(_module(kind), "KIND", None) if kind.isidentifier() else None
+    if found is not None:
+        return _checked(options, found, "kind", kind)
     from importlib.metadata import entry_points  # large, and rarely needed
 
     installed = {point.name: point for point in entry_points(group=GROUP)}

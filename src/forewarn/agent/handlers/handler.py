@@ -33,6 +33,10 @@ class Job(Protocol):
         """PREPARE or UNDO."""
 
     @property
+    def run(self) -> str:
+        """Which run it is: the same again when an agent was killed in the middle of it and this one takes it up."""
+
+    @property
     def folder(self) -> Path:
         """Where the agent keeps its state: a handler may have files there, named after itself."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from forewarn.agent.handlers.output import Output
 from forewarn.agent.handlers.processes import GRACE_SECONDS, end_group
-from forewarn.agent.handlers.run_lock import run_lock
+from forewarn.agent.handlers.run_lock import run_lock, taken_up
 from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
@@ -20,9 +20,19 @@ if TYPE_CHECKING:
 
     from forewarn.agent.handlers.handler import Job
 
-_GATE = 'read -r go && exec "$@"'
+_GATE = """
+file=$1 run=$2
+shift 2
+read -r go || exit 1
+"$@"
+code=$?
+echo "$run $code" > "$file"
+[ $code -gt 128 ] && kill -s $((code - 128)) $$ 2> /dev/null
+exit $code
+"""
 """The program begins when the agent says so, after it has written down which process it is. If the agent is killed
-before that, its end of the pipe is closed, and nothing begins."""
+before that, its end of the pipe is closed, and nothing begins. How it has ended is written down as well: the agent may
+be killed before it sees that."""
 _LOOK_SECONDS = 0.2
 _MOST_AT_ONCE = 65_536
 _MOST_IN_A_PIPE = 1_048_576
@@ -61,12 +71,14 @@ def run_program(
     variables = {**os.environ, **(environment or {})}
     place = directory or str(job.folder)
     program = find_program(argv[0], variables, place)
+    if taken_up(job):
+        return Ended(argv[0], 0, ())
     if job.seconds_left() <= 0:
         raise HandlerFailed(problem=f"{argv[0]} was not started: the time limit has passed.")
     with run_lock(job) as lock:
         try:
             process = subprocess.Popen(  # noqa: S603 - the config says what is run
-                ["/bin/sh", "-c", _GATE, argv[0], program, *argv[1:]],
+                ["/bin/sh", "-c", _GATE, argv[0], str(lock.end_file), job.run, program, *argv[1:]],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -93,17 +105,18 @@ def find_program(name: str, variables: Mapping[str, str], directory: str) -> str
     """Where a program is, or an error that says why it cannot be run."""
     if not os.path.isdir(directory):  # noqa: PTH112 - the text is what it is about
         raise HandlerFailed(problem=f"there is no folder {directory} to run {name} in.")
-    path = os.path.join(directory, name) if "/" in name else name  # noqa: PTH118
-    import shutil  # with all that it can unpack: not for an agent at rest
-
-    if found := shutil.which(path, path=variables.get("PATH", os.defpath)):
-        return os.path.abspath(found)  # noqa: PTH100
+    # As the system does it: a name alone is looked for, one with a folder is taken as it is.
+    places = [""] if "/" in name else variables.get("PATH", os.defpath).split(os.pathsep)
+    paths = [os.path.join(directory, place, name) for place in places]  # noqa: PTH118
+    for path in paths:
+        if os.path.isfile(path) and os.access(path, os.X_OK):  # noqa: PTH113
+            return path
     if "/" not in name:
         problem = "there is none in PATH."
-    elif os.path.isdir(path):  # noqa: PTH112
+    elif os.path.isdir(paths[0]):  # noqa: PTH112
         problem = "that is a folder."
     else:
-        problem = "it is not executable." if os.path.exists(path) else "there is no such file."  # noqa: PTH110
+        problem = "it is not executable." if os.path.exists(paths[0]) else "there is no such file."  # noqa: PTH110
     raise HandlerFailed(problem=f"cannot run {name}: {problem}")
 
 

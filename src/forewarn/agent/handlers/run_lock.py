@@ -1,8 +1,9 @@
 """That of one handler only one program runs, even when the agent that started it was killed.
 
 A killed agent leaves its program behind. So each program inherits a lock on a file of its handler, in which the agent
-writes which process it is before the program begins. Whoever comes next sees by the lock that there may be one left,
-and ends it. A daemon that a program leaves on purpose holds the lock too; only the process that is written down counts.
+writes which process it is before the program begins. Whoever comes next sees by the lock that there may be one left:
+if it is of the very run that is to be taken up, it is waited for, else it is ended. A daemon that a program leaves on
+purpose holds the lock too; only the process that is written down counts.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
 
 _LOOK_SECONDS = 0.1
+_NUMBERS = ("limit", "pid", "started")
 
 
 class RunLock:
     """The lock of the one program that runs."""
 
-    def __init__(self, descriptor: int, limit_seconds: float) -> None:
+    def __init__(self, descriptor: int, limit_seconds: float, run: str, end_file: Path) -> None:
         self.descriptor = descriptor
-        self._facts: dict[str, Any] = {"limit": limit_seconds}
+        self.end_file = end_file
+        """Where the program's end is written down."""
+        self._facts: dict[str, Any] = {"limit": limit_seconds, "run": run}
         self._write()
 
     def record(self, pid: int) -> None:
@@ -57,7 +61,36 @@ def run_lock(job: Job) -> Iterator[RunLock]:
     except OSError as error:
         raise HandlerFailed(problem=f"cannot lock {error.filename or job.folder}: {error.strerror}.") from error
     try:
-        yield RunLock(descriptor, job.seconds_left())
+        yield RunLock(descriptor, job.seconds_left(), job.run, path.with_suffix(".end"))
+    finally:
+        os.close(descriptor)
+
+
+def taken_up(job: Job) -> bool:
+    """Whether the program of this very run, which an agent has begun that was killed, has done its work.
+
+    It is waited for while it goes on. One that has failed, or whose end nobody has seen, is to be run again.
+    """
+    try:
+        path = _path(job)
+        facts = _facts_in(path)
+        if not job.run or facts.get("run") != job.run or "pid" not in facts:
+            return False
+        left = Process(facts["pid"], facts["started"])
+        if left.lives:
+            job.say(f"process {left.pid}, of the agent before, goes on and is waited for", pid=left.pid)
+        while left.lives:
+            if job.wait(_LOOK_SECONDS) or job.seconds_left() <= 0:
+                return False
+        return path.with_suffix(".end").read_text("utf-8").split() == [job.run, "0"]
+    except (OSError, UnicodeError):
+        return False
+
+
+def _facts_in(path: Path) -> dict[str, Any]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _read(descriptor)
     finally:
         os.close(descriptor)
 
@@ -118,7 +151,7 @@ def _is_free(descriptor: int) -> bool:
 def _read(descriptor: int) -> dict[str, Any]:
     with suppress(ValueError):
         facts = json.loads(os.pread(descriptor, 4096, 0))
-        if isinstance(facts, dict) and all(isinstance(value, (int, float)) for value in facts.values()):
+        if isinstance(facts, dict) and all(isinstance(facts.get(name, 0), (int, float)) for name in _NUMBERS):
             return facts
     return {}
 

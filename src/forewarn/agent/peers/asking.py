@@ -10,7 +10,7 @@ from forewarn.agent.peers.message import LARGEST_HEAD, Ask, read_reply, write_as
 from forewarn.agent.peers.quorum import key
 from forewarn.agent.peers.seal import draw, is_right, seal_answer, seal_ask
 from forewarn.agent.peers.word import LARGEST, read_word
-from forewarn.errors import Invalid, PeerTrouble
+from forewarn.errors import BadWord, PeerTrouble
 
 if TYPE_CHECKING:
     from forewarn.agent.peers.word import Word
@@ -47,7 +47,7 @@ class Line:
             raise PeerTrouble(vm=vm, problem="sent an answer that is not sealed with our secret for this request.")
         try:
             word = read_word(reply.body)
-        except Invalid as error:
+        except BadWord as error:
             raise PeerTrouble(vm=vm, problem=f"sent an answer that cannot be used: {error}.") from error
         if key(word.vm) != key(vm):
             raise PeerTrouble(vm=vm, problem=f"was asked, and {word.vm} answers: see [peers] members.")

@@ -107,14 +107,14 @@ class Book:
     def answer(self, asker: str, asked: str, now: float) -> Word | None:
         """What is said to a member that asks; None: this is not the machine that it asked for.
 
-        It is told of the events that it is in, and of each whether it is supported: from then on nobody else is,
-        for a while.
+        Of each event it is told whether it is supported: from then on nobody else is, for a while. Whoever asks is told
+        of the same events, since what was said in one version must be one thing, by whatever way it goes round.
         """
         if key(asked) not in {key(self._me), *(key(page.me) for page in self._pages.values())}:
             return None
         self._drop_old_pledges(now)
-        pages = [page for page in self._pages.values() if page.concerns(asker) and key(page.me) == key(asked)]
-        return Word(asked, self._run, self._version, tuple(self._tell(page, asker, now) for page in pages))
+        told = tuple(self._tell(page, asker, now) for page in self._pages.values())
+        return Word(asked, self._run, self._version, told)
 
     def _tell(self, page: _Page, asker: str, now: float) -> EventWord:
         standing = self._standing(page)

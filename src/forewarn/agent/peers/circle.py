@@ -10,11 +10,12 @@ from forewarn.agent.clock import real_seconds
 from forewarn.agent.peers.asking import Line
 from forewarn.agent.peers.book import Book
 from forewarn.agent.peers.quorum import key
-from forewarn.agent.peers.server import StatusServer
+from forewarn.agent.peers.server import StatusServer, listen
 from forewarn.agent.peers.word import STATES, write_word
 from forewarn.errors import PeerTrouble
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
 
     from forewarn.agent.peers.quorum import Verdict
@@ -26,13 +27,17 @@ _log = logging.getLogger(__name__)
 class Circle:
     """Says to its peers how far this machine is, and hears it from them. Safe to use from any thread.
 
-    `wake` is called, from a thread of the circle, when a verdict may have changed.
+    `wake` is called, from a thread of the circle, when a verdict may have changed. `listener` is a socket from
+    `server.listen`, for whoever wants to know early that the address can be had.
     """
 
-    def __init__(self, settings: PeersSettings, me: str, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, settings: PeersSettings, me: str, wake: Callable[[], None], listener: socket.socket | None = None
+    ) -> None:
         self._settings = settings
         self._me = me
         self._wake = wake
+        self._listener = listener
         self._lock = threading.Lock()
         self._book = Book(settings, me, real_seconds())
         self._server: StatusServer | None = None
@@ -43,7 +48,8 @@ class Circle:
 
     def start(self) -> None:
         """Listen, and ask as soon as there is an event. PeersNotListening if the address cannot be had."""
-        self._server = StatusServer(self._settings.listen, self._settings.secret, self._answer)
+        listener = self._listener or listen(*self._settings.listen)
+        self._server = StatusServer(listener, self._settings.secret, self._answer)
         self._server.start()
         with self._lock:
             self._ask_who_is_needed()

@@ -112,7 +112,7 @@ def add_statement(known: tuple[Statement, ...], new: Statement) -> tuple[Stateme
         if old.run != new.run:
             others.append(old)
             continue
-        last = max(old, new, key=lambda statement: statement.version)
+        last = max(old, new, key=lambda statement: (statement.version, statement.state != READY))
         latest = max(old.latest, new.latest) if old.version == new.version else last.latest
         new = last._replace(latest=latest, earliest=max(old.earliest, new.earliest))
     all_known = (*others, new)

@@ -39,15 +39,15 @@ class _Connection:
 
 
 class StatusServer:
-    """Listens from the moment it is made; answers from `start` to `stop`.
+    """Answers from `start` to `stop`. `listener` is from `listen`.
 
     `answer(asker, asked)` gives the body for a member that asks, or None if it asks for another machine.
     """
 
-    def __init__(self, address: tuple[str, int], secret: bytes, answer: Callable[[str, str], bytes | None]) -> None:
+    def __init__(self, listener: socket.socket, secret: bytes, answer: Callable[[str, str], bytes | None]) -> None:
         self._secret = secret
         self._answer = answer
-        self._listener = _listen(*address)
+        self._listener = listener
         self._listener.setblocking(False)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._waking, self._woken = socket.socketpair()
@@ -178,8 +178,11 @@ class StatusServer:
             end.close()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket at an address of this machine, or the error that names the key it came from."""
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at an address of this machine, or the error that names the key it came from.
+
+    Whoever connects before it is served waits, as with a slow machine.
+    """
     listener = None
     try:
         family, kind, number, _, place = socket.getaddrinfo(

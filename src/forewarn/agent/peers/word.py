@@ -7,7 +7,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forewarn.errors import Invalid
+from forewarn.errors import BadWord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -97,17 +97,17 @@ def _dump(word: Word, *, whole: bool) -> bytes:
 
 
 def read_word(body: bytes) -> Word:
-    """The word that somebody has sent, or Invalid. Members that are not known are left to newer agents."""
+    """The word that somebody has sent, or BadWord. Members that are not known are left to newer agents."""
     if len(body) > LARGEST:
-        raise Invalid(problem=f"it is larger than {LARGEST} bytes")
+        raise BadWord(problem=f"it is larger than {LARGEST} bytes")
     try:
         parsed = json.loads(body, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise Invalid(problem="it is not JSON") from error
+        raise BadWord(problem="it is not JSON") from error
     whole = _table(parsed, "the answer")
     events = tuple(_event(event) for event in _list(whole, "events", _MOST_EVENTS))
     if len({event.id.casefold() for event in events}) < len(events):
-        raise Invalid(problem="it names an event twice")
+        raise BadWord(problem="it names an event twice")
     return Word(_text(whole, "vm"), _text(whole, "run"), _count(whole, "version"), events)
 
 
@@ -140,14 +140,14 @@ def _refuse(_: str) -> NoReturn:
 
 def _table(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise Invalid(problem=f"{what} is not an object")
+        raise BadWord(problem=f"{what} is not an object")
     return value
 
 
 def _list(table: dict[str, Any], key: str, most: int) -> list[object]:
     value = table.get(key)
     if not isinstance(value, list) or len(value) > most:
-        raise Invalid(problem=f"{key} is not a list of at most {most}")
+        raise BadWord(problem=f"{key} is not a list of at most {most}")
     return value
 
 
@@ -155,21 +155,21 @@ def _text(table: dict[str, Any], key: str, least: int = 1) -> str:
     value = table.get(key)
     # Names come to a person's terminal: nothing that moves the cursor.
     if not isinstance(value, str) or not least <= len(value) <= _LONGEST_NAME or not value.isprintable():
-        raise Invalid(problem=f"{key} is not a text of at most {_LONGEST_NAME} characters")
+        raise BadWord(problem=f"{key} is not a text of at most {_LONGEST_NAME} characters")
     return value
 
 
 def _state(table: dict[str, Any], states: tuple[str, ...]) -> str:
     value = table.get("state")
     if not isinstance(value, str) or value not in states:
-        raise Invalid(problem=f"state is not one of {', '.join(STATES)}")
+        raise BadWord(problem=f"state is not one of {', '.join(STATES)}")
     return value
 
 
 def _count(table: dict[str, Any], key: str) -> int:
     value = table.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_NUMBER:
-        raise Invalid(problem=f"{key} is not a whole number")
+        raise BadWord(problem=f"{key} is not a whole number")
     return value
 
 
@@ -177,8 +177,8 @@ def _number(table: dict[str, Any], key: str) -> float:
     value = table.get(key)
     # 1e999 is infinite to the reader of JSON, without being called so; a whole number may be too large for a float.
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= _LARGEST_NUMBER:
-        raise Invalid(problem=f"{key} is not a number of seconds")
+        raise BadWord(problem=f"{key} is not a number of seconds")
     seconds = float(value)
     if not math.isfinite(seconds):
-        raise Invalid(problem=f"{key} is not a number of seconds")
+        raise BadWord(problem=f"{key} is not a number of seconds")
     return seconds

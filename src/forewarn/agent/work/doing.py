@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.clock import real_seconds
@@ -50,6 +51,8 @@ class Doing:
         self._dry_run = dry_run
         self._crew = Crew(done)
         self._tries: dict[str, int] = {}
+        self._ended: dict[str, str] = {}
+        """Runs that this agent has seen the end of, with their events: another try is another run."""
         self.begun_at: dict[str, float] = {}
         self.retry_at: dict[str, float] = {}
 
@@ -79,6 +82,7 @@ class Doing:
     def forget(self, event_id: str) -> None:
         for known in (self.begun_at, self.retry_at, self._tries):
             known.pop(event_id, None)
+        self._ended = {run: known for run, known in self._ended.items() if known != event_id}
 
     def retry_later(self, event_id: str, tries: int) -> None:
         """Longer each time, but never for long: something waits to be undone, or an event to be approved."""
@@ -96,7 +100,8 @@ class Doing:
         begun = self.begun_at.setdefault(work.id, real_seconds())
         state = PREPARING if action == PREPARE else UNDOING
         table = found.table if action == PREPARE else step.table
-        noted = work.with_step(index, state=state, table=table, problem="")
+        run = step.run if step.state == state and step.run not in self._ended else os.urandom(8).hex()
+        noted = work.with_step(index, state=state, table=table, run=run, problem="")
         if not self._ledger.keep(noted):
             self._ledger.works[work.id] = work  # it was not begun
             return
@@ -137,6 +142,7 @@ class Doing:
         if work is None:
             return ""
         step = work.steps[outcome.step]
+        self._ended[step.run] = work.id
         if outcome.problem and stopping:
             return ""
         changes: dict[str, Any] = {"problem": outcome.problem, "seconds": outcome.seconds}

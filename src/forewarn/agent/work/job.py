@@ -48,6 +48,7 @@ class HandlerJob:
         self.vm = work.me
         self.handler = work.steps[index].handler
         self.action = action
+        self.run = work.steps[index].run
         self.folder = folder
         self.memo: dict[str, Any] = dict(work.steps[index].memo)
         self.index = index

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agent.changes import has_started
-from forewarn.agent.policy.rule import choose_rule
+from forewarn.agent.policy.rule import choose_rule, notice_of
 from forewarn.agent.work.deciding import end
 from forewarn.agent.work.work import CAME_BACK, CANCELLED, OVER, PREPARED, PREPARING, begin
 
@@ -50,7 +51,7 @@ def take_in(works: Mapping[str, Work], events: Iterable[ToldEvent], around: Circ
     taken = Taken(found, [], {})
     listed = {event.id: event for event in events}
     for known in works.values():
-        kept = _go_on(known, listed.get(known.id), around.boot, taken.news)
+        kept = _go_on(known, listed.get(known.id), around, taken.news)
         if kept is not None:
             found[known.id] = kept
     for event in listed.values():
@@ -75,15 +76,20 @@ def _seen_first(work: Work) -> str:
     return "has started" if work.is_started else "is scheduled"
 
 
-def _go_on(work: Work, event: ToldEvent | None, boot: str, news: list[tuple[ToldEvent, str]]) -> Work | None:
+def _go_on(
+    work: Work, event: ToldEvent | None, around: Circumstances, news: list[tuple[ToldEvent, str]]
+) -> Work | None:
     """None: there is nothing left of it."""
+    boot = around.boot
     if event is None:
+        # It may have started and ended while nobody looked.
+        happened = work.is_started or bool(work.approved_at) or notice_of(work.event, around.now) == timedelta(0)
+        why = OVER if happened else CANCELLED
         if work.done or not work.is_begun:
-            news.append((work.event, "is over" if work.is_started else "is cancelled"))
+            news.append((work.event, f"is {why}"))
             return None
         if work.ending:
             return work
-        why = OVER if work.is_started else CANCELLED
         news.append((work.event, f"is {why}"))
         return end(work, why)
     if work.is_started and not has_started(event):
@@ -98,5 +104,5 @@ def _go_on(work: Work, event: ToldEvent | None, boot: str, news: list[tuple[Told
         return end(work, CAME_BACK)
     # It was started anew by something else, and the event is still to come: what was stopped may run again.
     news.append((event, "this machine was started anew before it: it is prepared again"))
-    again = tuple(step._replace(state=PREPARING) if step.state == PREPARED else step for step in work.steps)
+    again = tuple(step._replace(state=PREPARING, run="") if step.state == PREPARED else step for step in work.steps)
     return work._replace(steps=again, boot=boot)

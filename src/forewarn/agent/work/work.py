@@ -34,6 +34,8 @@ class Step(NamedTuple):
     """The handler's table in the config when it was begun."""
     memo: dict[str, Any] = {}  # noqa: RUF012
     """What it has remembered for its undo."""
+    run: str = ""
+    """Which run is under way or was the last: if the agent is killed in it, the next one takes up the same."""
     problem: str = ""
     seconds: float = 0.0
 

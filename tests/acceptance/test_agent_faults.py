@@ -1,0 +1,85 @@
+"""Every fault of the endpoint, while an event goes by: the agent lives through it, and nothing is missed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent.agent_process import AgentProcess, Diary
+from forewarn.core.faults import FAULTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from forewarn.testing import Service
+
+RULE = '[[rule]]\non = "Reboot"\nprepare = ["pool"]\napprove = "self"\n'
+CASES = [(kind.name, method) for kind in FAULTS.values() for method in (kind.methods or ("GET",))]
+DELAY: dict[str, dict[str, Any]] = {"slow": {"delay": 2}, "stall": {"delay": 2}}
+
+
+@pytest.mark.parametrize(("kind", "method"), CASES)
+def test_an_event_under_faults(forewarn: Service, tmp_path: Path, kind: str, method: str) -> None:
+    vm = forewarn.vm("web-0")
+    diary = Diary(tmp_path)
+    agent = AgentProcess(tmp_path, RULE + diary.handler("pool"), vm.environment).start()
+    agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
+    other = vm.freeze()  # so that there is an older document
+    agent.until_logged("left alone")
+    other.cancel()
+
+    def strike() -> None:
+        if kind == "disabled":
+            forewarn.fault(kind)
+        else:
+            forewarn.fault(kind, on=method, count=2, **DELAY.get(kind, {}))
+
+    if kind == "disabled":  # a group that is disabled is told of nothing: it strikes once the event is there
+        event = vm.restart()
+        strike()
+    else:
+        strike()
+        event = vm.restart()
+    agent.until(lambda: event.status == "Started", "the approval")
+    assert diary.done == ["prepare pool"]
+    strike()
+    forewarn.advance(minutes=10)
+    agent.until_logged("everything is undone")
+    assert diary.done == ["prepare pool", "undo pool"]
+    assert agent.runs
+    assert agent.stop() == 0
+    begun = [message for message in agent.messages() if message.startswith("Trouble")]
+    assert len(begun) <= 4
+
+
+def test_an_older_document_undoes_nothing(forewarn: Service, tmp_path: Path) -> None:
+    vm = forewarn.vm("web-0")
+    diary = Diary(tmp_path)
+    agent = AgentProcess(tmp_path, RULE.replace("self", "never") + diary.handler("pool"), vm.environment).start()
+    agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
+    vm.restart()
+    agent.until(diary.has("end prepare pool"))
+    known = len(forewarn.documents_seen_by(vm))
+    forewarn.fault("stale", count=3)
+    agent.until(lambda: len(forewarn.documents_seen_by(vm)) >= known + 4, "the old documents, and the right one")
+    assert [bool(document.events) for document in forewarn.documents_seen_by(vm)[known : known + 4]] == [False] * 3 + [
+        True
+    ]
+    assert agent.status()["events"][0]["phase"] == "prepared"
+    assert diary.done == ["prepare pool"]
+    agent.stop()
+
+
+def test_an_endpoint_that_is_away_at_first(forewarn: Service, tmp_path: Path) -> None:
+    """It is said once, and when it is there the agent goes on as if nothing had been."""
+    vm = forewarn.vm("web-0")
+    diary = Diary(tmp_path)
+    forewarn.fault("reset", count=3)
+    agent = AgentProcess(tmp_path, RULE + diary.handler("pool"), vm.environment).start()
+    agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
+    event = vm.restart()
+    agent.until(lambda: event.status == "Started", "the approval")
+    warnings = [line for line in agent.lines if line.get("level") == "warning"]
+    assert len(warnings) == 1, warnings
+    agent.stop()

@@ -1,0 +1,107 @@
+"""A web server behind HAProxy whose machine is restarted: with an agent in it, and without."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.agent_process import AgentProcess
+from agent.pool import Pool, Traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forewarn.testing import Service
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "agent" / "web.toml"
+SYSTEMCTL = '#!/bin/sh\necho "$*" >> "$(dirname "$0")/done"\n[ "$1" != is-active ] || echo active\n'
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool() as pool:
+        yield pool
+
+
+@pytest.fixture
+def policy(pool: Pool) -> str:
+    """The example as it is, but for the place of the socket, and a port that somebody else may have."""
+    text = EXAMPLE.read_text()
+    for was, here in {"/run/haproxy/admin.sock": pool.socket, 'listen = "127.0.0.1:9171"': ""}.items():
+        assert was in text
+        text = text.replace(was, here)
+    return text
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """Where systemctl is one that only writes down what it was told: there is no nginx here."""
+    folder = tmp_path / "system"
+    folder.mkdir()
+    (folder / "systemctl").write_text(SYSTEMCTL)
+    (folder / "systemctl").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_with_an_agent_a_restart_costs_nobody_an_error(
+    forewarn: Service, pool: Pool, policy: str, tmp_path: Path, path: str
+) -> None:
+    vm = forewarn.vm("web-0")
+    agent = AgentProcess(tmp_path, policy, {**vm.environment, "PATH": path}).start()
+    try:
+        agent.until(lambda: forewarn.times_asked_by(vm), "the first question")
+        with Traffic(pool.port) as traffic:
+            traffic.until_more(20, "web-0")
+            event = vm.restart()
+            agent.until(lambda: event.status == "Started", "the approval")
+            assert event.was_approved_by("web-0")
+            # The machine goes down and comes back; a while later the event is over.
+            pool.stop_server("web-0")
+            traffic.until_more()
+            pool.start_server("web-0")
+            forewarn.advance(minutes=10)
+            agent.until_logged("everything is undone")
+            traffic.until_more(20, "web-0")
+        assert traffic.errors == []
+        done = (tmp_path / "system" / "done").read_text().splitlines()
+        assert done == ["is-active nginx.service", "stop nginx.service", "start nginx.service"]
+    finally:
+        agent.kill()
+
+
+def test_without_an_agent_it_costs_errors(forewarn: Service, pool: Pool) -> None:
+    """The same restart, and nobody prepares for it."""
+    vm = forewarn.vm("web-0")
+    with Traffic(pool.port) as traffic:
+        traffic.until_more(20, "web-0")
+        event = vm.restart()
+        forewarn.advance(minutes=15)
+        assert event.status == "Started"
+        pool.stop_server("web-0")
+        traffic.until_more()
+    assert len(traffic.errors) > 0
+
+
+def test_an_agent_that_is_killed_while_it_drains_still_puts_the_server_back(
+    forewarn: Service, pool: Pool, policy: str, tmp_path: Path, path: str
+) -> None:
+    vm = forewarn.vm("web-0")
+    agent = AgentProcess(tmp_path, policy, {**vm.environment, "PATH": path}).start()
+    try:
+        agent.until(lambda: forewarn.times_asked_by(vm), "the first question")
+        with Traffic(pool.port) as traffic:
+            traffic.until_more(20, "web-0")
+            event = vm.restart()
+            agent.until(lambda: pool.state("web-0") == "drain", "the drain")
+            agent.kill()
+            agent.start()
+            agent.until(lambda: event.status == "Started", "the approval")
+            forewarn.advance(minutes=10)
+            agent.until_logged("everything is undone")
+            assert pool.state("web-0") == "ready"
+        assert traffic.errors == []
+    finally:
+        agent.kill()

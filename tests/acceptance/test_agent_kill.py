@@ -1,0 +1,206 @@
+"""An agent that is killed at every step, and a machine that is started anew: what was prepared is undone, once."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.agent_process import AgentProcess, Diary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from forewarn.testing import Service
+
+RULE = '[[rule]]\non = ["Reboot"]\nprepare = ["pool", "web"]\napprove = "{approve}"\n'
+STEPS = ("prepare pool", "prepare web", "undo web", "undo pool")
+NEW_MACHINE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+"""A first process of its own: to an agent it is a machine, or a container, that was just started."""
+
+
+class Scene:
+    """One machine, its agent, and what its handlers write down."""
+
+    def __init__(self, forewarn: Service, folder: Path) -> None:
+        self.forewarn = forewarn
+        self.vm = forewarn.vm("web-0")
+        self.vm.poll()
+        self.diary = Diary(folder)
+        self._folder = folder
+        self.agent = self.make("self")
+
+    def make(self, approve: str) -> AgentProcess:
+        handlers = self.diary.handler("pool") + self.diary.handler("web")
+        self.agent = AgentProcess(self._folder, RULE.format(approve=approve) + handlers, self.vm.environment)
+        return self.agent
+
+    def to_its_end(self) -> None:
+        """Time goes on until the event is gone, and the agent has undone everything."""
+        self.forewarn.advance(minutes=30)
+        self.agent.until(self.all_is_undone, "the undo")
+        self.agent.stop()
+
+    def all_is_undone(self) -> bool:
+        path = self.agent.state / "state.json"
+        return path.exists() and '"works": []' in path.read_text() and "end undo pool" in self.diary.lines
+
+
+@pytest.fixture
+def scene(forewarn: Service, tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(forewarn, tmp_path)
+    yield made
+    if made.agent.runs:
+        made.agent.kill()
+
+
+@pytest.mark.parametrize("outlives", [False, True], ids=["handler ends alone", "handler outlives it"])
+@pytest.mark.parametrize("gone", [False, True], ids=["event still there", "event gone meanwhile"])
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_in_the_middle_of_a_handler(scene: Scene, step: str, gone: bool, outlives: bool) -> None:
+    diary, agent = scene.diary, scene.agent
+    action, name = step.split()
+    diary.hold(action, name)
+    agent.start()
+    event = scene.vm.restart()
+    if action == "undo":
+        agent.until(lambda: event.status == "Started", "the approval")
+        scene.forewarn.advance(minutes=10)
+    agent.until(diary.has(f"begin {step}"), step)
+    agent.kill()
+    if gone and action == "prepare":
+        event.cancel()
+    if outlives:
+        agent.start()
+        # What was begun for an event that is gone is ended, and undone; all else is waited for.
+        agent.until_logged("is ended" if gone and action == "prepare" else "is waited for")
+    diary.release(action, name)
+    if not outlives:
+        agent.until(diary.has(f"end {step}"), "the end")
+        agent.start()
+    if not gone and action == "prepare":
+        agent.until(lambda: event.status == "Started", "the approval")
+        assert diary.done[-1] == "prepare web"
+    scene.to_its_end()
+    diary.check()
+    assert diary.lines.count(f"begin {step}") == 1, "what goes on without its agent is not done twice"
+    assert diary.done.count("undo pool") == 1
+
+
+MOMENTS = (
+    "is scheduled",
+    "pool: prepares",
+    "pool: is prepared",
+    "web: prepares",
+    "web: is prepared",
+    "is approved",
+    "is over",
+    "web: undoes",
+    "web: is undone",
+    "pool: undoes",
+    "pool: is undone",
+)
+
+
+@pytest.mark.parametrize(
+    ("moment", "approve"),
+    [(moment, word) for moment in MOMENTS for word in ("self", "never") if (moment, word) != ("is approved", "never")],
+)
+def test_killed_right_after_a_line_of_the_log(scene: Scene, moment: str, approve: str) -> None:
+    agent = scene.make(approve).start()
+    event = scene.vm.restart()
+    if moment == "is over" or "undo" in moment or "undone" in moment:
+        agent.until_logged("has started" if approve == "self" else "web: is prepared")
+        if approve == "never":
+            scene.forewarn.advance(minutes=15)
+            agent.until_logged("has started")
+        scene.forewarn.advance(minutes=10)
+    agent.until_logged(moment)
+    agent.kill()
+    agent.start()
+    if approve == "self":
+        agent.until(lambda: event.status != "Scheduled", "the approval")
+    else:
+        agent.until(lambda: scene.diary.has("end prepare web")() or event.status != "Scheduled", "web prepared")
+    scene.to_its_end()
+    scene.diary.check()
+
+
+def test_killed_again_and_again(scene: Scene) -> None:
+    """Whatever it is at: sooner or later it comes through."""
+    agent = scene.agent
+    event = scene.vm.restart()
+    for times in range(1, 8):
+        agent.start()
+        written = len(agent.lines)
+        agent.until(lambda: len(agent.lines) >= written + times or scene.all_is_undone(), "lines")  # noqa: B023 - at once
+        agent.kill()
+        if times == 5:
+            scene.forewarn.advance(minutes=30)
+    agent.start()
+    agent.until(lambda: event.status not in ("Scheduled", "Started"), "the end")
+    agent.until(scene.all_is_undone, "the undo")
+    scene.diary.check()
+
+
+def test_undone_though_the_handler_has_left_the_config(scene: Scene) -> None:
+    agent = scene.make("never").start()
+    event = scene.vm.restart()
+    agent.until(scene.diary.has("end prepare web"))
+    agent.kill()
+    agent.config.write_text("")
+    event.cancel()
+    agent.start()
+    agent.until(scene.all_is_undone, "the undo")
+    scene.diary.check()
+
+
+def test_a_stop_leaves_things_to_the_next_start(scene: Scene) -> None:
+    scene.diary.hold("prepare", "web")
+    agent = scene.agent.start()
+    event = scene.vm.restart()
+    agent.until(scene.diary.has("begin prepare web"))
+    assert agent.stop() == 0
+    scene.diary.release("prepare", "web")
+    assert event.status == "Scheduled"
+    agent.start()
+    agent.until(lambda: event.status == "Started", "the approval")
+    scene.to_its_end()
+    scene.diary.check()
+
+
+needs_namespaces = pytest.mark.skipif(os.geteuid() != 0, reason="a first process of its own takes root")
+
+
+@needs_namespaces
+def test_a_machine_that_comes_back_is_restored_at_once(scene: Scene) -> None:
+    agent = scene.agent.start(prefix=NEW_MACHINE)
+    event = scene.vm.restart()
+    agent.until(lambda: event.status == "Started", "the approval")
+    agent.until_logged("has started")
+    agent.kill()
+    agent.start(prefix=NEW_MACHINE)
+    agent.until_logged("everything is undone")
+    assert event.status == "Started", "it is told for minutes more"
+    scene.diary.check()
+    scene.forewarn.advance(seconds=30, seen_by=scene.vm)
+    assert agent.status()["events"][0]["phase"] == "done"
+    scene.forewarn.advance(minutes=10)
+    agent.until(scene.all_is_undone, "the end")
+    assert len(scene.diary.done) == 4, "nothing is prepared or undone a second time"
+
+
+@needs_namespaces
+def test_a_machine_started_anew_before_its_event_is_prepared_again(scene: Scene) -> None:
+    agent = scene.make("never").start(prefix=NEW_MACHINE)
+    event = scene.vm.restart()
+    agent.until(scene.diary.has("end prepare web"))
+    agent.kill()
+    agent.start(prefix=NEW_MACHINE)
+    agent.until(scene.diary.has("end prepare web", 2))
+    assert event.status == "Scheduled"
+    scene.forewarn.advance(minutes=30)
+    agent.until(scene.all_is_undone, "the undo")
+    scene.diary.check()

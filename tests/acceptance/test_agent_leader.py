@@ -1,0 +1,317 @@
+"""Three agents in processes, and one event: leaders that are killed or cut off, a member that is never ready."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from agent.agent_process import AgentProcess, Diary
+from agent.circles import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from forewarn.testing import Event, Service
+
+NAMES = ("web-0", "web-1", "web-2")
+CONFIG = """
+[[rule]]
+on = ["Freeze"]
+prepare = ["web"]
+approve = "leader"
+{more}
+
+[peers]
+listen = "127.0.0.1:{port}"
+secret_file = "../peers.secret"
+silence = "3s"
+members = {{{members}}}
+"""
+
+
+class Trio:
+    """Three machines on one host, an agent in each, and a link from each to each."""
+
+    def __init__(self, service: Service, folder: Path, more: str = "") -> None:
+        self.service = service
+        secret = folder / "peers.secret"
+        secret.write_text("three may keep a secret")
+        secret.chmod(0o600)
+        self.vms = {vm.name: vm for vm in service.group("web", vms=3, host="host-a")}
+        self.links = {(one, other): Link() for one in NAMES for other in NAMES if one != other}
+        self.diaries: dict[str, Diary] = {}
+        self.agents: dict[str, AgentProcess] = {}
+        for name in NAMES:
+            place = folder / name
+            place.mkdir()
+            self.diaries[name] = Diary(place)
+            port = free_port()
+            for other in NAMES:
+                if other != name:
+                    self.links[other, name].target = ("127.0.0.1", port)
+            members = ", ".join(f'{other} = "127.0.0.1:{self.links[name, other].port}"' for other in self.others(name))
+            config = CONFIG.format(port=port, members=members, more=more) + self.diaries[name].handler("web")
+            self.agents[name] = AgentProcess(place, config, self.vms[name].environment)
+
+    @staticmethod
+    def others(name: str) -> list[str]:
+        return [other for other in NAMES if other != name]
+
+    def start(self, **arguments: tuple[str, ...]) -> None:
+        for name, agent in self.agents.items():
+            agent.start(*arguments.get(name, ()))
+        for name, agent in self.agents.items():
+            agent.until(partial(self._has_asked, name), "the first answer")
+
+    def _has_asked(self, name: str) -> bool:
+        return self.service.times_asked_by(name) > 0
+
+    def hold(self, *names: str) -> None:
+        for name in names:
+            self.diaries[name].hold("prepare", "web")
+
+    def freeze(self) -> Event:
+        """One event for all three."""
+        event = self.vms["web-0"].freeze()
+        assert event.vms == NAMES
+        return event
+
+    def cut_off(self, name: str) -> None:
+        for pair, link in self.links.items():
+            if name in pair:
+                link.cut()
+
+    def shown(self, name: str) -> dict[str, Any]:
+        events = self.agents[name].status()["events"]
+        return events[0] if events else {"phase": "", "approval": {"why_not": ""}}
+
+    def until_phase(self, name: str, phase: str) -> None:
+        self.agents[name].until(lambda: self.shown(name)["phase"] == phase, f"{phase} of {name}")
+
+    def until_why(self, name: str, *words: str) -> None:
+        def says_so() -> bool:
+            why = self.shown(name)["approval"]["why_not"] or ""
+            return all(word in why for word in words)
+
+        self.agents[name].until(says_so, f"{words} of {name}")
+
+    def until_started(self, event: Event, by: str) -> None:
+        self.agents[by].until(lambda: event.status == "Started", f"the approval of {by}")
+
+    def approvers(self, event: Event) -> set[str]:
+        """Whose approval has arrived, whether or not it was the first."""
+        return {name for name in NAMES if event.was_approved_by(name)}
+
+    def come_to_not_before(self, event: Event, but: str = "") -> None:
+        """Nobody has approved, and nobody does until the end."""
+        assert event.status == "Scheduled"
+        alive = [self.vms[name] for name, agent in self.agents.items() if agent.runs]
+        self.service.advance(event.not_before - self.service.now - timedelta(seconds=10), seen_by=alive)
+        assert event.status == "Scheduled"
+        assert self.approvers(event) == set()
+        self.service.advance_to_start(event)
+        assert event.status == "Started"
+        assert event.started_at == event.not_before
+        for name, agent in self.agents.items():
+            if agent.runs and name != but:
+                self.until_phase(name, "started")
+        assert self.approvers(event) == set()
+
+    def come_to_the_end(self, event: Event) -> None:
+        """The event is over, and everybody undoes."""
+        self.service.advance(minutes=15)
+        assert event.status == "Completed"
+        for agent in self.agents.values():
+            if agent.runs:
+                agent.until_logged("everything is undone")
+
+    def close(self) -> None:
+        for name, agent in self.agents.items():
+            hold = agent.folder / "hold-prepare-web"
+            if hold.exists():
+                self.diaries[name].release("prepare", "web")
+            if agent.runs:
+                agent.kill()
+        for link in self.links.values():
+            link.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def make_trio(forewarn: Service, tmp_path: Path) -> Iterator[Callable[..., Trio]]:
+    made: list[Trio] = []
+
+    def make(more: str = "") -> Trio:
+        made.append(Trio(forewarn, tmp_path, more))
+        return made[-1]
+
+    yield make
+    for trio in made:
+        trio.close()
+
+
+def test_the_first_approves_when_the_last_is_ready(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    trio.start()
+    trio.hold("web-2")
+    event = trio.freeze()
+    trio.until_why("web-0", "waits for web-2 (preparing)")
+    trio.until_why("web-1", "waits for web-2 (preparing)")
+    assert event.status == "Scheduled"
+    trio.diaries["web-2"].release("prepare", "web")
+    trio.until_started(event, by="web-0")
+    assert trio.approvers(event) == {"web-0"}
+    trio.come_to_the_end(event)
+    assert trio.approvers(event) == {"web-0"}
+    for diary in trio.diaries.values():
+        diary.check()
+
+
+def test_a_member_that_is_never_ready_leaves_it_to_not_before(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    trio.start()
+    trio.hold("web-1")
+    event = trio.freeze()
+    trio.until_why("web-0", "waits for web-1 (preparing)")
+    trio.until_why("web-2", "waits for web-1 (preparing)")
+    trio.come_to_not_before(event)
+
+
+def test_a_member_that_has_failed_leaves_it_to_not_before(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    trio.start()
+    trio.diaries["web-2"].fail("prepare", "web")
+    event = trio.freeze()
+    trio.until_why("web-0", "waits for web-2 (failed)")
+    trio.come_to_not_before(event)
+    trio.come_to_the_end(event)
+
+
+def test_a_leader_killed_while_it_waits(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio('when = "5m"')
+    trio.start()
+    event = trio.freeze()
+    trio.until_phase("web-0", "waiting")
+    trio.until_phase("web-1", "waiting")
+    trio.agents["web-0"].kill()
+    trio.service.advance(minutes=11)
+    trio.until_phase("web-1", "prepared")
+    trio.until_phase("web-2", "prepared")
+    trio.until_why("web-1", "waits for web-0 (", "silent)")
+    trio.come_to_not_before(event)
+
+
+def test_a_leader_killed_while_it_prepares(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    trio.start()
+    trio.hold("web-0")
+    event = trio.freeze()
+    trio.until_why("web-1", "waits for web-0 (preparing)")
+    trio.agents["web-0"].kill()
+    trio.until_why("web-1", "waits for web-0 (preparing, silent)")
+    trio.come_to_not_before(event)
+
+
+def test_a_leader_killed_while_it_prepares_goes_on_where_it_was(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    trio.start()
+    trio.hold("web-0")
+    event = trio.freeze()
+    trio.until_why("web-1", "waits for web-0 (preparing)")
+    trio.agents["web-0"].kill()
+    trio.until_why("web-1", "waits for web-0 (preparing, silent)")
+    trio.diaries["web-0"].release("prepare", "web")
+    trio.agents["web-0"].start()
+    trio.until_started(event, by="web-0")
+    assert trio.approvers(event) == {"web-0"}
+
+
+def test_a_leader_killed_when_it_is_ready(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    trio.start()
+    trio.hold("web-2")
+    event = trio.freeze()
+    # That it waits for nobody else means that it has heard the first one, which is ready.
+    trio.until_why("web-1", "waits for web-2 (preparing)")
+    trio.agents["web-0"].kill()
+    trio.diaries["web-2"].release("prepare", "web")
+    trio.until_started(event, by="web-1")
+    assert trio.approvers(event) == {"web-1"}
+    trio.come_to_the_end(event)
+
+
+def test_a_leader_killed_after_its_approval(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    trio.start()
+    event = trio.freeze()
+    trio.until_started(event, by="web-0")
+    trio.agents["web-0"].kill()
+    trio.until_phase("web-1", "started")
+    trio.until_phase("web-2", "started")
+    assert trio.approvers(event) == {"web-0"}
+    trio.come_to_the_end(event)
+    assert trio.approvers(event) == {"web-0"}
+    # It comes back when all is over, and undoes what it had prepared.
+    trio.agents["web-0"].start()
+    trio.agents["web-0"].until_logged("everything is undone")
+    trio.diaries["web-0"].check()
+
+
+def test_a_leader_that_is_cut_off(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    trio.start()
+    trio.hold("web-2")
+    event = trio.freeze()
+    trio.until_why("web-0", "waits for web-2 (preparing)")
+    trio.until_why("web-1", "waits for web-2 (preparing)")
+    trio.cut_off("web-0")
+    trio.until_why("web-0", "web-2 (preparing, silent)")
+    trio.diaries["web-2"].release("prepare", "web")
+    trio.until_started(event, by="web-1")
+    trio.until_phase("web-0", "started")
+    assert trio.approvers(event) == {"web-1"}
+    trio.come_to_the_end(event)
+    assert trio.approvers(event) == {"web-1"}
+
+
+def test_all_are_cut_off_from_each_other(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    for name in NAMES:
+        trio.cut_off(name)
+    trio.start()
+    event = trio.freeze()
+    for name in NAMES:
+        trio.until_phase(name, "prepared")
+        trio.until_why(name, "(not heard, silent)")
+    trio.come_to_not_before(event)
+
+
+def test_who_only_rehearses_is_not_ready_to_the_others(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    trio.start(**{"web-2": ("--dry-run",)})
+    event = trio.freeze()
+    trio.agents["web-2"].until_logged("would run")
+    trio.until_why("web-0", "waits for web-2 (not heard, silent)")
+    trio.come_to_not_before(event, but="web-2")
+
+
+def test_an_address_that_is_taken_is_said_at_the_start(make_trio: Callable[..., Trio]) -> None:
+    trio = make_trio()
+    agent = trio.agents["web-0"]
+    address = trio.links["web-1", "web-0"].target
+    assert address is not None
+    with socket.create_server(address):
+        agent.start()
+        agent.until_logged(f"[peers] listen: 127.0.0.1:{address[1]} cannot be listened on: ")
+        assert agent.wait() != 0
+    assert "Traceback" not in "".join(agent.messages())

@@ -1,0 +1,164 @@
+"""Real circles on loopback ports, and the links between them, which a test can cut."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from forewarn.agent.peers.circle import Circle
+from forewarn.agent.policy.config import Member, PeersSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forewarn.agent.peers.quorum import Verdict
+
+EVENT = "28512AF7-C957-4500-9BC4-842D6FB531E4"
+SECRET = b"sixteen bytes or more"
+PATIENCE_SECONDS = 60
+
+
+class Link:
+    """Forwards connections from a port of its own to a target, as long as it is not cut. Remembers what came back."""
+
+    def __init__(self) -> None:
+        self.target: tuple[str, int] | None = None
+        self.is_cut = False
+        self.answers: list[bytes] = []
+        self.instead: Callable[[bytes], bytes] | None = None
+        """Makes an answer of the request, in the place of the target."""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for end in list(self._open):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def join(self) -> None:
+        self.is_cut = False
+
+    def close(self) -> None:
+        self.cut()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(PATIENCE_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._forward, args=(near,), daemon=True).start()
+
+    def _forward(self, near: socket.socket) -> None:
+        with near, suppress(OSError):
+            self._open.add(near)
+            if self.is_cut or (self.target is None and self.instead is None):
+                return
+            request = near.recv(65536)
+            if self.instead is not None:
+                near.sendall(self.instead(request))
+                return
+            assert self.target is not None
+            with socket.create_connection(self.target, PATIENCE_SECONDS) as far:
+                self._open.add(far)
+                far.sendall(request)
+                answer = b"".join(iter(lambda: far.recv(65536), b""))
+                self._open.discard(far)
+            self.answers.append(answer)
+            if not self.is_cut:
+                near.sendall(answer)
+        self._open.discard(near)
+
+
+class Party:
+    """Some machines, each with its circle, and a link from each to each."""
+
+    def __init__(self, count: int, silence: float = 1.0, secrets: dict[str, bytes] | None = None) -> None:
+        self.names = tuple(f"web-{number}" for number in range(count))
+        self.links = {(a, b): Link() for a in self.names for b in self.names if a != b}
+        self.circles: dict[str, Circle] = {}
+        self.may_have: set[str] = set()
+        """All who were ever seen to be allowed."""
+        self._secrets = secrets or {}
+        self._silence = timedelta(seconds=silence)
+        self._news = threading.Condition()
+        for name in self.names:
+            self.start(name)
+
+    def start(self, name: str) -> Circle:
+        members = tuple(
+            Member(other, "127.0.0.1", self.links[name, other].port) for other in self.names if other != name
+        )
+        secret = self._secrets.get(name, SECRET)
+        circle = Circle(PeersSettings(("127.0.0.1", 0), secret, members, self._silence), name, self._wake)
+        circle.start()
+        self.circles[name] = circle
+        for other in self.names:
+            if other != name:
+                self.links[other, name].target = circle.address
+        return circle
+
+    def stop(self, name: str) -> None:
+        self.circles.pop(name).stop()
+        for other in self.names:
+            if other != name:
+                self.links[other, name].target = None
+
+    def close(self) -> None:
+        for circle in self.circles.values():
+            circle.stop()
+        for link in self.links.values():
+            link.close()
+
+    def cut(self, one: str, other: str) -> None:
+        self.links[one, other].cut()
+        self.links[other, one].cut()
+
+    def join(self, one: str, other: str) -> None:
+        self.links[one, other].join()
+        self.links[other, one].join()
+
+    def say(self, state: str, *names: str) -> None:
+        for name in names or self.circles:
+            self.circles[name].say(EVENT, self.names, state)
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """What each says at this moment; two minds are an error."""
+        verdicts = {name: circle.verdict(EVENT) for name, circle in self.circles.items()}
+        allowed = {name for name, verdict in verdicts.items() if verdict.may}
+        assert len(allowed) <= 1, verdicts
+        self.may_have |= allowed
+        return verdicts
+
+    def until(self, enough: Callable[[dict[str, Verdict]], bool]) -> dict[str, Verdict]:
+        """Wait until what they say is enough: they wake whoever waits when it changes."""
+        last: dict[str, Verdict] = {}
+
+        def is_enough() -> bool:
+            last.update(self.verdicts())
+            return enough(last)
+
+        with self._news:
+            assert self._news.wait_for(is_enough, PATIENCE_SECONDS), last
+        return last
+
+    def until_may(self, name: str) -> None:
+        self.until(lambda verdicts: verdicts[name].may)
+
+    def until_why(self, name: str, *words: str) -> None:
+        self.until(lambda verdicts: all(word in verdicts[name].why for word in words))
+
+    def _wake(self) -> None:
+        with self._news:
+            self._news.notify_all()

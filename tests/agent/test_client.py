@@ -1,0 +1,601 @@
+"""The client against a running service, and against servers that do worse."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent.raw_server import RawServer, answer, close, document, event, reset, silence, then
+from agent.shifted import Shifted, allow_seconds
+from forewarn.agent import Change, Client, Document, EndpointTrouble, Event
+from forewarn.agent.endpoint.address import Endpoint
+from forewarn.core.faults import FAULTS
+from forewarn.errors import BadEndpoint, BadPollSeconds, EndpointNotFound, NothingToApprove
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from forewarn.testing import VM, Service
+
+    Deed = bytes | Callable[[socket.socket], object]
+
+LONG = 20.0
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FOREWARN_ENDPOINT", "FOREWARN_VM_NAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def shifted(monkeypatch: pytest.MonkeyPatch) -> Shifted:
+    return Shifted(monkeypatch)
+
+
+@pytest.fixture
+def vm(forewarn: Service) -> VM:
+    return forewarn.vm("web-0")
+
+
+@pytest.fixture
+def client(vm: VM, shifted: Shifted) -> Iterator[Client]:
+    with Client(vm.endpoint, pause=shifted.pause, luck=lambda: 0.5) as client:
+        yield client
+
+
+@pytest.fixture
+def at(shifted: Shifted) -> Iterator[Callable[[RawServer], Client]]:
+    """A client of a server of the test's own."""
+    clients = []
+
+    def make(server: RawServer) -> Client:
+        clients.append(Client(server.url, "web-0", pause=shifted.pause, luck=lambda: 0.5))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def kind_of(work: Callable[[], object]) -> str:
+    with pytest.raises(EndpointTrouble) as trouble:
+        work()
+    return trouble.value.kind
+
+
+# --- As it should be ----------------------------------------------------------------------------------
+
+
+def test_it_knows_where_and_who_it_is_and_what_time_it_is_there(forewarn: Service, client: Client, vm: VM) -> None:
+    assert client.endpoint.url == vm.endpoint
+    assert (client.me.name, client.me.origin) == ("web-0", "the endpoint")
+    forewarn.advance(days=3)
+    client.poll()
+    assert timedelta(0) <= client.clock.now() - forewarn.now < timedelta(minutes=1)
+
+
+def test_the_endpoint_and_the_name_come_from_the_environment(vm: VM, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in vm.environment.items():
+        monkeypatch.setenv(name, value)
+    with Client() as client:
+        assert (client.endpoint.url, client.endpoint.origin) == (vm.endpoint, "FOREWARN_ENDPOINT")
+        assert client.me.name == "web-0"
+        assert client.document().events == ()
+    monkeypatch.setenv("FOREWARN_VM_NAME", "other")
+    with Client(vm_name="given") as client:
+        assert client.me.name == "given"
+
+
+def test_a_life_from_the_notice_to_the_end(forewarn: Service, client: Client, vm: VM) -> None:
+    made = vm.restart()
+    changes = client.changes()
+    scheduled = next(changes)
+    assert isinstance(scheduled, Change)
+    assert isinstance(scheduled.event, Event)
+    assert (scheduled.what, scheduled.event.id, scheduled.event.type) == ("scheduled", made.id.upper(), "Reboot")
+    assert scheduled.approve()
+    assert made.was_approved_by(vm)
+    started = next(changes)
+    assert (started.what, started.before, started.approve()) == ("started", scheduled.event, False)
+    forewarn.advance(minutes=10)
+    assert next(changes).over
+
+
+def test_what_is_cancelled_is_said_to_be_and_cannot_be_approved(client: Client, vm: VM) -> None:
+    made = vm.restart()
+    changes = client.changes()
+    scheduled = next(changes)
+    made.cancel()
+    assert scheduled.approve() is False
+    assert next(changes).cancelled
+
+
+def test_events_of_others_are_told_only_to_who_asks_for_them(forewarn: Service) -> None:
+    web = forewarn.group("web", vms=2)
+    other, mine = web[1].restart(), web[0].redeploy()
+    with Client(web[0].endpoint) as client:
+        assert next(client.changes()).event.id == mine.id.upper()
+        changes = client.changes(mine=False)
+        assert {next(changes).event.id, next(changes).event.id} == {other.id.upper(), mine.id.upper()}
+
+
+def test_two_may_follow_the_changes_of_one_client(vm: VM) -> None:
+    """Each is told all of it, although the other has seen it first."""
+    with Client(vm.endpoint) as client, ThreadPoolExecutor(2) as threads:
+        followers = [client.changes(), client.changes()]
+        vm.restart()
+        assert [next(changes).what for changes in followers] == ["scheduled", "scheduled"]
+        waiting = [threads.submit(next, changes) for changes in followers]
+        client.approve(client.document().events[0])
+        assert [told.result(LONG).what for told in waiting] == ["started", "started"]
+
+
+def test_one_request_gives_the_document_and_one_approves_several(forewarn: Service) -> None:
+    web = forewarn.group("web", vms=2)
+    made = [web[0].restart(), web[1].restart()]
+    with Client(web[0].endpoint) as client:
+        told = client.document()
+        assert isinstance(told, Document)
+        client.approve(told.events[0], told.events[1].id.lower())
+    assert [one.status for one in made] == ["Started", "Started"]
+
+
+def test_an_unknown_id_is_refused_in_the_endpoints_words_and_nothing_is_approved(client: Client, vm: VM) -> None:
+    made = vm.restart()
+    with pytest.raises(EndpointTrouble, match="refused that with 400: ") as trouble:
+        client.approve(made.id, "00000000-0000-0000-0000-000000000000")
+    assert trouble.value.kind == "refused"
+    assert not made.was_approved
+
+
+@pytest.mark.parametrize("given", [(), ("",), (None,), (5,), ("id", None)])
+def test_nothing_cannot_be_approved(client: Client, given: tuple[str, ...]) -> None:
+    with pytest.raises(NothingToApprove):
+        client.approve(*given)
+
+
+def test_polls_tell_what_has_changed(client: Client, vm: VM) -> None:
+    first = client.poll()
+    assert (first.document, first.changed, first.trouble) == (Document(0, ()), True, None)
+    again = client.poll()
+    assert (again.document, again.changed) == (first.document, False)
+    assert 0 < again.pause_seconds <= 1
+    vm.restart()
+    changed = client.poll()
+    assert changed.document is not None
+    assert (changed.changed, len(changed.document.events)) == (True, 1)
+
+
+def test_a_poll_is_held_until_something_happens_and_an_approval_does_not_wait_for_it(forewarn: Service, vm: VM) -> None:
+    made = vm.restart()
+    with Client(vm.endpoint) as client, ThreadPoolExecutor(1) as thread:
+        client.poll(60)
+        asked = forewarn.times_asked_by(vm)
+        held = thread.submit(client.poll, 60)
+        forewarn.advance(seen_by=vm)
+        assert forewarn.times_asked_by(vm) == asked + 1
+        client.approve(made.id)
+        polled = held.result(LONG)
+        assert (polled.changed, polled.pause_seconds, client.offers_long_poll) == (True, 0, True)
+
+
+def test_closing_from_another_thread_ends_what_is_under_way(forewarn: Service, vm: VM) -> None:
+    client = Client(vm.endpoint)
+    client.poll(60)
+    with ThreadPoolExecutor(1) as thread:
+        told = thread.submit(list, client.changes())
+        forewarn.advance(seen_by=vm)
+        client.close()
+        assert told.result(LONG) == []
+    polled = client.poll()
+    assert polled.trouble is not None
+    assert polled.trouble.kind == "closed"
+    assert polled.pause_seconds > 0
+    assert list(client.changes()) == []
+    assert kind_of(client.document) == "closed"
+
+
+def test_closing_ends_a_pause() -> None:
+    with RawServer(answer(500)) as server, ThreadPoolExecutor(1) as thread:
+        client = Client(server.url, poll_seconds=3600)
+        told = thread.submit(list, client.changes())
+        assert server.came.acquire(timeout=LONG)
+        client.close()
+        assert told.result(LONG) == []
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 0.1, 7200, float("nan"), float("inf")])
+def test_how_often_to_poll_has_bounds(seconds: float) -> None:
+    with pytest.raises(BadPollSeconds, match="to 3600; Azure"):
+        Client("127.0.0.1", poll_seconds=seconds)
+
+
+def test_what_can_be_no_endpoint_is_said_at_once() -> None:
+    with pytest.raises(BadEndpoint):
+        Client("ftp://127.0.0.1")
+
+
+def test_a_proxy_is_never_used(vm: VM, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RawServer(answer(502)) as proxy:
+        for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        made = vm.restart()
+        with Client(vm.endpoint) as client:
+            next(client.changes()).approve()
+        assert made.was_approved_by(vm)
+        assert proxy.connections == 0
+
+
+# --- Every fault --------------------------------------------------------------------------------------
+
+GETS = {
+    "slow": "",
+    "empty": "empty",
+    "unchanged": "not-modified",
+    "410": "gone",
+    "429": "throttled",
+    "500": "failing",
+    "stall": "stalled",
+    "reset": "reset",
+    "length": "cut-off",
+    "stale": "",
+    "disabled": "",
+}
+
+
+def test_the_faults_are_all_there_are() -> None:
+    assert set(GETS) == set(FAULTS)
+
+
+def strike(vm: VM, kind: str, count: int, on: str = "GET") -> None:
+    delay = {"slow": 0.2, "stall": 60}.get(kind)
+    vm.fault(kind, on=on, count=None if kind == "disabled" else count, delay=delay)
+
+
+@pytest.mark.parametrize("kind", GETS)
+def test_a_poll_lives_through_every_fault_of_a_get(
+    vm: VM, client: Client, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "forewarn.agent.endpoint")
+    allow_seconds(monkeypatch, 1.0, 1.0, 1.0, 1.0)
+    vm.restart()
+    strike(vm, kind, 3)
+    polls = [client.poll() for _ in range(5)]
+    troubles = [polled.trouble.kind for polled in polls if polled.trouble is not None]
+    assert troubles == ([GETS[kind]] * 3 if GETS[kind] else [])
+    assert all(polled.pause_seconds >= 0.5 for polled in polls if polled.trouble is not None)
+    assert polls[-1].trouble is None
+    assert polls[-1].document is not None
+    assert len(polls[-1].document.events) == 1
+    said = [record.levelname for record in caplog.records if record.name.startswith("forewarn.agent")]
+    assert said == (["WARNING", "INFO"] if troubles else [])
+
+
+@pytest.mark.parametrize("kind", GETS)
+def test_changes_live_through_every_fault_of_a_get(
+    forewarn: Service, vm: VM, client: Client, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It strikes before each step, and every step is told once."""
+    allow_seconds(monkeypatch, 1.0, 1.0, 1.0, 1.0)
+    changes = client.changes()
+    told: list[Change] = []
+    for act in (vm.restart, lambda: told[0].approve(), lambda: forewarn.advance(minutes=10), vm.redeploy):
+        act()
+        if kind != "disabled":
+            strike(vm, kind, 2)
+        told.append(next(changes))
+        forewarn.clear_faults()
+    assert [change.what for change in told] == ["scheduled", "started", "gone", "scheduled"]
+
+
+def test_incarnations_that_begin_anew_are_believed_in_the_end(
+    forewarn: Service, vm: VM, client: Client, shifted: Shifted
+) -> None:
+    """After a day of silence the group is enabled anew. What was going on is told at lower numbers."""
+    first = vm.restart()
+    changes = client.changes()
+    assert next(changes).what == "scheduled"
+    first.approve()
+    assert next(changes).what == "started"
+    vm.fault("disabled")
+    forewarn.advance(minutes=10)
+    vm.poll()  # enables it
+    second = vm.redeploy()
+    told = [next(changes), next(changes)]
+    assert {(change.what, change.event.id) for change in told} == {
+        ("gone", first.id.upper()),
+        ("scheduled", second.id.upper()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "trouble"), [("410", "gone"), ("429", "throttled"), ("500", "failing"), ("reset", "reset")]
+)
+def test_an_approval_through_every_fault_of_a_post(
+    vm: VM, client: Client, shifted: Shifted, kind: str, trouble: str
+) -> None:
+    made = vm.restart()
+    change = next(client.changes())
+    strike(vm, kind, 2, "POST")
+    assert kind_of(lambda: client.approve(made.id)) == trouble
+    assert not made.was_approved
+    strike(vm, kind, 3, "POST")
+    assert change.approve()
+    assert made.was_approved_by(vm)
+    assert min(shifted.pauses) >= 0.5
+
+
+def test_a_slow_approval_is_waited_for_and_sent_again(vm: VM, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = vm.restart()
+    change = next(client.changes())
+    allow_seconds(monkeypatch, LONG, 0.3, LONG)
+    vm.fault("slow", on="POST", count=1, delay=60)
+    assert kind_of(lambda: client.approve(made.id)) == "timeout"
+    vm.fault("slow", on="POST", count=2, delay=1)
+    assert change.approve()
+    assert made.was_approved_by(vm)
+
+
+def test_an_approval_that_is_never_taken_is_given_up_after_a_minute(vm: VM, client: Client, shifted: Shifted) -> None:
+    vm.restart()
+    change = next(client.changes())
+    vm.fault(500, on="POST", seconds=3600)
+    assert kind_of(change.approve) == "failing"
+    assert 50 < sum(shifted.pauses) < 80
+
+
+def test_the_first_call_may_take_long_and_a_silence_later_gets_more_time_each_time(
+    vm: VM, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow_seconds(monkeypatch, LONG, 0.2, 0.3, LONG)
+    vm.fault("slow", count=1, delay=1)
+    assert client.poll().trouble is None
+    vm.fault("slow", count=3, delay=1)
+    kinds = [polled.trouble and polled.trouble.kind for polled in (client.poll() for _ in range(4))]
+    assert kinds == ["timeout", "timeout", None, None]
+
+
+@pytest.mark.forewarn(rate_limit=5)
+def test_at_its_own_pace_it_is_never_throttled(forewarn: Service) -> None:
+    vm = forewarn.vm("web-0")
+    vm.restart()
+    with Client(vm.endpoint) as client:
+        changes = client.changes()
+        for what in ("scheduled", "started"):
+            change = next(changes)
+            assert change.what == what
+            change.approve()
+        assert client.me.name == "web-0"
+        for _ in range(4):
+            client.document()
+
+
+# --- Worse servers ------------------------------------------------------------------------------------
+
+
+def test_an_endpoint_that_does_not_hold_polls_is_asked_once_a_second(
+    at: Callable[[RawServer], Client], shifted: Shifted
+) -> None:
+    with RawServer(document(1), answer(304)) as server:
+        client = at(server)
+        for number in range(10):
+            polled = client.poll(30)
+            assert polled.trouble is None
+            assert 0.5 < polled.pause_seconds <= 1
+            shifted.pause(polled.pause_seconds)
+            assert ("prefer" in server.asked[-1].headers) == (number == 1)
+    assert client.offers_long_poll is False
+
+
+@pytest.mark.parametrize("changing", [True, False])
+def test_one_that_says_it_holds_and_does_not_cannot_make_it_spin(
+    at: Callable[[RawServer], Client], shifted: Shifted, changing: bool
+) -> None:
+    def reply(number: int) -> bytes:
+        applied = b"HTTP/1.1 200 OK\r\nPreference-Applied: wait=30\r\n"
+        return document(number if changing else 1, tag=f'"{number}"').replace(b"HTTP/1.1 200 Words\r\n", applied)
+
+    with RawServer(*map(reply, range(40))) as server:
+        client, begun = at(server), []
+        for _ in range(30):
+            begun.append(shifted.monotonic())
+            shifted.pause(client.poll(30).pause_seconds)
+    # As often as the limit allows where it was worth it, and no more than once a second where it was not.
+    apart = [later - sooner for sooner, later in zip(begun, begun[4 if changing else 1 :], strict=False)]
+    assert min(apart) >= 0.99
+
+
+def test_a_storm_of_not_modified_is_trouble_that_is_over_when_a_document_comes(
+    at: Callable[[RawServer], Client],
+) -> None:
+    with RawServer(answer(304), answer(304), document(1, event(1))) as server:
+        assert next(at(server).changes()).what == "scheduled"
+        assert ["if-none-match" in asked.headers for asked in server.asked] == [False] * 3
+
+
+@pytest.mark.parametrize("known", ["2019-08-01", "2017-08-01", "2017-03-01"])
+@pytest.mark.parametrize("mine", [True, False])
+def test_an_old_endpoint_is_understood_and_approved_at_in_its_own_version(
+    at: Callable[[RawServer], Client], shifted: Shifted, known: str, mine: bool
+) -> None:
+    def old(connection: socket.socket) -> None:
+        asked = server.asked[-1]
+        if not asked.target.endswith(known):
+            connection.sendall(answer(404, b'{ "error": "Not found. Invalid version requested" }'))
+        elif asked.method == "POST":
+            connection.sendall(answer(200))
+        else:
+            name = "_web-0" if known == "2017-03-01" else "web-0"
+            connection.sendall(document(1, event(1, vm=name)))
+
+    with RawServer(old) as server:
+        client = at(server)
+        assert next(client.changes(mine)).approve()
+        assert server.asked[-1].method == "POST"
+        assert server.asked[-1].target.endswith(known)
+        assert min(shifted.pauses) >= 0.2
+        with Client(server.url, pause=shifted.pause) as other:
+            other.approve("one")
+            assert server.asked[-1].target.endswith(known)
+            assert other.document().incarnation == 1
+
+
+def test_where_nobody_knows_any_version_it_is_not_here(at: Callable[[RawServer], Client], shifted: Shifted) -> None:
+    with RawServer(answer(404, b'{ "error": "Not found." }')) as server:
+        client = at(server)
+        assert kind_of(client.document) == "not-here"
+        polls = [client.poll() for _ in range(7)]
+        assert [polled.trouble and polled.trouble.kind for polled in polls] == [None] * 6 + ["not-here"]
+        assert min(polled.pause_seconds for polled in polls) >= 0.2
+
+
+def test_who_has_moved_is_found_again_unless_the_endpoint_was_given(
+    shifted: Shifted, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        nowhere = Endpoint("http", "127.0.0.1", gone.getsockname()[1], "first")
+    with RawServer(document(7, event(1))) as server:
+        for given, expected in (("", server.url), (nowhere.url, nowhere.url)):
+            client = Client(nowhere.url, "web-0", pause=shifted.pause)
+            found = iter([nowhere, nowhere, server.endpoint])
+            client._reach._find = lambda *_, found=found, **__: next(found)
+            client._reach._settled = bool(given)
+            began = shifted.monotonic()
+            while client.poll().trouble is not None and shifted.monotonic() - began < 120:
+                shifted.pause(5)
+            assert client.endpoint.url == expected
+            client.close()
+    assert shifted.monotonic() - began >= 120
+    assert any("is looked for at" in record.message for record in caplog.records)
+
+
+def test_as_long_as_no_endpoint_is_found_it_is_looked_for(shifted: Shifted) -> None:
+    with RawServer(document(7, event(1))) as server:
+        client = Client(server.url, "web-0", pause=shifted.pause)
+        tries = []
+
+        def find(*_: object, **__: object) -> Endpoint:
+            tries.append(1)
+            if len(tries) < 4:
+                raise EndpointNotFound(problem="nothing here.")
+            return server.endpoint
+
+        client._reach._find = find
+        assert kind_of(lambda: client.endpoint) == "unreachable"
+        assert kind_of(client.document) == "unreachable"
+        assert next(client.changes()).what == "scheduled"
+        assert len(tries) == 4
+        client.close()
+
+
+def test_a_name_that_cannot_be_had_now_is_asked_for_again(shifted: Shifted) -> None:
+    def reply(connection: socket.socket) -> None:
+        target = server.asked[-1].target
+        names = sum(asked.target.startswith("/metadata/instance") for asked in server.asked)
+        if target.startswith("/metadata/instance"):
+            connection.sendall(answer(500) if names < 3 else answer(200, b"web-0"))
+        else:
+            connection.sendall(document(1, event(1), event(2, vm="web-1")))
+
+    with RawServer(reply) as server, Client(server.url, pause=shifted.pause) as client:
+        change = next(client.changes())
+        assert (change.event.resources, client.me.name) == (("web-0",), "web-0")
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_an_endpoint_without_names_leaves_the_host_name(shifted: Shifted, status: int) -> None:
+    mine = socket.gethostname()
+
+    def reply(connection: socket.socket) -> None:
+        is_name = server.asked[-1].target.startswith("/metadata/instance")
+        connection.sendall(answer(status) if is_name else document(1, event(1, vm=mine)))
+
+    with RawServer(reply) as server, Client(server.url, pause=shifted.pause) as client:
+        assert next(client.changes()).event.resources == (mine,)
+        assert (client.me.name, client.me.origin) == (mine, "the host name")
+
+
+def test_a_client_that_is_left_alone_leaves_no_connection_open() -> None:
+    """Warnings are errors here: a socket that nobody has closed would be one."""
+    with RawServer(document(1, event(1))) as server:
+        for _ in Client(server.url, "web-0").changes():
+            break
+
+
+def test_several_threads_may_use_one_client(vm: VM, client: Client) -> None:
+    vm.restart()
+    begin = threading.Barrier(6)
+
+    def work(number: int) -> int:
+        begin.wait(LONG)
+        asked = client.document() if number % 2 else client.poll().document
+        return asked.incarnation if asked is not None else -1
+
+    with ThreadPoolExecutor(6) as threads:
+        assert set(threads.map(work, range(6))) == {1}
+
+
+DEEDS: dict[str, Deed] = {
+    "document": document(3, event(1)),
+    "other document": document(4),
+    "older document": document(2, event(1, "Started")),
+    "untagged": document(3, tag=""),
+    "held": document(5).replace(b"ETag", b"Preference-Applied: wait=20\r\nETag"),
+    "not modified": answer(304),
+    "held, not modified": answer(304, b"", {"Preference-Applied": "wait=20"}),
+    "empty": answer(200),
+    "no document": answer(200, b"[]"),
+    "no version": answer(404, b'{ "error": "Not found. Invalid version requested" }'),
+    "not here": answer(404),
+    "refused": answer(400),
+    "gone": answer(410),
+    "throttled": answer(429, b"", {"Retry-After": "0"}),
+    "failing": answer(503),
+    "redirect": answer(301, b"", {"Location": "http://127.0.0.1:1/"}),
+    "reset": reset,
+    "closed": close,
+    "silent": silence,
+    "stalled": then(b"HTTP/1.1 200 OK\r\n", silence),
+    "cut off": then(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", close),
+    "noise": then(b"\x16\x03\x01", close),
+}
+FINE = {"document", "other document", "older document", "untagged", "held"}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(course=st.lists(st.sampled_from(sorted(DEEDS)), min_size=1, max_size=25), wait=st.sampled_from([0, 20]))
+def test_no_course_of_answers_makes_a_poll_raise_or_spin(
+    course: list[str], wait: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        allow_seconds(patch, 0.05, 0.05)
+        patch.setattr("forewarn.agent.endpoint.watch.LONGEST_WAIT_SECONDS", 0)
+        shifted = Shifted(patch)
+        with RawServer(*(DEEDS[name] for name in course)) as server, Client(server.url, "web-0") as client:
+            begun = []
+            for _ in course:
+                begun.append(shifted.monotonic())
+                polled = client.poll(wait)
+                if polled.trouble is not None:
+                    assert polled.document is None
+                    assert polled.pause_seconds >= 0.5
+                elif polled.document is None:
+                    assert polled.pause_seconds >= 0.2
+                shifted.pause(polled.pause_seconds)
+            for first, sixth in zip(begun, begun[5:], strict=False):
+                assert sixth - first >= 0.99
+            server.do(DEEDS["document"])
+            for _ in range(12):
+                polled = client.poll()
+            assert polled.trouble is None
+            assert polled.document is not None
+            assert polled.document.incarnation == 3
