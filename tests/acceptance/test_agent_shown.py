@@ -106,10 +106,11 @@ def test_systemd_hears_from_it_until_it_stops(agent: AgentProcess, tmp_path: Pat
 def test_what_handlers_start_does_not_speak_to_systemd(forewarn: Service, tmp_path: Path) -> None:
     vm = forewarn.vm("web-0")
     said = tmp_path / "said"
+    heard = "echo ${NOTIFY_SOCKET-nothing} ${WATCHDOG_USEC-nothing}"
     config = f"""{RULES}
 [handler.pool]
 kind = "command"
-prepare = ["sh", "-c", "echo ${{NOTIFY_SOCKET-nothing}} ${{WATCHDOG_USEC-nothing}} > '{said}.new'; mv '{said}.new' '{said}'"]
+prepare = ["sh", "-c", "{heard} > '{said}.new'; mv '{said}.new' '{said}'"]
 [handler.web]
 kind = "log"
 """

@@ -99,6 +99,7 @@ def test_head_has_the_headers_alone(pages: Pages) -> None:
     status, headers, body = ask(pages, "/status", "HEAD")
     assert (status, body) == (200, "")
     assert int(headers["Content-Length"]) == len(ask(pages, "/status")[2])
+    assert raw(pages, b"HEAD /status HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
 
 
 def test_what_is_not_asked_well(pages: Pages, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
