@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -30,6 +30,12 @@ def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def has_come(server: RawServer) -> None:
     """Until the next request is there."""
     assert await asyncio.to_thread(server.came.acquire, timeout=LONG)
+
+
+async def is_cancelled(task: asyncio.Future[Any]) -> bool:
+    """Whether it comes to that, by itself: nothing else would end it."""
+    await asyncio.wait([task], timeout=LONG)
+    return task.cancelled()
 
 
 async def test_a_life_from_the_notice_to_the_end(forewarn_async: AsyncService) -> None:
@@ -97,9 +103,7 @@ async def test_a_task_that_is_cancelled_ends_at_once_and_the_client_goes_on(deed
             task = asyncio.create_task(wait())
             await has_come(server)
             task.cancel()
-            async with asyncio.timeout(LONG):
-                with pytest.raises(asyncio.CancelledError):
-                    await task
+            assert await is_cancelled(task)
             assert (await client.document()).incarnation == 1
             assert (await anext(client.changes())).what == "scheduled"
 
@@ -108,7 +112,7 @@ async def test_one_that_waits_for_its_turn_may_be_cancelled_without_hurting_the_
     go_on = threading.Event()
 
     def late(connection: object) -> None:
-        go_on.wait(LONG)
+        go_on.wait(2 * LONG)
         connection.sendall(document(1))  # type: ignore[attr-defined]
 
     with RawServer(late, document(2)) as server:
@@ -118,9 +122,7 @@ async def test_one_that_waits_for_its_turn_may_be_cancelled_without_hurting_the_
             second, third = asyncio.create_task(client.document()), asyncio.create_task(client.document())
             await asyncio.sleep(0)
             second.cancel()
-            async with asyncio.timeout(LONG):
-                with pytest.raises(asyncio.CancelledError):
-                    await second
+            assert await is_cancelled(second)
             go_on.set()
             assert [(await first).incarnation, (await third).incarnation] == [1, 2]
         assert len(server.asked) == 2
@@ -166,8 +168,7 @@ async def test_a_pause_is_a_pause_of_the_task_alone() -> None:
             server.do(document(1))
             assert (await client.document()).incarnation == 1
             following.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await following
+            assert await is_cancelled(following)
 
 
 def test_the_loop_may_end_while_somebody_follows(forewarn_async: AsyncService) -> None:

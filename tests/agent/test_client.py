@@ -478,6 +478,24 @@ def test_who_has_moved_is_found_again_unless_the_endpoint_was_given(
     assert any("is looked for at" in record.message for record in caplog.records)
 
 
+def test_what_one_endpoint_has_taught_is_not_held_against_the_next(shifted: Shifted) -> None:
+    """Its tag would mean nothing there, or another document."""
+    with RawServer(answer(404, b"no such version"), document(7, tag='"5"'), answer(304)) as first:
+        client = Client(first.url, "web-0", pause=shifted.pause)
+        client._reach._settled = False
+        for _ in range(3):
+            client.poll(20)
+        assert (first.asked[-1].headers["if-none-match"], client.offers_long_poll) == ('"5"', False)
+    with RawServer(document(3, tag='"5"')) as second:
+        client._reach._find = lambda *_, **__: second.endpoint
+        while client.poll(20).trouble is not None:
+            shifted.pause(5)
+        assert "if-none-match" not in second.asked[0].headers
+        assert second.asked[0].target.endswith("2020-07-01")
+        assert client.offers_long_poll is None
+        client.close()
+
+
 def test_as_long_as_no_endpoint_is_found_it_is_looked_for(shifted: Shifted) -> None:
     with RawServer(document(7, event(1))) as server:
         client = Client(server.url, "web-0", pause=shifted.pause)

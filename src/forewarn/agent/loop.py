@@ -251,7 +251,7 @@ class Agent:
         """Everything that is shown anywhere."""
         with self._lock:
             seen, seconds, works = self._seen(), real_seconds(), list(self._ledger.works.values())
-            reason = ready_reason(works, list(self._alone.values()), has_rules=bool(self._config.rules))
+            reason = ready_reason(works, list(self._alone.values()), seen.now, has_rules=bool(self._config.rules))
             endpoint, me = self._client.known
             return {
                 "vm": None if me is None else me.name,

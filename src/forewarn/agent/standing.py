@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forewarn.agent.changes import has_started
 from forewarn.agent.work.deciding import approval_due_at, approval_problem, due_at
 from forewarn.agent.work.work import BEGUN, FAILED, PREPARED, TO_DO
 from forewarn.core.durations import format_duration
@@ -34,9 +33,17 @@ def phase_of(work: Work) -> str:
     return "preparing" if work.is_begun else "waiting"
 
 
-def is_in_the_way(work: Work) -> bool:
-    """Whether the machine should get nothing new to do: it is being prepared, or hit, or not restored yet."""
-    return not work.done and (work.is_begun or work.is_started)
+def is_in_the_way(work: Work, now: datetime) -> bool:
+    """Whether the machine should get nothing new to do: it is to be prepared, or hit, or is not restored yet.
+
+    A Freeze for which nothing is to be prepared is borne as it comes: connections survive it.
+    """
+    if work.done or work.is_begun:
+        return not work.done
+    if not work.steps and work.event.type.casefold() == "freeze":
+        return False
+    due = due_at(work)
+    return work.is_started or due is None or now >= due
 
 
 def describe_event(event: ToldEvent) -> dict[str, Any]:
@@ -105,7 +112,7 @@ def what_next(work: Work, seen: Seen) -> tuple[str, datetime | None]:
     if running is not None and not (work.has_failed and work.rule.on_failure == "stop"):
         return f"{'prepares' if running.state == TO_DO else 'is preparing'} {running.handler}", None
     if work.is_started:
-        return "undoes it when it is over", None
+        return "undoes it when it is over" if work.is_begun else "waits until it is over", None
     if not approval_problem(work, seen):
         return "approves it", None
     approval_due = approval_due_at(work)
@@ -114,16 +121,16 @@ def what_next(work: Work, seen: Seen) -> tuple[str, datetime | None]:
     return "waits for it to start", work.event.not_before
 
 
-def ready_reason(works: list[Work], alone: list[ToldEvent], *, has_rules: bool) -> str:
+def ready_reason(works: list[Work], alone: list[ToldEvent], now: datetime, *, has_rules: bool) -> str:
     """Why the machine should get nothing new to do; empty: it may.
 
     Where there are no rules at all, this is all that an agent can do about an event: then any event counts.
     """
     for work in works:
-        if is_in_the_way(work):
+        if is_in_the_way(work, now):
             return f"{work.event.type} {work.id}: {phase_of(work)}"
     for event in alone:
-        if not has_rules or has_started(event):
+        if not has_rules:
             return f"{event.type} {event.id}: {event.status.lower()}"
     return ""
 
