@@ -51,7 +51,7 @@ class Watchdog:
         if not self._place:
             return
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-            line.sendto(text.encode(), self._place)
+            line.sendto(text.encode("utf-8", "backslashreplace"), self._place)
 
 
 def _summary(snapshot: Mapping[str, Any]) -> str:
