@@ -13,7 +13,7 @@ from agent.events import ME, NOW, told
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy.rule import Rule
 from forewarn.agent.work.deciding import Approve, Finish, Note, Run, Seen, approval_problem, end, next_orders
-from forewarn.agent.work.taking import Circumstances, Taken, take_in
+from forewarn.agent.work.taking import Circumstances, Taken, presume, take_in
 from forewarn.agent.work.work import (
     BEGUN,
     CAME_BACK,
@@ -271,6 +271,24 @@ def test_an_event_that_began_before_the_machine_did_needs_nothing(
 ) -> None:
     result = taken([], told(status="Started"), up_seconds=up_seconds, is_first=is_first)
     assert result.works["E1"].done is left
+
+
+@pytest.mark.parametrize(
+    ("given", "boot", "undone"),
+    [
+        (work(WEB, PREPARED, approved_at="x"), "another", True),
+        (work(WEB, PREPARED, event=told(status="Started")), "another", True),
+        (work(WEB, PREPARED, event=told(notice=timedelta(0))), "another", True),
+        (work(WEB, PREPARED), "another", False),
+        (work(WEB, PREPARED, approved_at="x"), "boot", False),
+        (work(WEB, approved_at="x"), "another", False),
+    ],
+)
+def test_an_endpoint_that_stays_silent_after_a_start_does_not_keep_a_machine_down(
+    given: Work, boot: str, undone: bool
+) -> None:
+    result = presume({"E1": given}, boot, NOW)
+    assert result["E1"].ending == (CAME_BACK if undone else "")
 
 
 def test_work_is_the_same_after_it_was_written_and_read() -> None:

@@ -18,7 +18,7 @@ from forewarn.agent.work.deciding import Seen, next_orders, waits_for_time
 from forewarn.agent.work.doing import Doing
 from forewarn.agent.work.ledger import Ledger
 from forewarn.agent.work.state_file import NoFile, StateFile
-from forewarn.agent.work.taking import Circumstances, take_in
+from forewarn.agent.work.taking import Circumstances, presume, take_in
 from forewarn.core.durations import to_text
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ logger = logging.getLogger("forewarn.agent")
 
 LOOK_SECONDS, REST_SECONDS = 1.0, 20.0
 """How often the loop turns by itself: with work at hand, and at rest."""
+
+
+SILENT_SECONDS = 180.0
+"""For so long an endpoint may be silent after a start; its first answer can take two minutes."""
 
 
 class Options(NamedTuple):
@@ -159,10 +163,12 @@ class Agent:
         self._settle()
         if self._events is not None:
             self._take_in(self._events)
+        elif self._turned_at - self._begun_at > SILENT_SECONDS:
+            self._ledger.replace(presume(self._ledger.works, self._boot, self._client.clock.now()))
         if not self._ledger.settle():
             return  # nothing is begun that cannot be noted
         while True:
-            self._together.tell(self._ledger.works.values())
+            self._together.tell(self._ledger.works.values(), busy=bool(self._doing.busy))
             orders = next_orders(self._ledger.works, self._seen())
             again = [self._doing.carry_out(order, self._approve) for order in orders]
             if not any(again):

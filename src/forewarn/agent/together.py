@@ -51,8 +51,8 @@ class Together:
         self._circle = Circle(self._settings, me, self._wake, self._listener)
         self._circle.start()
 
-    def tell(self, works: Iterable[Work]) -> None:
-        """Say how far this machine is."""
+    def tell(self, works: Iterable[Work], *, busy: bool) -> None:
+        """Say how far this machine is. While a handler runs, for whatever event, it is ready for none."""
         if self._circle is None:
             return
         for work in works:
@@ -60,6 +60,8 @@ class Together:
                 state = _STATES[phase_of(work)]
                 if state == "failed" and work.is_prepared:  # the rule does not mind
                     state = "ready"
+                if busy and state == "ready":
+                    state = "preparing"
                 self._circle.say(work.id, work.event.resources, state, as_name=work.me)
                 self._said.add(work.id)
 

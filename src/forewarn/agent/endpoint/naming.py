@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from typing import TYPE_CHECKING
 
+from forewarn.agent.clock import real_seconds
 from forewarn.agent.endpoint.answers import OK
 from forewarn.agent.endpoint.watch import NAME_PATH
 from forewarn.agent.identity import find_me
@@ -18,22 +20,25 @@ if TYPE_CHECKING:
 
 _MOST_TRIES = 8
 """A few seconds' worth: of the 30 that a Preempt leaves, enough must remain."""
+ASK_AGAIN_SECONDS = 30.0
+"""After that the host name will do, but it is only a guess: the endpoint is asked again from time to time."""
 _LONGEST_NAME = 300
 _BAD_REQUEST, _THROTTLED, _FAILING = 400, 429, 500
 
 
 class Naming:
-    """Who this machine is. An answer settles it; a trouble does not, unless it goes on."""
+    """Who this machine is. An answer settles it; a trouble that goes on does so for a while."""
 
     def __init__(self, given: str) -> None:
         self._given = given
         self._tries = 0
+        self._ask_at = math.inf
         self.last: Me = find_me(given, lambda: None, socket.gethostname())
         self.settled = bool(given)
 
     def me(self, ask: Callable[[str], Answer]) -> Me:
         """The name that was given, or that the endpoint says; the host name, as long as neither is there."""
-        if not self.settled:
+        if not self.settled or real_seconds() >= self._ask_at:
             try:
                 answer = ask(NAME_PATH)
             except EndpointTrouble:
@@ -44,6 +49,7 @@ class Naming:
 
     def _take(self, answer: Answer) -> None:
         name = answer.body.decode("utf-8", "replace").strip() if answer.status == OK else ""
+        self._ask_at = math.inf
         if name and len(name) <= _LONGEST_NAME and name.isprintable():
             self.last = find_me(self._given, lambda: name, socket.gethostname())
             self.settled = True
@@ -54,4 +60,5 @@ class Naming:
 
     def _failed(self) -> None:
         self._tries += 1
-        self.settled = self._tries >= _MOST_TRIES
+        if self._tries >= _MOST_TRIES:
+            self.settled, self._ask_at = True, real_seconds() + ASK_AGAIN_SECONDS

@@ -72,6 +72,20 @@ def take_in(works: Mapping[str, Work], events: Iterable[ToldEvent], around: Circ
     return taken
 
 
+def presume(works: Mapping[str, Work], boot: str, now: datetime) -> dict[str, Work]:
+    """What to take for true when the endpoint says nothing: a machine that was started anew when the event could have
+    begun has come back from it, and must not wait for ever to be restored."""
+    found = {}
+    for work in works.values():
+        is_back = work.is_begun and not work.ending and work.boot != boot and _may_have_begun(work, now)
+        found[work.id] = end(work, CAME_BACK) if is_back else work
+    return found
+
+
+def _may_have_begun(work: Work, now: datetime) -> bool:
+    return work.is_started or bool(work.approved_at) or notice_of(work.event, now) == timedelta(0)
+
+
 def _seen_first(work: Work) -> str:
     return "has started" if work.is_started else "is scheduled"
 
@@ -83,8 +97,7 @@ def _go_on(
     boot = around.boot
     if event is None:
         # It may have started and ended while nobody looked.
-        happened = work.is_started or bool(work.approved_at) or notice_of(work.event, around.now) == timedelta(0)
-        why = OVER if happened else CANCELLED
+        why = OVER if _may_have_begun(work, around.now) else CANCELLED
         if work.done or not work.is_begun:
             news.append((work.event, f"is {why}"))
             return None

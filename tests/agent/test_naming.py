@@ -1,0 +1,55 @@
+"""Asking for this machine's name, when the endpoint has its troubles."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from forewarn.agent.endpoint import naming
+from forewarn.agent.endpoint.exchange import Answer
+from forewarn.agent.endpoint.naming import Naming
+from forewarn.errors.agent import EndpointReset
+
+
+def named(_: str) -> Answer:
+    return Answer(200, {}, b"web_3", None)
+
+
+def in_trouble(_: str) -> Answer:
+    raise EndpointReset(url="http://127.0.0.1", problem="reset")
+
+
+def nobody(_: str) -> Answer:
+    raise AssertionError("it was asked though it is known")
+
+
+def until_settled() -> Naming:
+    asked = Naming("")
+    for _ in range(100):
+        if asked.settled:
+            return asked
+        assert asked.me(in_trouble).name == socket.gethostname()
+    raise AssertionError("it waits for ever")
+
+
+def test_a_trouble_that_goes_on_leaves_the_host_name_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert until_settled().me(nobody).name == socket.gethostname()
+    monkeypatch.setattr(naming, "ASK_AGAIN_SECONDS", 0.0)
+    asked = until_settled()
+    assert asked.me(in_trouble).name == socket.gethostname()
+    assert asked.settled
+    assert asked.me(named).name == "web_3"
+    assert asked.me(nobody).name == "web_3"
+
+
+@pytest.mark.parametrize("status", [400, 404])
+def test_an_endpoint_without_names_is_not_asked_again(status: int) -> None:
+    asked = Naming("")
+    asked.me(lambda _: Answer(status, {}, b"", None))
+    assert asked.settled
+    assert asked.me(nobody).name == socket.gethostname()
+
+
+def test_what_is_given_is_not_asked_for() -> None:
+    assert Naming("mine").me(nobody).name == "mine"
