@@ -135,7 +135,7 @@ def test_who_says_nothing_is_left_standing_and_keeps_nobody_out(
 def test_who_makes_room_while_it_is_answered_is_nobodys_trouble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 2)
     asked, go_on = threading.Event(), threading.Event()
 
     def slow() -> dict[str, Any]:
@@ -145,10 +145,14 @@ def test_who_makes_room_while_it_is_answered_is_nobodys_trouble(
 
     with Pages(slow, tmp_path, ("127.0.0.1", 0)) as pages:
         assert pages.address is not None
-        with socket.create_connection(pages.address, 20) as first:
-            first.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        with (
+            socket.create_connection(pages.address, 20) as oldest,
+            socket.create_connection(pages.address, 20) as other,
+        ):
+            other.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
             assert asked.wait(20)
-            with socket.create_connection(pages.address, 20):  # both are ready when it looks again
+            with socket.create_connection(pages.address, 20):
+                oldest.sendall(b"GET /")  # when it looks again it sees the newcomer, and then the one who makes room
                 go_on.set()
                 assert ask(pages, "/healthz")[0] == 200
 
