@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import approvals, feed, fleet_apply, held, kit, machine, poll, rollout_plan, start, virtual_time
+from bench import agent, approvals, feed, fleet_apply, held, kit, machine, poll, rollout_plan, start, virtual_time
 from bench.processes import LOAD_CORE, ROOT, Processes
 from bench.report import Row, table
 from bench.stage import Stage
@@ -33,6 +33,7 @@ MEASUREMENTS: dict[str, Callable[[Stage], Outcome]] = {
     "plan": rollout_plan.measure,
     "held": held.measure,
     "kit": kit.measure,
+    "agent": agent.measure,
 }
 RESULTS = ROOT / "bench" / "results" / "latest.json"
 ON_DISK = "/var/tmp"  # noqa: S108 - a private folder is made below it; /tmp may be memory, where commits cost nothing

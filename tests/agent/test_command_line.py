@@ -186,11 +186,17 @@ def test_who_stops_reading_is_no_error(folder: Path) -> None:
     assert done.stderr == ""
 
 
+def test_any_terminal_can_show_a_plan(folder: Path) -> None:
+    (folder / "event.json").write_text(json.dumps({**EVENT, "EventType": "Réboot \ud800"}))
+    done = typed("plan", "--event", "event.json", PYTHONIOENCODING="ascii:strict")
+    assert done.stdout.startswith("R\\xe9boot \\ud800 4CAEA225"), done.stderr
+
+
 def options(**given: str) -> Namespace:
     return Namespace(**{"config": None, "endpoint": None, "vm_name": None, "state": None, **given})
 
 
-def test_a_flag_beats_a_variable_which_beats_the_config_which_beats_the_default() -> None:
+def test_a_flag_beats_a_variable_which_beats_the_config_which_beats_the_default(folder: Path) -> None:
     config = Config(source="agent.toml", endpoint="c", vm_name="c", state="c")
     variables = {"FOREWARN_ENDPOINT": "v", "FOREWARN_VM_NAME": "v", "FOREWARN_AGENT_STATE": "v"}
     found = choose_places(options(endpoint="f", vm_name="f", state="f"), config, variables)
@@ -198,7 +204,8 @@ def test_a_flag_beats_a_variable_which_beats_the_config_which_beats_the_default(
     found = choose_places(options(), config, variables)
     assert found == tuple(Given("v", name) for name in variables)
     found = choose_places(options(), config, {"FOREWARN_ENDPOINT": ""})
-    assert found == (Given("c", "agent.toml"),) * 3
+    assert found[:2] == (Given("c", "agent.toml"),) * 2
+    assert found.folder == folder / "c"  # from where the file is
     found = choose_places(options(), Config(), {})
     assert found[:2] == (Given("", ""), Given("", ""))
 

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import stat
+import threading
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,7 @@ def test_head_has_the_headers_alone(pages: Pages) -> None:
     status, headers, body = ask(pages, "/status", "HEAD")
     assert (status, body) == (200, "")
     assert int(headers["Content-Length"]) == len(ask(pages, "/status")[2])
+    assert raw(pages, b"HEAD /status HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
 
 
 def test_what_is_not_asked_well(pages: Pages, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +130,38 @@ def test_who_says_nothing_is_left_standing_and_keeps_nobody_out(
         with socket.create_connection(pages.address, 20) as line:
             line.send(b"GET /status HTTP/1.1\r\n")
             assert line.recv(1) == b""  # its time is up
+
+
+def test_who_makes_room_while_it_is_answered_is_nobodys_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 2)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow() -> dict[str, Any]:
+        asked.set()
+        assert go_on.wait(20)
+        return snapshot()
+
+    with Pages(slow, tmp_path, ("127.0.0.1", 0)) as pages:
+        assert pages.address is not None
+        with (
+            socket.create_connection(pages.address, 20) as oldest,
+            socket.create_connection(pages.address, 20) as other,
+        ):
+            other.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert asked.wait(20)
+            with socket.create_connection(pages.address, 20):
+                oldest.sendall(b"GET /")  # when it looks again it sees the newcomer, and then the one who makes room
+                go_on.set()
+                assert ask(pages, "/healthz")[0] == 200
+
+
+def test_what_cannot_be_shown_is_no_end_of_the_pages(pages: Pages, said: Said) -> None:
+    said.value = snapshot(now="noon", odd={1})
+    assert ask(pages, "/metrics")[0] == 500
+    assert ask(pages, "/status")[0] == 500
+    assert ask(pages, "/healthz")[0] == 200
 
 
 def test_the_socket_is_for_its_owner_alone_and_as_deep_as_anybody_likes(said: Said, tmp_path: Path) -> None:
@@ -298,16 +332,17 @@ def test_systemd_is_told_that_it_has_started_how_it_is_and_that_it_does_not_hang
         systemd.settimeout(20)
         watchdog = Watchdog({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "30000"})
         said = Said()
+        watchdog.started()
+        assert systemd.recv(1000) == b"READY=1"
         with Pages(said, tmp_path, None, watchdog) as pages:
-            watchdog.started()
-            assert systemd.recv(1000) == b"READY=1"
-            with connect(tmp_path) as line:  # it wakes, and looks when the next beat is due
-                line.sendall(b"GET / HTTP/1.0\r\n\r\n")
             assert systemd.recv(1000) == b"WATCHDOG=1\nSTATUS=Reboot preparing"
             assert pages.address is None
+            said.value = snapshot(events=[event(type="\ud800")])
+            while (word := systemd.recv(1000)) != b"WATCHDOG=1\nSTATUS=\\ud800 preparing":
+                assert word == b"WATCHDOG=1\nSTATUS=Reboot preparing"
             said.value = snapshot(events=[], polling={"trouble": "is throttling"})
             while (word := systemd.recv(1000)) != b"WATCHDOG=1\nSTATUS=nothing is coming; the endpoint is throttling":
-                assert word == b"WATCHDOG=1\nSTATUS=Reboot preparing"
+                assert word == b"WATCHDOG=1\nSTATUS=\\ud800 preparing"
             watchdog.stopping()
             while (word := systemd.recv(1000)) != b"STOPPING=1":
                 assert word.startswith(b"WATCHDOG=1")

@@ -14,7 +14,8 @@ class BadCommandLine(Invalid):
 
 
 class NoAgentRuns(Unavailable):
-    """No agent is running on {folder}. Start one with: forewarn agent run"""
+    """No agent is running on {folder}. Start one with: forewarn agent run. If it keeps its state elsewhere, say where
+    with --state."""
 
 
 class AgentHung(Unavailable):

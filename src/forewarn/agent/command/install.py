@@ -42,7 +42,7 @@ def run(options: Namespace) -> int:
 
     path = config_path(options)
     config = load_config(path)
-    choose_places(options, config)  # refuses what is empty
+    places = choose_places(options, config, {})  # refuses what is empty
     if options.user:
         _check_user(options.user)
     command = [*started_by(), "run"]
@@ -56,7 +56,7 @@ def run(options: Namespace) -> int:
         command += ["--listen", options.listen]
     state = str(Path(options.state).absolute()) if options.state else ""
     command += ["--state", state] if state else []
-    chosen = state or (str(Path(config.state).absolute()) if config.state else "")
+    chosen = state or (places.state.value if config.state else "")
     text = render_unit(Unit(tuple(command), options.user, chosen))
     if options.print:
         sys.stdout.write(text)

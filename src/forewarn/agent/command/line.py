@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from forewarn.errors import BadCommandLine, ForewarnError, exit_code, nearest
@@ -43,6 +44,8 @@ def parser_of(verb: str) -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; an error is one line that says what would be right, and a code that says which kind it was."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal of another alphabet is no reason to fail
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()

@@ -112,7 +112,9 @@ def load_config(path: Path | None) -> Config:
 
 def choose_places(options: Namespace, config: Config, environment: Mapping[str, str] = os.environ) -> Places:
     """What holds of flags, variables, config and defaults."""
-    state = _chosen("--state", options.state, STATE_VARIABLE, environment, config.state, config.source)
+    # What stands in a file is meant from where the file is, whichever folder the agent is started in.
+    configured = str(Path(config.source).absolute().parent / config.state) if config.state else ""
+    state = _chosen("--state", options.state, STATE_VARIABLE, environment, configured, config.source)
     return Places(
         _chosen("--endpoint", options.endpoint, ENDPOINT_VARIABLE, environment, config.endpoint, config.source),
         _chosen("--vm-name", options.vm_name, VM_NAME_VARIABLE, environment, config.vm_name, config.source),

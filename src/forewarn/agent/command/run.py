@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from forewarn.agent import logs
 from forewarn.agent.command.parser import Parser, add_places, choose_places, config_path, load_config, read_address
 from forewarn.agent.pages.server import Pages
-from forewarn.agent.pages.watchdog import Watchdog
+from forewarn.agent.pages.watchdog import VARIABLES, Watchdog
 from forewarn.agent.slim import defer_tls
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def run(options: Namespace) -> int:
     given = {name: origin for name, origin in origins.items() if origin}  # the rest the agent has found
     folder = None if options.dry_run else places.folder  # a rehearsal leaves nothing behind
     watchdog = Watchdog()
+    for name in VARIABLES:  # what handlers start is not what systemd waits for
+        os.environ.pop(name, None)
     with Pages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
         if pages.address is not None:
             _log.info("Metrics and health are served.", extra={"fields": {"address": _shown(*pages.address)}})

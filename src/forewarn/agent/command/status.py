@@ -77,6 +77,8 @@ def _ask(folder: Path) -> dict[str, Any] | None:
         line = connect(folder)
     except (ConnectionRefusedError, FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        raise NotPermitted(action="ask the agent on", path=folder, problem=error.strerror, flag="--state") from error
     except OSError as error:
         raise AgentHung(folder=folder, problem=error.strerror or "no answer") from error
     answer = bytearray()

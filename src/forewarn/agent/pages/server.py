@@ -148,6 +148,8 @@ class Pages:
         self._selector.register(line, selectors.EVENT_READ, connection)
 
     def _go_on(self, connection: Connection) -> None:
+        if connection not in self._connections:
+            return  # it had to make room for another that came at the same time
         try:
             if connection.to_send:
                 sent = connection.line.send(connection.to_send)
@@ -186,19 +188,23 @@ class Pages:
         self._selector.modify(connection.line, selectors.EVENT_WRITE, connection)
 
     def _page(self, method: str, target: str) -> Page:
-        snapshot = self._look()
-        if snapshot is None:
+        try:
+            return answer(method, target, self._snapshot())
+        except Exception:  # noqa: BLE001 - whatever it is, the next page is served
+            self._note_failure()
             return Page(500, "The agent cannot say how it is; its log says why.\n")
-        return answer(method, target, snapshot)
 
     def _look(self) -> Mapping[str, Any] | None:
         try:
             return self._snapshot()
-        except Exception:  # noqa: BLE001 - whatever it is, the next page is served
-            if not self._failed:  # a scraper comes every few seconds: once is enough
-                _log.exception("cannot say how the agent is")
-            self._failed = True
+        except Exception:  # noqa: BLE001 - whatever it is, the pages go on
+            self._note_failure()
             return None
+
+    def _note_failure(self) -> None:
+        if not self._failed:  # a scraper comes every few seconds: once is enough
+            _log.exception("The agent cannot say how it is.")
+        self._failed = True
 
     def _drop(self, connection: Connection) -> None:
         self._connections.remove(connection)

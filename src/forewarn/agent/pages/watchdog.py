@@ -13,6 +13,9 @@ from forewarn.agent.pages.health import hanging
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+"""How systemd says that it wants to hear, and where."""
+
 
 class Watchdog:
     """Speaks to whoever started the agent, if that is systemd and it wants to hear."""
@@ -25,11 +28,11 @@ class Watchdog:
         self._pause_seconds = int(wanted) / 1e6 / 3 if wanted.isdigit() and int(wanted) else None
         self.due_at: float | None = None
         """When it should be told next, in real seconds; None: never."""
+        if self._place and self._pause_seconds is not None:
+            self.due_at = real_seconds() + self._pause_seconds
 
     def started(self) -> None:
         self.tell("READY=1")
-        if self._place and self._pause_seconds is not None:
-            self.due_at = real_seconds() + self._pause_seconds
 
     def stopping(self) -> None:
         self.due_at = None
@@ -48,7 +51,7 @@ class Watchdog:
         if not self._place:
             return
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-            line.sendto(text.encode(), self._place)
+            line.sendto(text.encode("utf-8", "backslashreplace"), self._place)
 
 
 def _summary(snapshot: Mapping[str, Any]) -> str:
