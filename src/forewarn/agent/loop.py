@@ -72,7 +72,7 @@ class Agent:
         self._approval_tries: Counter[str] = Counter()
         self._alone: dict[str, ToldEvent] = {}
         self._others: dict[str, ToldEvent] = {}
-        self._has_looked = False
+        self._has_looked = self._taken = False
         self._news = False
         self._stopping = False
         self._boot = boot_id()
@@ -139,12 +139,12 @@ class Agent:
         with self._lock:
             self._together.begin(me.name)
             if events != self._events:
-                self._events = events
-                self._news = True
-                self._lock.notify_all()
+                self._events, self._taken = events, False
+                self._wake()
+                # What is to be waited for decides how the next poll is made.
+                self._lock.wait_for(lambda: self._taken or self._stopping, LOOK_SECONDS)
             elif any(waits_for_time(work) for work in self._ledger.works.values()):
-                self._news = True  # the endpoint's clock may have moved
-                self._lock.notify_all()
+                self._wake()  # the endpoint's clock may have moved
 
     def _handler_ended(self, outcome: Outcome) -> None:
         with self._lock:
@@ -197,7 +197,8 @@ class Agent:
         ended = [work.id for work in taken.works.values() if work.ending and not before.get(work.id, work).ending]
         gone = before.keys() - taken.works.keys()
         self._ledger.replace(taken.works)
-        self._has_looked = True
+        self._has_looked = self._taken = True
+        self._lock.notify_all()
         for event_id in ended:
             self._doing.end_early(event_id)
         for event_id in gone:
