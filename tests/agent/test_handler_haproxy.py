@@ -118,7 +118,7 @@ def test_sessions_that_stay_are_a_failure_after_so_long(tmp_path: Path, pool: Po
     assert held.release() == ""
 
 
-@pytest.mark.parametrize(("more", "seconds"), [('drain_timeout = "0.3s"', 60.0), ("", 2.0)])
+@pytest.mark.parametrize(("more", "seconds"), [('drain_timeout = "0.3s"', 60.0), ("", 8.0)])
 def test_or_they_are_cut(tmp_path: Path, pool: Pool, more: str, seconds: float) -> None:
     held, job = Held(pool), LoneJob(tmp_path, seconds=seconds)
     haproxy(pool, f'on_remaining = "cut"\n{more}').prepare(job)

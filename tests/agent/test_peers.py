@@ -244,5 +244,7 @@ def test_it_stops_at_once_and_leaves_nothing(make_party: Callable[..., Party]) -
     for name in party.names:
         party.stop(name)
     hold.set()
-    left = {thread.name for thread in threading.enumerate() if thread.name.startswith("peers-")}
-    assert not left
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("peers-")]
+    for thread in left:
+        thread.join(PATIENCE_SECONDS)
+    assert not any(thread.is_alive() for thread in left)
