@@ -105,7 +105,7 @@ def assert_the_next_is_alone(agents: Agents, folder: Path, place: str) -> None:
 
 
 def assert_most_were_killed(ends: list[int]) -> None:
-    """A few lines are only come to when a process ends while it is looked at: then it goes through, and that is fine."""
+    """A few lines are only come to when a process ends while it is looked at: then all goes through, which is fine."""
     assert set(ends) <= {-9, 0}
     assert ends.count(-9) > len(ends) * 3 / 4
 
