@@ -157,6 +157,18 @@ def test_undone_though_the_handler_has_left_the_config(scene: Scene) -> None:
     scene.diary.check()
 
 
+def test_undone_as_it_was_though_the_name_means_another_kind_by_now(scene: Scene) -> None:
+    agent = scene.make("never").start()
+    event = scene.vm.restart()
+    agent.until(scene.diary.has("end prepare web"))
+    agent.kill()
+    agent.config.write_text('[handler.web]\nkind = "log"\n' + scene.diary.handler("pool"))
+    event.cancel()
+    agent.start()
+    agent.until(scene.all_is_undone, "the undo")
+    scene.diary.check()
+
+
 def test_a_stop_leaves_things_to_the_next_start(scene: Scene) -> None:
     scene.diary.hold("prepare", "web")
     agent = scene.agent.start()

@@ -32,6 +32,7 @@ MINUTES = timedelta(minutes=1)
         ({"max_duration": timedelta(seconds=10)}, {"DurationInSeconds": 11}, False),
         ({"max_duration": timedelta(seconds=10)}, {"DurationInSeconds": -1}, False),
         ({"max_duration": timedelta(seconds=10)}, {"DurationInSeconds": None}, False),
+        ({"max_duration": timedelta(seconds=10)}, {"DurationInSeconds": 10**30}, False),
         ({"min_notice": 10 * MINUTES}, {}, True),
         ({"min_notice": 15 * MINUTES}, {}, True),
         ({"min_notice": 16 * MINUTES}, {}, False),

@@ -101,6 +101,14 @@ def test_when_preparing_begins(lead: timedelta | None, status: str, passed: time
     assert bool(runs(waiting, seen=SEEN._replace(now=NOW + passed))) is begins
 
 
+def test_the_beginning_of_all_time_is_a_moment_like_any_other() -> None:
+    """What a client in .NET makes of no moment at all."""
+    odd = told(NotBefore="0001-01-01T00:00:00Z")
+    assert runs(work(WEB._replace(lead=5 * MINUTE), event=odd)) == [("leave-pool", PREPARE)]
+    ready = work(WEB._replace(lead=5 * MINUTE, approve_lead=MINUTE), PREPARED, PREPARED, event=odd)
+    assert orders(ready) == [Approve(ready)]
+
+
 def test_what_was_begun_goes_on_even_if_the_event_is_postponed() -> None:
     late = told(notice=timedelta(days=1))
     assert runs(work(WEB._replace(lead=5 * MINUTE), PREPARED, event=late)) == [("stop-web", PREPARE)]

@@ -75,6 +75,7 @@ class Agent:
         self._has_looked = self._taken = False
         self._news = False
         self._stopping = False
+        self._said = ""
         self._boot = boot_id()
         self._begun_at = self._turned_at = real_seconds()
 
@@ -91,7 +92,7 @@ class Agent:
                 with self._lock:
                     if self._stopping:
                         break
-                    self._turn()
+                    self._turn_safely()
                     self._lock.wait_for(lambda: self._news or self._stopping, self._seconds_to_look())
                     self._news = False
         finally:
@@ -157,6 +158,18 @@ class Agent:
             self._wake()
 
     # --- One turn -------------------------------------------------------------------------------------
+
+    def _turn_safely(self) -> None:
+        """Whatever goes wrong in a turn, the agent goes on: it may be one event that is odd, and another may come."""
+        try:
+            self._turn()
+        except Exception as error:
+            # It is likely to go wrong again a second later: said once, until it is another thing.
+            if self._said != repr(error):
+                logger.exception("Something went wrong that nobody has thought of; it is tried again.")
+            self._said = repr(error)
+        else:
+            self._said = ""
 
     def _turn(self) -> None:
         self._turned_at = real_seconds()

@@ -50,7 +50,7 @@ class Rule(NamedTuple):
             return False
         if self.max_duration is not None:
             seconds = event.duration_seconds
-            if seconds is None or seconds < 0 or timedelta(seconds=seconds) > self.max_duration:
+            if seconds is None or seconds < 0 or seconds > self.max_duration.total_seconds():
                 return False
         return self.min_notice is None or notice_of(event, now) >= self.min_notice
 
@@ -58,6 +58,14 @@ class Rule(NamedTuple):
 def notice_of(event: ToldEvent, now: datetime) -> timedelta:
     """How long until it may start; nothing, once it has."""
     return timedelta(0) if event.not_before is None else max(event.not_before - now, timedelta(0))
+
+
+def before(moment: datetime, length: timedelta) -> datetime:
+    """So long before a moment; a moment at the beginning of all time has nothing before it."""
+    try:
+        return moment - length
+    except OverflowError:
+        return moment
 
 
 def choose_rule(rules: tuple[Rule, ...], event: ToldEvent, now: datetime) -> Rule | None:

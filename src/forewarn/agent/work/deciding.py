@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.policy.rule import LEADER, NEVER, STOP
+from forewarn.agent.policy.rule import LEADER, NEVER, STOP, before
 from forewarn.agent.work.work import BEGUN, FAILED, PASSED_ON, PREPARED, Step
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ def due_at(work: Work) -> datetime | None:
     """When preparing begins; None: at once."""
     if work.rule.lead is None or work.event.not_before is None:
         return None
-    return work.event.not_before - work.rule.lead
+    return before(work.event.not_before, work.rule.lead)
 
 
 def approval_due_at(work: Work) -> datetime | None:
     """When it may be approved at the earliest; None: as soon as it is prepared."""
     if work.rule.approve_lead is None or work.event.not_before is None:
         return None
-    return work.event.not_before - work.rule.approve_lead
+    return before(work.event.not_before, work.rule.approve_lead)
 
 
 def waits_for_time(work: Work) -> bool:

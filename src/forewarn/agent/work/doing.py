@@ -117,9 +117,10 @@ class Doing:
         self._crew.begin(found.handler, job)
 
     def _handler(self, name: str, table: dict[str, Any], action: str) -> NamedHandler | str:
-        """The config's, so that what was mended in it counts; if it has none of the name, as it was back then."""
-        if name in self._config.handlers:
-            return self._config.handlers[name]
+        """The config's, so that what was mended in it counts; if it has none of the name and kind, as it was then."""
+        found = self._config.handlers.get(name)
+        if found is not None and (action == PREPARE or not table or _kind(found.table) == _kind(table)):
+            return found
         if action == PREPARE:
             return f"there is no [handler.{name}] in the config any more"
         try:
@@ -187,6 +188,10 @@ _COUNTED = {
     (UNDO, False): "undone",
     (UNDO, True): "undo failed",
 }
+
+
+def _kind(table: dict[str, Any]) -> tuple[Any, Any]:
+    return table.get("kind"), table.get("file")
 
 
 def _about(work: Work, handler: str, **fields: Any) -> dict[str, Any]:
