@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from forewarn.agent.policy.config import Config
     from forewarn.agent.work.job import Outcome
-    from forewarn.agent.work.work import Work
     from forewarn.wire.reading import ToldEvent
 
 logger = logging.getLogger("forewarn.agent")
@@ -59,9 +58,11 @@ class Agent:
         self._ledger = Ledger(self._file)
         self._client = Client(options.endpoint, options.vm_name)
         self._poller = Poller(self._client, self._told, self._may_hold)
-        self._approver = Approver(self._client, self._approval_ended)
         self._doing = Doing(
             config, self._file.folder, self._ledger, self._lock, self._handler_ended, dry_run=options.dry_run
+        )
+        self._approver = Approver(
+            self._client, self._ledger, self._approval_ended, self._doing.retry_later, dry_run=options.dry_run
         )
         # In a dry run nothing is prepared: the others must not hear that it is, and approve.
         self._together = Together(None if options.dry_run else config.peers, self._wake)
@@ -69,7 +70,6 @@ class Agent:
         self._events: tuple[ToldEvent, ...] | None = None
         self._outcomes: list[Outcome] = []
         self._approved: list[tuple[str, str]] = []
-        self._approval_tries: Counter[str] = Counter()
         self._alone: dict[str, ToldEvent] = {}
         self._others: dict[str, ToldEvent] = {}
         self._has_looked = self._taken = False
@@ -183,7 +183,7 @@ class Agent:
         while True:
             self._together.tell(self._ledger.works.values(), busy=bool(self._doing.busy))
             orders = next_orders(self._ledger.works, self._seen())
-            again = [self._doing.carry_out(order, self._approve) for order in orders]
+            again = [self._doing.carry_out(order, self._approver.send) for order in orders]
             if not any(again):
                 return
 
@@ -220,38 +220,14 @@ class Agent:
     def _forget(self, event_id: str) -> None:
         self._together.forget(event_id)
         self._doing.forget(event_id)
-        self._approval_tries.pop(event_id, None)
+        self._approver.forget(event_id)
 
     def _settle(self) -> None:
         """Note what the threads have brought."""
         while self._outcomes:
             self._counts[self._doing.settle(self._outcomes.pop(0), stopping=self._stopping)] += 1
         while self._approved:
-            event_id, problem = self._approved.pop(0)
-            self._approver.under_way.discard(event_id)
-            work = self._ledger.works.get(event_id)
-            if problem:
-                self._counts["approve failed"] += 1
-                self._approval_tries[event_id] += 1
-                self._doing.retry_later(event_id, self._approval_tries[event_id])
-                if work is not None and self._approval_tries[event_id] == 1:
-                    logger.warning("is not approved, and tried again: %s", problem, extra={"event": work.event})
-            else:
-                self._counts["approved"] += 1
-                if work is not None:
-                    self._note_approval(work)
-
-    def _approve(self, work: Work) -> None:
-        if self._options.dry_run:
-            logger.info("would be approved", extra={"event": work.event})
-            self._note_approval(work)
-        else:
-            self._approver.send(work.id)
-
-    def _note_approval(self, work: Work) -> None:
-        self._ledger.keep(work._replace(approved_at=to_text(self._client.clock.now())))
-        if not self._options.dry_run:
-            logger.info("is approved", extra={"event": work.event})
+            self._counts[self._approver.settle(*self._approved.pop(0))] += 1
 
     def _seen(self) -> Seen:
         return Seen(
