@@ -14,7 +14,7 @@ from forewarn.agent.machine import boot_id, up_seconds
 from forewarn.agent.polling import Poller
 from forewarn.agent.standing import describe_alone, describe_work, ready_reason
 from forewarn.agent.together import Together
-from forewarn.agent.work.deciding import Seen, next_orders, waits_for_time
+from forewarn.agent.work.deciding import Run, Seen, next_orders, waits_for_time
 from forewarn.agent.work.doing import Doing
 from forewarn.agent.work.ledger import Ledger
 from forewarn.agent.work.state_file import NoFile, StateFile
@@ -78,6 +78,7 @@ class Agent:
         self._said = ""
         self._boot = boot_id()
         self._begun_at = self._turned_at = real_seconds()
+        self._shown = self._show()
 
     # --- Its life -------------------------------------------------------------------------------------
 
@@ -181,8 +182,11 @@ class Agent:
         if not self._ledger.settle():
             return  # nothing is begun that cannot be noted
         while True:
-            self._together.tell(self._ledger.works.values(), busy=bool(self._doing.busy))
             orders = next_orders(self._ledger.works, self._seen())
+            runs = any(isinstance(order, Run) for order in orders)
+            self._together.tell(self._ledger.works.values(), busy=runs or bool(self._doing.busy))
+            if runs and not self._together.may_begin():
+                return
             again = [self._doing.carry_out(order, self._approver.send) for order in orders]
             if not any(again):
                 return
@@ -244,32 +248,40 @@ class Agent:
     # --- What it says of itself -----------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything that is shown anywhere."""
-        with self._lock:
-            seen, seconds, works = self._seen(), real_seconds(), list(self._ledger.works.values())
-            reason = ready_reason(works, list(self._alone.values()), seen.now, has_rules=bool(self._config.rules))
-            endpoint, me = self._client.known
-            return {
-                "vm": None if me is None else me.name,
-                "vm_from": None if me is None else me.origin,
-                "endpoint": None if endpoint is None else endpoint.url,
-                "endpoint_from": None if endpoint is None else endpoint.origin,
-                "config": self._config.source,
-                "dry_run": self._options.dry_run,
-                "run_seconds": round(seconds - self._begun_at, 1),
-                "turned_seconds_ago": round(seconds - self._turned_at, 1),
-                "now": to_text(seen.now),
-                "ready": not reason,
-                "ready_reason": reason,
-                "polling": self._poller.standing(),
-                "events": [
-                    *(describe_work(work, seen) for work in works),
-                    *(describe_alone(event, mine=True) for event in self._alone.values()),
-                    *(describe_alone(event, mine=False) for event in self._others.values()),
-                ],
-                "peers": self._together.standing(),
-                "counts": {name: self._counts[name] for name in COUNTS},
-            }
+        """Everything that is shown anywhere. If the loop hangs, what was last known, and for how long it has hung."""
+        if not self._lock.acquire(timeout=LOOK_SECONDS):
+            return {**self._shown, "turned_seconds_ago": round(real_seconds() - self._turned_at, 1)}
+        try:
+            self._shown = self._show()
+        finally:
+            self._lock.release()
+        return self._shown
+
+    def _show(self) -> dict[str, Any]:
+        seen, seconds, works = self._seen(), real_seconds(), list(self._ledger.works.values())
+        reason = ready_reason(works, list(self._alone.values()), seen.now, has_rules=bool(self._config.rules))
+        endpoint, me = self._client.known
+        return {
+            "vm": None if me is None else me.name,
+            "vm_from": None if me is None else me.origin,
+            "endpoint": None if endpoint is None else endpoint.url,
+            "endpoint_from": None if endpoint is None else endpoint.origin,
+            "config": self._config.source,
+            "dry_run": self._options.dry_run,
+            "run_seconds": round(seconds - self._begun_at, 1),
+            "turned_seconds_ago": round(seconds - self._turned_at, 1),
+            "now": to_text(seen.now),
+            "ready": not reason,
+            "ready_reason": reason,
+            "polling": self._poller.standing(),
+            "events": [
+                *(describe_work(work, seen) for work in works),
+                *(describe_alone(event, mine=True) for event in self._alone.values()),
+                *(describe_alone(event, mine=False) for event in self._others.values()),
+            ],
+            "peers": self._together.standing(),
+            "counts": {name: self._counts[name] for name in COUNTS},
+        }
 
 
 COUNTS = ("prepared", "prepare failed", "undone", "undo failed", "approved", "approve failed")
