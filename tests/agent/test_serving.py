@@ -56,6 +56,12 @@ def all_from(line: socket.socket) -> bytes:
     return b"".join(iter(lambda: line.recv(65536), b""))
 
 
+def send_on(line: socket.socket) -> None:
+    until = real_seconds() + PATIENCE_SECONDS
+    while real_seconds() < until:
+        line.sendall(b"x")
+
+
 def well(_: bytes, __: str) -> bytes:
     return b"well"
 
@@ -205,10 +211,8 @@ def test_whoever_takes_too_long_is_sent_away(said: bytes) -> None:
         door.server.start()
         try:
             assert all_from(line) == (b"well" if said == ASK else b"")
-            patient_until = real_seconds() + PATIENCE_SECONDS
             with pytest.raises(ConnectionError):  # what comes after both ends are closed is answered with a reset
-                while real_seconds() < patient_until:
-                    line.sendall(b"x")
+                send_on(line)
         finally:
             door.server.stop()
 
