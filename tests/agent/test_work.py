@@ -229,6 +229,15 @@ def test_what_another_event_needs_stays_prepared_and_with_it_what_came_before(st
     assert runs(over, other, seen=busy) == []
 
 
+def test_what_is_shared_in_a_turn_is_not_undone_in_the_same() -> None:
+    needs = work(WEB, PREPARED)
+    over = work(Rule("other", prepare=("stop-web",)), PREPARED, event=told("E2"), ending=OVER)
+    (order,) = orders(needs, over)
+    assert isinstance(order, Note)
+    assert order.work.id == needs.id
+    assert runs(over, needs) == [("stop-web", UNDO)], "whoever is asked first"
+
+
 def test_what_two_that_end_have_both_is_undone_once() -> None:
     first = work(WEB, PREPARED, PREPARED, ending=OVER)
     second = work(Rule("other", prepare=("stop-web",)), PREPARED, event=told("E2"), ending=OVER)

@@ -75,12 +75,14 @@ def next_orders(works: Mapping[str, Work], seen: Seen) -> list[Order]:
     # What is being approved may begin at any moment: nothing is begun beside it.
     if seen.stopping or seen.approving:
         return orders
-    busy = set(seen.busy)
+    busy, current = set(seen.busy), dict(works)
     for work in works.values():
-        others = [other for other in works.values() if other.id != work.id]
+        others = [other for other in current.values() if other.id != work.id]
         order = _next_order(work, others, busy, seen)
-        if order is not None:
-            orders.append(order)
+        if order is None:
+            continue
+        orders.append(order)
+        current[work.id] = order.work  # what is shared now is not undone beside it
         if isinstance(order, Run):
             busy.add(work.steps[order.step].handler)
     approvals = [order for order in orders if isinstance(order, Approve)]
