@@ -12,10 +12,10 @@ from forewarn.agent.changes import Account
 from forewarn.agent.clock import EndpointClock, real_seconds
 from forewarn.agent.endpoint.answers import NOT_MODIFIED, OK, document_in, trouble_in
 from forewarn.agent.endpoint.naming import Naming
-from forewarn.agent.endpoint.pace import MOST_REQUESTS, STEP_SECONDS, Pace
+from forewarn.agent.endpoint.pace import STEP_SECONDS, Pace
 from forewarn.agent.endpoint.patience import ANSWER_SECONDS, SHORTEST_PAUSE, answer_seconds, pause_after, rest_seconds
 from forewarn.agent.endpoint.reach import Reach
-from forewarn.agent.endpoint.spell import Spell
+from forewarn.agent.endpoint.spell import Complaints, Spell
 from forewarn.agent.endpoint.watch import HEADERS, VERSIONS, Watch
 from forewarn.errors.agent import BadPollSeconds, EndpointLeft, EndpointTrouble, EndpointUnmodified, NothingToApprove
 from forewarn.wire.reading import start_requests
@@ -73,6 +73,7 @@ class Client:
         """What time it is for the endpoint, by its last answer: NotBefore is a moment of this clock."""
         self._watch = Watch()
         self._spell = Spell()
+        self._complaints = Complaints()
         self._pace = Pace(poll_seconds)
         self._reach = Reach(endpoint)
         self._reach.moved = self._watch.move
@@ -114,7 +115,8 @@ class Client:
         """Ask for the whole document, once. An EndpointTrouble, if it does not come."""
         answer = self._through_versions("GET", None)
         if answer.status == OK:
-            document = document_in(answer)
+            document, problems = document_in(answer, self._watch.document)
+            self._complaints.hear(problems)
             self._watch.version_worked = True
             return document
         raise EndpointUnmodified if answer.status == NOT_MODIFIED else trouble_in(answer)
@@ -178,19 +180,25 @@ class Client:
         began, tries, silences = real_seconds(), 0, 0
         while True:
             try:
-                self._approve([event.id], silences)
+                return self._approve_if_there(event.id, silences)
             except EndpointTrouble as trouble:
-                if trouble.kind == "refused" and self.document().event(event.id) is None:
-                    return False
                 lasting = trouble.kind in ("refused", "closed")
                 if lasting or real_seconds() - began > _APPROVING_SECONDS:
                     raise
                 tries += 1
                 silences += trouble.kind == "timeout"
                 pause = pause_after(trouble.kind, tries, self._luck(), trouble.retry_after)
-            else:
-                return True
             self._rest(self._reach.others, pause)
+
+    def _approve_if_there(self, event_id: str, silences: int) -> bool:
+        try:
+            self._approve([event_id], silences)
+        except EndpointTrouble as trouble:
+            # To look may fail too: that is then the trouble, and it is all tried again.
+            if trouble.kind == "refused" and self.document().event(event_id) is None:
+                return False
+            raise
+        return True
 
     # --- Life -----------------------------------------------------------------------------------------
 
@@ -222,6 +230,7 @@ class Client:
         now = real_seconds()
         if seen.document is None:
             return Polled(None, False, False, None, STEP_SECONDS)
+        self._complaints.hear(seen.problems)
         self._spell.well(now)
         self._reach.well()
         at_once = seen.held and (seen.changed or self._pace.is_hold(now, began))
@@ -259,10 +268,11 @@ class Client:
     def _send(
         self, line: Line, method: str, path: str, headers: Mapping[str, str], body: bytes | None, limit: float
     ) -> Answer:
-        if line is not self._reach.polls:
-            self._rest(line, self._pace.room(real_seconds(), MOST_REQUESTS))
-        self._pace.begin(real_seconds())
-        answer = line.exchange(method, path, headers, body, limit, rest_seconds())
+        def admit() -> None:
+            while room := self._pace.admit(real_seconds(), is_poll=line is self._reach.polls):
+                self._rest(line, room)
+
+        answer = line.exchange(method, path, headers, body, limit, rest_seconds(), admit)
         if answer.date is not None:
             self.clock.set(answer.date)
         return answer
