@@ -96,6 +96,13 @@ def test_the_endpoint_and_the_name_come_from_the_environment(vm: VM, monkeypatch
         assert client.me.name == "given"
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\t\n"])
+def test_a_blank_name_is_none(vm: VM, monkeypatch: pytest.MonkeyPatch, blank: str) -> None:
+    monkeypatch.setenv("FOREWARN_VM_NAME", blank)
+    with Client(vm.endpoint, blank) as client:
+        assert (client.me.name, client.me.origin) == ("web-0", "the endpoint")
+
+
 def test_a_life_from_the_notice_to_the_end(forewarn: Service, client: Client, vm: VM) -> None:
     made = vm.restart()
     changes = client.changes()

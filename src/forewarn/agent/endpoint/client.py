@@ -77,7 +77,7 @@ class Client:
         self._pace = Pace(poll_seconds)
         self._reach = Reach(endpoint)
         self._reach.moved = self._watch.move
-        self._naming = Naming(vm_name or os.environ.get("FOREWARN_VM_NAME", ""))
+        self._naming = Naming(vm_name.strip() or os.environ.get("FOREWARN_VM_NAME", "").strip())
         self._polling = threading.RLock()
         self._pause = pause
         self._luck = luck

@@ -70,6 +70,7 @@ class Line:
         self._connection: Connection | None = None
         self._socket: socket.socket | None = None
         self._cut = threading.Event()
+        self._closed = False
 
     def exchange(
         self,
@@ -88,19 +89,23 @@ class Line:
         closed in the meantime is no trouble: the request is sent once more on a new one, an approval too, since
         approving twice is approving once. `admit` is called before each time that it is sent, and may wait.
         """
-        with self._turn:
-            if self.endpoint is None:
-                raise EndpointUnknown(problem="It is not known yet where the endpoint is.")
-            effort = Effort(self.endpoint, timeout_seconds, rest_seconds)
-            if self._connection is not None and has_ended(self._connection):
-                self._drop()
-            was_kept = self._connection is not None
-            try:
+        try:
+            with self._turn:
+                if self.endpoint is None:
+                    raise EndpointUnknown(problem="It is not known yet where the endpoint is.")
+                effort = Effort(self.endpoint, timeout_seconds, rest_seconds)
+                if self._connection is not None and has_ended(self._connection):
+                    self._drop()
+                was_kept = self._connection is not None
+                try:
+                    return self._try(effort, admit, method, path, headers, body)
+                except EndpointReset:
+                    if not was_kept or effort.received or self._cut.is_set():
+                        raise
                 return self._try(effort, admit, method, path, headers, body)
-            except EndpointReset:
-                if not was_kept or effort.received or self._cut.is_set():
-                    raise
-            return self._try(effort, admit, method, path, headers, body)
+        finally:
+            if self._closed:  # which did not wait for this
+                self._drop()
 
     def turn_to(self, endpoint: Endpoint) -> None:
         """Exchanges go to this one from now on."""
@@ -117,18 +122,22 @@ class Line:
                 _shut(self._socket)
 
     def mend(self) -> None:
-        """Exchanges are possible again."""
-        self._cut.clear()
+        """Exchanges are possible again, unless it is closed."""
+        if not self._closed:
+            self._cut.clear()
 
     def rest(self, seconds: float) -> bool:
         """Wait, at most until it is cut: then True."""
         return self._cut.wait(seconds)
 
     def close(self) -> None:
-        """For good, from any thread."""
+        """For good, from any thread. What is under way ends by itself, and nobody waits for it: the search for an
+        address can take long, and cannot be cut."""
+        self._closed = True
         self.cut()
-        with self._turn:
+        if self._turn.acquire(blocking=False):
             self._drop()
+            self._turn.release()
 
     def __del__(self) -> None:
         # Who leaves a client without closing it shall not be told of a socket that he has never seen.

@@ -148,22 +148,25 @@ class StatusServer:
     def _respond(self, connection: _Connection) -> bytes:
         ask = read_ask(connection.head.partition(END)[0])
         if ask is None or not self._is_sealed(ask):
-            self._name_stranger(connection.caller)
+            if self._is_new(connection.caller):
+                _log.warning("%s asked as a peer and does not have our secret: it was told nothing.", connection.caller)
             return write_reply(401)
         body = self._answer(ask.asker, ask.asked)
         if body is None:
-            _log.warning("%s takes this machine for %s: see its [peers] members.", ask.asker, ask.asked)
+            if self._is_new(f"{ask.asker} {ask.asked}"):
+                _log.warning("%s takes this machine for %s: see its [peers] members.", ask.asker, ask.asked)
             return write_reply(421)
         return write_reply(200, seal_answer(self._secret, ask.nonce, body), body)
 
     def _is_sealed(self, ask: Ask) -> bool:
         return is_right(ask.seal, seal_ask(self._secret, ask.nonce, ask.asker, ask.asked))
 
-    def _name_stranger(self, caller: str) -> None:
-        """Once for each address, and not for every address there is."""
-        if caller not in self._named and len(self._named) < _MOST_NAMED:
-            self._named.add(caller)
-            _log.warning("%s asked as a peer and does not have our secret: it was told nothing.", caller)
+    def _is_new(self, complaint: str) -> bool:
+        """Whether it is to be said: once for each address or name, and not for every one there is."""
+        if complaint in self._named or len(self._named) >= _MOST_NAMED:
+            return False
+        self._named.add(complaint)
+        return True
 
     def _drop(self, connection: _Connection) -> None:
         if self._connections.pop(connection.link, None) is not None:
