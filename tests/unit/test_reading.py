@@ -98,7 +98,10 @@ def test_events_are_found_by_id_and_by_vm() -> None:
         (document(DocumentIncarnation=None), "DocumentIncarnation is None"),
         (document(Resources="web-0"), "Resources is not a list"),
         (document(EventId=7), "no EventId that is text"),
+        (document(EventId=""), "no EventId that is text"),
         (document(NotBefore="soon"), "NotBefore is 'soon'"),
+        (document(NotBefore="0001-01-01T00:00:00Z"), "which is no date"),
+        (document(NotBefore="Fri, 31 Dec 9999 23:59:59 GMT"), "which is no date"),
         (document(NotBefore="0001-01-01T00:00:00+23:00"), "which is no date"),
         ('{"DocumentIncarnation": 1e999, "Events": []}', "DocumentIncarnation is inf"),
     ],
@@ -144,7 +147,13 @@ def test_an_event_that_cannot_be_read_hides_no_other(bad: object, words: str, fi
         read_document(body)
 
 
-@pytest.mark.parametrize("moment", [None, 5, "soon", "0001-01-01T00:00:00+23:00", "missing"])
+@pytest.mark.parametrize("seconds", [10**30, -(10**30), 1.5, True, "5"])
+def test_a_length_that_can_be_none_counts_as_missing(seconds: object) -> None:
+    (event,) = read_document(document(DurationInSeconds=seconds)).events
+    assert event.duration_seconds is None
+
+
+@pytest.mark.parametrize("moment", [None, 5, "soon", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+23:00", "missing"])
 def test_an_event_without_a_moment_that_can_be_read_is_heard_of(moment: object) -> None:
     bad = {**GOOD, "NotBefore": moment}
     if moment == "missing":

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _ISO_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)?")
+_FIRST_YEAR, _LAST_YEAR = 1970, 9000
+_MOST_SECONDS = 10**9
 
 
 class ToldEvent(NamedTuple):
@@ -152,7 +154,7 @@ def read_event(event: dict[str, Any]) -> ToldEvent:
     if not isinstance(resources, list):
         raise UnreadableDocument(problem="Resources is not a list")
     return ToldEvent(
-        id=_text(event, "EventId").upper(),
+        id=_text(event, "EventId", least=1).upper(),
         type=_text(event, "EventType"),
         status=_text(event, "EventStatus"),
         resources=tuple(map(str, resources)),
@@ -164,9 +166,9 @@ def read_event(event: dict[str, Any]) -> ToldEvent:
     )
 
 
-def _text(event: dict[str, Any], name: str) -> str:
+def _text(event: dict[str, Any], name: str, least: int = 0) -> str:
     value = event.get(name)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) < least:
         raise UnreadableDocument(problem=f"an event has no {name} that is text")
     return value
 
@@ -177,7 +179,8 @@ def _text_if_any(value: Any) -> str | None:
 
 
 def _number_if_any(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    is_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST_SECONDS
+    return value if is_number else None
 
 
 def _moment(text: str) -> datetime | None:
@@ -189,9 +192,13 @@ def _moment(text: str) -> datetime | None:
             moment = parsedate_to_datetime(text)
         except ValueError:
             moment = _iso_moment(text)
-        return moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+        moment = moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
         raise UnreadableDocument(problem=f"NotBefore is {text!r}, which is no date") from None
+    if not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+        # Somebody's word for "none": to count from it would lead out of all time.
+        raise UnreadableDocument(problem=f"NotBefore is {text!r}, which is no date of an event")
+    return moment
 
 
 def _iso_moment(text: str) -> datetime:

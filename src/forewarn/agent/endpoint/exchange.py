@@ -86,15 +86,16 @@ class Line:
 
         The time limit is for all of it, however slowly the bytes come; `rest_seconds` are for what follows the first
         byte, since an answer may be held for long, but not in the middle. A kept connection that the endpoint has
-        closed in the meantime is no trouble: the request is sent once more on a new one, an approval too, since
-        approving twice is approving once. `admit` is called before each time that it is sent, and may wait.
+        closed in the meantime is no trouble: a GET is sent once more on a new one. All else has a new one from the
+        start and is sent once: whether an approval is still right a moment later, others must decide. `admit` is
+        called before each time that something is sent, and may wait.
         """
         try:
             with self._turn:
                 if self.endpoint is None:
                     raise EndpointUnknown(problem="It is not known yet where the endpoint is.")
                 effort = Effort(self.endpoint, timeout_seconds, rest_seconds)
-                if self._connection is not None and has_ended(self._connection):
+                if self._connection is not None and (method != "GET" or has_ended(self._connection)):
                     self._drop()
                 was_kept = self._connection is not None
                 try:
