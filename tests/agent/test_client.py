@@ -577,6 +577,20 @@ def test_an_endpoint_without_names_leaves_the_host_name(shifted: Shifted, status
         assert (client.me.name, client.me.origin) == (mine, "the host name")
 
 
+def test_after_a_silence_another_connection_is_tried_beside_the_one_that_waits_long(
+    at: Callable[[RawServer], Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection that is waited on is dead; the endpoint is well again, and tells of an event."""
+    monkeypatch.setattr("forewarn.agent.endpoint.scout.EVERY_SECONDS", 0.05)
+    monkeypatch.setattr("forewarn.agent.endpoint.client.ANSWER_SECONDS", 0.2)
+    allow_seconds(monkeypatch, LONG, 0.2, LONG)
+    with RawServer(document(1), silence, silence, silence, document(2, event(1))) as server:
+        client = at(server)
+        kinds = [polled.trouble and polled.trouble.kind for polled in (client.poll() for _ in range(4))]
+        assert kinds == [None, "timeout", "reset", None]
+        assert client.poll().document == client.document()
+
+
 def test_a_client_that_is_left_alone_leaves_no_connection_open() -> None:
     """Warnings are errors here: a socket that nobody has closed would be one."""
     with RawServer(document(1, event(1))) as server:

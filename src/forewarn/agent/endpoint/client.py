@@ -15,6 +15,7 @@ from forewarn.agent.endpoint.naming import Naming
 from forewarn.agent.endpoint.pace import STEP_SECONDS, Pace
 from forewarn.agent.endpoint.patience import ANSWER_SECONDS, SHORTEST_PAUSE, answer_seconds, pause_after, rest_seconds
 from forewarn.agent.endpoint.reach import Reach
+from forewarn.agent.endpoint.scout import Scout
 from forewarn.agent.endpoint.spell import Complaints, Spell
 from forewarn.agent.endpoint.watch import HEADERS, VERSIONS, Watch
 from forewarn.errors.agent import BadPollSeconds, EndpointLeft, EndpointTrouble, EndpointUnmodified, NothingToApprove
@@ -172,7 +173,7 @@ class Client:
             return [], max(polled.pause_seconds, SHORTEST_PAUSE)
         changes = account.take(polled.document, real_seconds())
         if mine:
-            changes = [change for change in changes if _concerns(me, change)]
+            changes = [change for change in changes if change.concerns(me)]
         return [change.of(self.send_approval) for change in changes], polled.pause_seconds
 
     def send_approval(self, event: ToldEvent) -> bool:
@@ -220,11 +221,12 @@ class Client:
     # --- How ------------------------------------------------------------------------------------------
 
     def _poll(self, wait_seconds: int) -> Polled:
-        self._reach.found()
+        endpoint, polls = self._reach.found(), self._reach.polls
         watch, began = self._watch, real_seconds()
         ask = watch.ask(wait_seconds)
         limit = answer_seconds(watch.version_worked, self._spell.silences) + ask.wait_seconds
-        answer = self._send(self._reach.polls, "GET", ask.path, ask.headers, None, limit)
+        with Scout(polls, endpoint, self._look, needed=self._spell.silences > 0):
+            answer = self._send(polls, "GET", ask.path, ask.headers, None, limit)
         self._spell.answer()
         seen = watch.answered(ask, answer)
         now = real_seconds()
@@ -236,6 +238,9 @@ class Client:
         at_once = seen.held and (seen.changed or self._pace.is_hold(now, began))
         pause = self._pace.pause(now, began, at_once=at_once)
         return Polled(seen.document, seen.changed, seen.went_back, None, pause)
+
+    def _look(self, line: Line) -> None:
+        self._send(line, "GET", self._watch.path, HEADERS, None, ANSWER_SECONDS)
 
     def _troubled(self, trouble: EndpointTrouble) -> Polled:
         if trouble.kind == "closed":
@@ -291,9 +296,3 @@ class Client:
             self._pause(seconds)
         elif line.rest(seconds):
             raise EndpointLeft
-
-
-def _concerns(me: Me, change: Change) -> bool:
-    """What has named this machine so far still concerns it."""
-    told = [change.event.resources] + ([change.before.resources] if change.before is not None else [])
-    return any(me.listed_as(resources) is not None for resources in told)
