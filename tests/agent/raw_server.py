@@ -10,6 +10,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from forewarn.agent.clock import real_seconds
 from forewarn.agent.endpoint.address import Endpoint
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Asked(NamedTuple):
     body: bytes
     connection: int
     """Which connection it came over, from 0 on."""
+    at: float
+    """In real seconds, as the client counts them."""
 
 
 def answer(status: int = 200, body: bytes = b"", headers: dict[str, str] | None = None) -> bytes:
@@ -137,6 +140,12 @@ class RawServer:
             self._deeds = list(deeds)
 
     @property
+    def most_in_a_second(self) -> int:
+        """How many requests have come in the busiest second."""
+        moments = [asked.at for asked in self.asked]
+        return max(sum(first <= moment < first + 1 for moment in moments) for first in moments)
+
+    @property
     def connections(self) -> int:
         """How many there have been."""
         return len(self._connections)
@@ -163,7 +172,7 @@ class RawServer:
                     headers[name.lower()] = value
                 body = reader.read(int(headers.get("content-length", 0)))
                 with self._guard:
-                    self.asked.append(Asked(method, target, headers, body, number))
+                    self.asked.append(Asked(method, target, headers, body, number, real_seconds()))
                     deed = self._deeds.pop(0) if len(self._deeds) > 1 else self._deeds[0]
                 self.came.release()
                 if isinstance(deed, bytes):

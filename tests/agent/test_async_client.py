@@ -159,6 +159,37 @@ async def test_closing_ends_what_others_wait_for() -> None:
         await client.close()
 
 
+async def test_a_search_for_an_address_keeps_neither_a_task_nor_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be cut: whoever asked is let go, and it ends when it ends."""
+    searching, found = threading.Semaphore(0), threading.Event()
+
+    def search(*_: object) -> list[object]:
+        searching.release()
+        found.wait(2 * LONG)
+        return []
+
+    monkeypatch.setattr("forewarn.agent.endpoint.exchange.addresses", search)
+    client = AsyncClient("http://127.0.0.1:9", "web-0")
+    try:
+        task, other = asyncio.create_task(client.document()), asyncio.create_task(client.poll())
+        for _ in range(2):
+            assert await asyncio.to_thread(searching.acquire, timeout=LONG)
+        task.cancel()
+        assert await is_cancelled(task)
+        await client.close()
+        assert not found.is_set()
+        assert not other.done()
+    finally:
+        found.set()
+    async with asyncio.timeout(LONG):
+        polled = await other
+    assert polled.trouble is not None
+    assert polled.trouble.kind == "closed"
+    for thread in threading.enumerate():
+        if thread.name.startswith("forewarn-"):
+            await asyncio.to_thread(thread.join, LONG)
+
+
 async def test_a_pause_is_a_pause_of_the_task_alone() -> None:
     """While one waits for its next poll, the loop and the other thread are free."""
     with RawServer(answer(500)) as server:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.raw_server import EMPTY_DOCUMENT, RawServer, answer, close, reset, silence, then, trickle
+from agent.shifted import Shifted
 from forewarn.agent.endpoint import carrier
 from forewarn.agent.endpoint.address import Endpoint
-from forewarn.agent.endpoint.exchange import LARGEST_BODY, Answer, Line
+from forewarn.agent.endpoint.carrier import LARGEST_BODY
+from forewarn.agent.endpoint.exchange import Answer, Line
 from forewarn.errors import EndpointTrouble
 
 if TYPE_CHECKING:
@@ -59,9 +62,7 @@ def test_the_connection_is_kept(ask: Callable[..., Answer]) -> None:
     with RawServer(GOOD) as server:
         for _ in range(3):
             ask(server)
-        ask(server, "POST", body=b"approved")
-        assert [asked.connection for asked in server.asked] == [0, 0, 0, 0]
-        assert server.asked[-1].body == b"approved"
+        assert [asked.connection for asked in server.asked] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("raw", [answer(200, b"one", {"Connection": "close"}), b"HTTP/1.0 200 OK\r\n\r\none"])
@@ -72,16 +73,28 @@ def test_an_answer_that_ends_the_connection_is_whole(ask: Callable[..., Answer],
         assert [asked.connection for asked in server.asked] == [0, 1]
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("end", [close, reset])
 def test_a_kept_connection_that_was_closed_is_no_trouble(
-    ask: Callable[..., Answer], method: str, end: Callable[[socket.socket], object]
+    ask: Callable[..., Answer], end: Callable[[socket.socket], object]
 ) -> None:
     """Closed when the second request is there already: the client could not have known."""
     with RawServer(GOOD, end, GOOD) as server:
         ask(server)
-        assert ask(server, method, body=b"x" if method == "POST" else None).body == b"good"
+        assert ask(server).body == b"good"
         assert [asked.connection for asked in server.asked] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("end", [close, reset])
+def test_an_approval_has_a_connection_of_its_own_and_is_never_sent_twice(
+    ask: Callable[..., Answer], end: Callable[[socket.socket], object]
+) -> None:
+    """What was right when it was decided need not be so when the connection has ended."""
+    with RawServer(GOOD, GOOD, end, GOOD) as server:
+        ask(server)
+        assert ask(server, "POST", body=b"approved").body == b"good"
+        with pytest.raises(EndpointTrouble, match="without an answer"):
+            ask(server, "POST", body=b"approved")
+        assert [(asked.method, asked.connection) for asked in server.asked] == [("GET", 0), ("POST", 1), ("POST", 2)]
 
 
 def test_it_is_tried_again_only_once(ask: Callable[..., Answer]) -> None:
@@ -97,6 +110,24 @@ def test_what_was_not_asked_for_is_not_taken_for_the_next_answer(ask: Callable[.
         assert ask(server).body == b"good"
         assert ask(server).body == b"good"
 
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def flood_of(text: bytes) -> Callable[[socket.socket], object]:
+    """More of it than there is room for, until the client goes: one that took it all would have it all."""
+
+    def deed(connection: socket.socket) -> None:
+        many = text * (65_536 // len(text))
+        with suppress(OSError):
+            for _ in range(4 * LARGEST_BODY // len(many)):
+                connection.sendall(many)
+        close(connection)
+
+    return deed
+
+
+flood = flood_of(b"x: y\r\n")
 
 TROUBLES: dict[str, tuple[str, Deed, float]] = {
     "reset": ("reset", reset, LONG),
@@ -126,6 +157,12 @@ TROUBLES: dict[str, tuple[str, Deed, float]] = {
     "a status that is none": ("unreadable", then(b"HTTP/1.1 OK\r\n\r\n", close), LONG),
     "a line without end": ("unreadable", then(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, close), LONG),
     "a thousand headers": ("unreadable", then(b"HTTP/1.1 200 OK\r\n" + b"X: 1\r\n" * 1000 + b"\r\n", close), LONG),
+    "a negative chunk": ("unreadable", then(CHUNKED + b"-5\r\nhello\r\n0\r\n\r\n"), LONG),
+    "a hugely negative chunk": ("unreadable", then(CHUNKED + b"-ffffffffffffffffffff\r\nhello\r\n"), LONG),
+    "a chunk without a size": ("unreadable", then(CHUNKED + b"zz\r\nhello\r\n0\r\n\r\n"), LONG),
+    "a chunk that would take all": ("unreadable", then(CHUNKED + b"-1\r\n", flood), LONG),
+    "trailers without end": ("unreadable", then(CHUNKED + b"0\r\n", flood), LONG),
+    "continued without end": ("unreadable", flood_of(b"HTTP/1.1 100 Continue\r\n\r\n"), LONG),
     "a huge length": ("unreadable", b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", LONG),
     "a huge body": (
         "unreadable",
@@ -161,6 +198,45 @@ def test_what_follows_the_first_byte_has_a_limit_of_its_own() -> None:
 def test_the_largest_body_is_taken(ask: Callable[..., Answer]) -> None:
     with RawServer(answer(200, b"x" * LARGEST_BODY)) as server:
         assert len(ask(server).body) == LARGEST_BODY
+
+
+def test_what_is_taken_in_has_a_bound_whatever_its_length_says(ask: Callable[..., Answer]) -> None:
+    """http.client reads a chunk of -1 bytes until the connection ends."""
+    taken = []
+
+    def pour(connection: socket.socket) -> None:
+        connection.sendall(CHUNKED + b"-1\r\n")
+        with suppress(OSError):
+            for _ in range(1000):
+                connection.sendall(b"x" * LARGEST_BODY)
+                taken.append(LARGEST_BODY)
+                if len(taken) > 10:
+                    break
+        close(connection)
+
+    with RawServer(pour) as server, pytest.raises(EndpointTrouble, match="it is too large"):
+        ask(server)
+    # What the kernel holds for a reader that never came is in it too.
+    assert sum(taken) < 6 * LARGEST_BODY
+
+
+def test_each_time_that_something_is_sent_it_is_admitted(ask: Callable[..., Answer]) -> None:
+    """The second one over a connection that the server has closed is sent twice."""
+    admitted = []
+    with RawServer(GOOD, close, GOOD) as server:
+        line = Line(server.endpoint)
+        for _ in range(2):
+            line.exchange("GET", "/", {}, None, LONG, admit=lambda: admitted.append(len(server.asked)))
+        line.close()
+        assert admitted == [0, 1, 2]
+
+
+def test_what_an_admission_takes_is_not_taken_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    shifted = Shifted(monkeypatch)
+    with RawServer(GOOD) as server:
+        line = Line(server.endpoint)
+        assert line.exchange("GET", "/", {}, None, LONG, admit=lambda: shifted.pause(2 * LONG)).body == b"good"
+        line.close()
 
 
 def test_a_redirect_is_not_followed(ask: Callable[..., Answer]) -> None:

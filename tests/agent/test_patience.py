@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.agent.endpoint.pace import MOST_POLLS, MOST_REQUESTS, Pace
+from forewarn.agent.endpoint.pace import MOST_REQUESTS, Pace
 from forewarn.agent.endpoint.patience import LONGEST_PAUSE, SHORTEST_PAUSE, answer_seconds, pause_after
 
 
@@ -51,31 +51,32 @@ def test_after_silence_there_is_more_time_since_it_may_be_the_first_answer_again
 
 def test_at_rest_it_is_one_poll_in_its_time_whatever_the_exchange_took() -> None:
     pace = Pace(1.0)
-    pace.begin(100.0)
+    assert pace.admit(100.0, is_poll=True) == 0
     assert pace.pause(100.25, 100.0, at_once=False) == 0.75
-    pace.begin(101.0)
+    assert pace.admit(101.0, is_poll=True) == 0
     assert pace.pause(105.0, 101.0, at_once=False) == 0
     assert pace.pause(101.0, 101.0, at_once=True) == 0
 
 
-@given(
-    steps=st.lists(st.tuples(st.floats(0, 3), st.booleans(), st.booleans()), max_size=60),
-    poll_seconds=st.floats(0.25, 5),
-)
-def test_never_more_than_the_limit_in_a_second(steps: list[tuple[float, bool, bool]], poll_seconds: float) -> None:
-    """Whatever an endpoint says, and however many approvals come in between."""
-    pace, now, begun, polls = Pace(poll_seconds), 0.0, [], []
-    for took, at_once, approves in steps:
-        if approves:
-            now += pace.room(now, MOST_REQUESTS)
-            pace.begin(now)
-            begun.append(now)
-        else:
-            now += pace.room(now, MOST_POLLS)
-            pace.begin(now)
-            begun.append(now)
-            polls.append(now)
-            now += took + pace.pause(now + took, now, at_once=at_once)
-    for moments, most in ((begun, MOST_REQUESTS), (polls, MOST_POLLS)):
+@given(steps=st.lists(st.tuples(st.floats(0, 0.5), st.booleans()), max_size=60))
+def test_never_more_than_the_limit_in_a_second(steps: list[tuple[float, bool]]) -> None:
+    """However many want to ask, and for what."""
+    pace, now = Pace(1.0), 0.0
+    sent: dict[bool, list[float]] = {True: [], False: []}
+    for passed, is_poll in steps:
+        now += passed
+        while room := pace.admit(now, is_poll=is_poll):
+            now += room
+        sent[is_poll].append(now)
+    for moments, most in ((sorted(sent[True] + sent[False]), MOST_REQUESTS), *((some, 4) for some in sent.values())):
         for first, beyond in zip(moments, moments[most:], strict=False):
-            assert beyond - first >= 1.0 - 1e-6
+            assert beyond - first >= 1.0
+
+
+@pytest.mark.parametrize("is_poll", [True, False])
+def test_one_kind_leaves_room_for_the_other(is_poll: bool) -> None:
+    pace = Pace(1.0)
+    rooms = [pace.admit(100.0, is_poll=is_poll) for _ in range(6)]
+    assert [room == 0 for room in rooms] == [True] * 4 + [False] * 2
+    assert pace.admit(100.0, is_poll=not is_poll) == 0
+    assert pace.admit(100.0, is_poll=not is_poll) > 1

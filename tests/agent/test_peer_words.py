@@ -33,6 +33,26 @@ def test_a_word_is_read_as_it_was_meant(word: Word) -> None:
     assert read_word(write_word(word)) == word
 
 
+BAD_NAMES = ["x" * 300, "with\nlines", "no\u00a0break"]
+
+
+@pytest.mark.parametrize("bad", [*BAD_NAMES, ""])
+def test_an_event_that_cannot_be_named_does_not_silence_the_others(bad: str) -> None:
+    good = EventWord("one", "digest", READY, "web-0", 1.0, ())
+    word = Word("web-0", "run", 1, (good._replace(id=bad), good))
+    assert read_word(write_word(word)).events == (good,)
+
+
+@pytest.mark.parametrize("bad", BAD_NAMES)
+def test_nor_does_a_machine_that_cannot_be_named(bad: str) -> None:
+    heard = Relay("web-1", "run", 1, READY, 1.0)
+    good = EventWord("one", "digest", READY, "web-0", 1.0, (heard,))
+    word = Word(
+        "web-0", "run", 1, (good._replace(id="two", leader=bad), good._replace(heard=(heard._replace(vm=bad), heard)))
+    )
+    assert read_word(write_word(word)).events == (good,)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (

@@ -10,7 +10,7 @@ import pytest
 
 from forewarn.errors import UnreadableDocument
 from forewarn.wire.document import parse_start_requests
-from forewarn.wire.reading import read_document, start_requests
+from forewarn.wire.reading import read_document, read_what_can_be, start_requests
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "documents").rglob("*.json"))
 
@@ -98,7 +98,10 @@ def test_events_are_found_by_id_and_by_vm() -> None:
         (document(DocumentIncarnation=None), "DocumentIncarnation is None"),
         (document(Resources="web-0"), "Resources is not a list"),
         (document(EventId=7), "no EventId that is text"),
+        (document(EventId=""), "no EventId that is text"),
         (document(NotBefore="soon"), "NotBefore is 'soon'"),
+        (document(NotBefore="0001-01-01T00:00:00Z"), "which is no date"),
+        (document(NotBefore="Fri, 31 Dec 9999 23:59:59 GMT"), "which is no date"),
         (document(NotBefore="0001-01-01T00:00:00+23:00"), "which is no date"),
         ('{"DocumentIncarnation": 1e999, "Events": []}', "DocumentIncarnation is inf"),
     ],
@@ -106,6 +109,83 @@ def test_events_are_found_by_id_and_by_vm() -> None:
 def test_what_is_no_document_is_said_to_be_none(body: str, words: str) -> None:
     with pytest.raises(UnreadableDocument, match=words):
         read_document(body)
+
+
+# --- By one who must not miss anything ------------------------------------------------------------------
+
+
+def several(*events: object) -> str:
+    return json.dumps({"DocumentIncarnation": 3, "Events": events})
+
+
+GOOD = json.loads(document())["Events"][0]
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_what_can_be_read_is_read_alike(path: Path) -> None:
+    assert read_what_can_be(path.read_bytes()) == (read_document(path.read_bytes()), ())
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (None, "an event is not an object"),
+        ({"EventId": "x"}, "event 'x': an event has no EventType that is text"),
+        ({**GOOD, "EventId": 7}, "event 7: an event has no EventId"),
+        ({**GOOD, "EventId": "x", "EventStatus": None}, "event 'x': an event has no EventStatus"),
+        ({**GOOD, "EventId": "x", "Resources": "web-0"}, "event 'x': Resources is not a list"),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_an_event_that_cannot_be_read_hides_no_other(bad: object, words: str, first: bool) -> None:
+    body = several(bad, GOOD) if first else several(GOOD, bad)
+    told, problems = read_what_can_be(body)
+    assert told == read_document(several(GOOD))
+    assert len(problems) == 1
+    assert problems[0].startswith(words)
+    with pytest.raises(UnreadableDocument):
+        read_document(body)
+
+
+@pytest.mark.parametrize("seconds", [10**30, -(10**30), 1.5, True, "5"])
+def test_a_length_that_can_be_none_counts_as_missing(seconds: object) -> None:
+    (event,) = read_document(document(DurationInSeconds=seconds)).events
+    assert event.duration_seconds is None
+
+
+@pytest.mark.parametrize("moment", [None, 5, "soon", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+23:00", "missing"])
+def test_an_event_without_a_moment_that_can_be_read_is_heard_of(moment: object) -> None:
+    bad = {**GOOD, "NotBefore": moment}
+    if moment == "missing":
+        del bad["NotBefore"]
+    told, problems = read_what_can_be(several(bad))
+    (event,) = told.events
+    assert (event.id, event.status, event.not_before, event.raw) == (GOOD["EventId"].upper(), "Scheduled", None, bad)
+    assert "NotBefore" in problems[0]
+    assert read_what_can_be(several({**bad, "EventStatus": "Started"})).problems == (), "it needs no moment any more"
+
+
+def test_no_resources_are_none() -> None:
+    without = {name: value for name, value in GOOD.items() if name != "Resources"}
+    for bad in ({**GOOD, "Resources": None}, without):
+        told, problems = read_what_can_be(several(bad))
+        assert (told.events[0].resources, told.events[0].raw, problems) == ((), bad, ())
+
+
+def test_what_is_known_and_told_badly_now_is_not_gone() -> None:
+    known = read_document(several(GOOD)).events
+    told, problems = read_what_can_be(several({**GOOD, "EventType": None}), known)
+    assert told.events == known
+    assert len(problems) == 1
+    assert read_what_can_be(several(), known).document.events == ()
+
+
+@pytest.mark.parametrize(
+    "body", ["", "[]", '{"Events": []}', '{"DocumentIncarnation": 1, "Events": null}', "[" * 10**5]
+)
+def test_what_is_no_document_at_all_tells_nothing(body: str) -> None:
+    with pytest.raises(UnreadableDocument):
+        read_what_can_be(body)
 
 
 def test_an_approval_is_what_the_service_reads() -> None:

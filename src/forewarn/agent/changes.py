@@ -9,6 +9,7 @@ from forewarn.errors.agent import NobodyToApprove
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from forewarn.agent.identity import Me
     from forewarn.wire.reading import ToldDocument, ToldEvent
 
 SCHEDULED, STARTED, CHANGED, GONE = WHATS = ("scheduled", "started", "changed", "gone")
@@ -42,6 +43,11 @@ class Happening(NamedTuple):
     def over(self) -> bool:
         """It is gone, and had started."""
         return self.what == GONE and has_started(self.event)
+
+    def concerns(self, me: Me) -> bool:
+        """Whether it is about this machine: what has named it so far still is."""
+        told = [self.event.resources] + ([self.before.resources] if self.before is not None else [])
+        return any(me.listed_as(resources) is not None for resources in told)
 
 
 class Change(Happening):

@@ -15,7 +15,7 @@ from forewarn.errors.agent import (
     EndpointThrottled,
     EndpointUnreadable,
 )
-from forewarn.wire.reading import read_document
+from forewarn.wire.reading import Reading, read_what_can_be
 
 if TYPE_CHECKING:
     from forewarn.agent.endpoint.exchange import Answer
@@ -27,14 +27,18 @@ _BAD_REQUEST, _GONE, _THROTTLED, _FAILING = 400, 410, 429, 500
 _LONGEST_WORDS = 300
 
 
-def document_in(answer: Answer) -> ToldDocument:
-    """The document of an answer with status 200; an EndpointTrouble, if it has none."""
+def document_in(answer: Answer, before: ToldDocument | None = None) -> Reading:
+    """The document of an answer with status 200; an EndpointTrouble, if it has none.
+
+    Of one with events that cannot be read, all others count, and of those what was told `before`.
+    """
     if not answer.body.strip():
         raise EndpointEmpty
     try:
-        return read_document(answer.body)
+        document, problems = read_what_can_be(answer.body, before.events if before is not None else ())
     except UnreadableDocument as error:
         raise EndpointUnreadable(problem=_cleaned(str(error)).rstrip(".")) from error
+    return Reading(document, tuple(map(_cleaned, problems)))
 
 
 def trouble_in(answer: Answer) -> EndpointTrouble:

@@ -9,10 +9,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from forewarn.agent.changes import Account, Happening
+from forewarn.agent.clock import real_seconds
 from forewarn.agent.endpoint.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
     from forewarn.agent.clock import EndpointClock
     from forewarn.agent.endpoint.address import Endpoint
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from forewarn.wire.reading import ToldDocument, ToldEvent
 
 T = TypeVar("T")
+
+_LEAVING_SECONDS = 1.0
+"""How long is waited for a thread that shall end. A search for an address can take longer, and ends when it ends."""
 
 
 class AsyncChange(Happening):
@@ -91,8 +95,8 @@ class AsyncClient:
     async def close(self) -> None:
         """End it: what is under way ends, and so do its threads."""
         self._client.close()
-        self._polls.end()
-        self._others.end()
+        await self._polls.end()
+        await self._others.end()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -108,6 +112,7 @@ class _Worker:
         self._line = line
         self._thread = ThreadPoolExecutor(1, name)
         self._ended = False
+        self._under_way: set[asyncio.Future[None]] = set()
 
     async def do(self, work: Callable[[], T]) -> T:
         """Have it done; when the task that waits for it is cancelled, it ends at once."""
@@ -115,18 +120,23 @@ class _Worker:
             return work()  # the client is closed: it says so, and asks nobody
         job = _Job(work, self._line)
         under_way = asyncio.get_running_loop().run_in_executor(self._thread, job.run)
+        self._under_way.add(under_way)
+        under_way.add_done_callback(self._under_way.discard)
         try:
             await asyncio.shield(under_way)
         except asyncio.CancelledError:
             if job.leave():
-                await _end_of(under_way)
+                await _end_of([under_way])
             raise
         return job.result()
 
-    def end(self) -> None:
-        """The line is closed, so that nothing keeps the thread."""
+    async def end(self) -> None:
+        """The line is closed, so that hardly anything keeps the thread; and the loop goes on meanwhile."""
         self._ended = True
-        self._thread.shutdown()
+        try:
+            await _end_of(self._under_way)
+        finally:
+            self._thread.shutdown(wait=not self._under_way)
 
 
 class _Job(Generic[T]):
@@ -167,8 +177,9 @@ class _Job(Generic[T]):
             return self._begun.is_set()
 
 
-async def _end_of(under_way: asyncio.Future[None]) -> None:
-    """Wait for it, whatever else is cancelled meanwhile."""
-    while not under_way.done():
+async def _end_of(under_way: Collection[asyncio.Future[None]]) -> None:
+    """Wait for all of it, whatever else is cancelled meanwhile, but not for long."""
+    until = real_seconds() + _LEAVING_SECONDS
+    while (waiting := [one for one in under_way if not one.done()]) and (left := until - real_seconds()) > 0:
         with suppress(asyncio.CancelledError):
-            await asyncio.wait([under_way])
+            await asyncio.wait(waiting, timeout=left)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import io
 import select
 import socket
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.clock import real_seconds
 
 if TYPE_CHECKING:
     from forewarn.agent.endpoint.address import Endpoint
+
+
+LARGEST_BODY = 4_000_000
+_LARGEST_ANSWER = LARGEST_BODY + 1_000_000
+"""With its heads, and with what is around each chunk of its body."""
+
+
+class TooLarge(HTTPException):
+    """The answer has more bytes than anybody would send in earnest."""
 
 
 class Effort:
@@ -34,6 +43,13 @@ class Effort:
             self.seconds = min(self.seconds, self._rest_seconds)
         self.received += count
         self.ended = not count
+        if self.received > _LARGEST_ANSWER:
+            # Here, since http.client reads on without end where a length says so, and some lengths can be made to.
+            raise TooLarge
+
+    def prolong(self, seconds: float) -> None:
+        """So long was waited for something else."""
+        self._end += seconds
 
     def left(self) -> float:
         """Seconds; a TimeoutError, if there are none."""

@@ -12,10 +12,11 @@ from forewarn.agent.changes import Account
 from forewarn.agent.clock import EndpointClock, real_seconds
 from forewarn.agent.endpoint.answers import NOT_MODIFIED, OK, document_in, trouble_in
 from forewarn.agent.endpoint.naming import Naming
-from forewarn.agent.endpoint.pace import MOST_REQUESTS, STEP_SECONDS, Pace
+from forewarn.agent.endpoint.pace import STEP_SECONDS, Pace
 from forewarn.agent.endpoint.patience import ANSWER_SECONDS, SHORTEST_PAUSE, answer_seconds, pause_after, rest_seconds
 from forewarn.agent.endpoint.reach import Reach
-from forewarn.agent.endpoint.spell import Spell
+from forewarn.agent.endpoint.scout import Scout
+from forewarn.agent.endpoint.spell import Complaints, Spell
 from forewarn.agent.endpoint.watch import HEADERS, VERSIONS, Watch
 from forewarn.errors.agent import BadPollSeconds, EndpointLeft, EndpointTrouble, EndpointUnmodified, NothingToApprove
 from forewarn.wire.reading import start_requests
@@ -73,10 +74,11 @@ class Client:
         """What time it is for the endpoint, by its last answer: NotBefore is a moment of this clock."""
         self._watch = Watch()
         self._spell = Spell()
+        self._complaints = Complaints()
         self._pace = Pace(poll_seconds)
         self._reach = Reach(endpoint)
         self._reach.moved = self._watch.move
-        self._naming = Naming(vm_name or os.environ.get("FOREWARN_VM_NAME", ""))
+        self._naming = Naming(vm_name.strip() or os.environ.get("FOREWARN_VM_NAME", "").strip())
         self._polling = threading.RLock()
         self._pause = pause
         self._luck = luck
@@ -114,7 +116,8 @@ class Client:
         """Ask for the whole document, once. An EndpointTrouble, if it does not come."""
         answer = self._through_versions("GET", None)
         if answer.status == OK:
-            document = document_in(answer)
+            document, problems = document_in(answer, self._watch.document)
+            self._complaints.hear(problems)
             self._watch.version_worked = True
             return document
         raise EndpointUnmodified if answer.status == NOT_MODIFIED else trouble_in(answer)
@@ -170,7 +173,7 @@ class Client:
             return [], max(polled.pause_seconds, SHORTEST_PAUSE)
         changes = account.take(polled.document, real_seconds())
         if mine:
-            changes = [change for change in changes if _concerns(me, change)]
+            changes = [change for change in changes if change.concerns(me)]
         return [change.of(self.send_approval) for change in changes], polled.pause_seconds
 
     def send_approval(self, event: ToldEvent) -> bool:
@@ -178,19 +181,25 @@ class Client:
         began, tries, silences = real_seconds(), 0, 0
         while True:
             try:
-                self._approve([event.id], silences)
+                return self._approve_if_there(event.id, silences)
             except EndpointTrouble as trouble:
-                if trouble.kind == "refused" and self.document().event(event.id) is None:
-                    return False
                 lasting = trouble.kind in ("refused", "closed")
                 if lasting or real_seconds() - began > _APPROVING_SECONDS:
                     raise
                 tries += 1
                 silences += trouble.kind == "timeout"
                 pause = pause_after(trouble.kind, tries, self._luck(), trouble.retry_after)
-            else:
-                return True
             self._rest(self._reach.others, pause)
+
+    def _approve_if_there(self, event_id: str, silences: int) -> bool:
+        try:
+            self._approve([event_id], silences)
+        except EndpointTrouble as trouble:
+            # To look may fail too: that is then the trouble, and it is all tried again.
+            if trouble.kind == "refused" and self.document().event(event_id) is None:
+                return False
+            raise
+        return True
 
     # --- Life -----------------------------------------------------------------------------------------
 
@@ -212,21 +221,26 @@ class Client:
     # --- How ------------------------------------------------------------------------------------------
 
     def _poll(self, wait_seconds: int) -> Polled:
-        self._reach.found()
+        endpoint, polls = self._reach.found(), self._reach.polls
         watch, began = self._watch, real_seconds()
         ask = watch.ask(wait_seconds)
         limit = answer_seconds(watch.version_worked, self._spell.silences) + ask.wait_seconds
-        answer = self._send(self._reach.polls, "GET", ask.path, ask.headers, None, limit)
+        with Scout(polls, endpoint, self._look, needed=self._spell.silences > 0):
+            answer = self._send(polls, "GET", ask.path, ask.headers, None, limit)
         self._spell.answer()
         seen = watch.answered(ask, answer)
         now = real_seconds()
         if seen.document is None:
             return Polled(None, False, False, None, STEP_SECONDS)
+        self._complaints.hear(seen.problems)
         self._spell.well(now)
         self._reach.well()
         at_once = seen.held and (seen.changed or self._pace.is_hold(now, began))
         pause = self._pace.pause(now, began, at_once=at_once)
         return Polled(seen.document, seen.changed, seen.went_back, None, pause)
+
+    def _look(self, line: Line) -> None:
+        self._send(line, "GET", self._watch.path, HEADERS, None, ANSWER_SECONDS)
 
     def _troubled(self, trouble: EndpointTrouble) -> Polled:
         if trouble.kind == "closed":
@@ -259,10 +273,11 @@ class Client:
     def _send(
         self, line: Line, method: str, path: str, headers: Mapping[str, str], body: bytes | None, limit: float
     ) -> Answer:
-        if line is not self._reach.polls:
-            self._rest(line, self._pace.room(real_seconds(), MOST_REQUESTS))
-        self._pace.begin(real_seconds())
-        answer = line.exchange(method, path, headers, body, limit, rest_seconds())
+        def admit() -> None:
+            while room := self._pace.admit(real_seconds(), is_poll=line is self._reach.polls):
+                self._rest(line, room)
+
+        answer = line.exchange(method, path, headers, body, limit, rest_seconds(), admit)
         if answer.date is not None:
             self.clock.set(answer.date)
         return answer
@@ -281,9 +296,3 @@ class Client:
             self._pause(seconds)
         elif line.rest(seconds):
             raise EndpointLeft
-
-
-def _concerns(me: Me, change: Change) -> bool:
-    """What has named this machine so far still concerns it."""
-    told = [change.event.resources] + ([change.before.resources] if change.before is not None else [])
-    return any(me.listed_as(resources) is not None for resources in told)

@@ -14,7 +14,17 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse, IncompleteRead, LineTooLong
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.agent.endpoint.carrier import Carrier, Connection, Effort, addresses, has_ended, secured
+from forewarn.agent.clock import real_seconds
+from forewarn.agent.endpoint.carrier import (
+    LARGEST_BODY,
+    Carrier,
+    Connection,
+    Effort,
+    TooLarge,
+    addresses,
+    has_ended,
+    secured,
+)
 from forewarn.errors.agent import (
     EndpointAway,
     EndpointCutOff,
@@ -27,13 +37,12 @@ from forewarn.errors.agent import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from forewarn.agent.endpoint.address import Endpoint
     from forewarn.errors.agent import EndpointTrouble
 
-LARGEST_BODY = 4_000_000
 CONNECT_SECONDS = 5.0
 """The endpoint is on the same host: who has not taken the call by then is not there, however long it may then think."""
 _PIECE = 65_536
@@ -61,6 +70,7 @@ class Line:
         self._connection: Connection | None = None
         self._socket: socket.socket | None = None
         self._cut = threading.Event()
+        self._closed = False
 
     def exchange(
         self,
@@ -70,27 +80,33 @@ class Line:
         body: bytes | None,
         timeout_seconds: float,
         rest_seconds: float = math.inf,
+        admit: Callable[[], object] = lambda: None,
     ) -> Answer:
         """Send a request and give its answer, whatever its status; else an EndpointTrouble.
 
         The time limit is for all of it, however slowly the bytes come; `rest_seconds` are for what follows the first
         byte, since an answer may be held for long, but not in the middle. A kept connection that the endpoint has
-        closed in the meantime is no trouble: the request is sent once more on a new one, an approval too, since
-        approving twice is approving once.
+        closed in the meantime is no trouble: a GET is sent once more on a new one. All else has a new one from the
+        start and is sent once: whether an approval is still right a moment later, others must decide. `admit` is
+        called before each time that something is sent, and may wait.
         """
-        with self._turn:
-            if self.endpoint is None:
-                raise EndpointUnknown(problem="It is not known yet where the endpoint is.")
-            effort = Effort(self.endpoint, timeout_seconds, rest_seconds)
-            if self._connection is not None and has_ended(self._connection):
+        try:
+            with self._turn:
+                if self.endpoint is None:
+                    raise EndpointUnknown(problem="It is not known yet where the endpoint is.")
+                effort = Effort(self.endpoint, timeout_seconds, rest_seconds)
+                if self._connection is not None and (method != "GET" or has_ended(self._connection)):
+                    self._drop()
+                was_kept = self._connection is not None
+                try:
+                    return self._try(effort, admit, method, path, headers, body)
+                except EndpointReset:
+                    if not was_kept or effort.received or self._cut.is_set():
+                        raise
+                return self._try(effort, admit, method, path, headers, body)
+        finally:
+            if self._closed:  # which did not wait for this
                 self._drop()
-            was_kept = self._connection is not None
-            try:
-                return self._try(effort, method, path, headers, body)
-            except EndpointReset:
-                if not was_kept or effort.received or self._cut.is_set():
-                    raise
-            return self._try(effort, method, path, headers, body)
 
     def turn_to(self, endpoint: Endpoint) -> None:
         """Exchanges go to this one from now on."""
@@ -106,29 +122,50 @@ class Line:
             if self._socket is not None:
                 _shut(self._socket)
 
+    def hang_up(self) -> None:
+        """From another thread: end the connection that an exchange waits for, as if the endpoint had done so."""
+        with self._guard:
+            if self._socket is not None:
+                _shut(self._socket)
+
     def mend(self) -> None:
-        """Exchanges are possible again."""
-        self._cut.clear()
+        """Exchanges are possible again, unless it is closed."""
+        if not self._closed:
+            self._cut.clear()
 
     def rest(self, seconds: float) -> bool:
         """Wait, at most until it is cut: then True."""
         return self._cut.wait(seconds)
 
     def close(self) -> None:
-        """For good, from any thread."""
+        """For good, from any thread. What is under way ends by itself, and nobody waits for it: the search for an
+        address can take long, and cannot be cut."""
+        self._closed = True
         self.cut()
-        with self._turn:
+        if self._turn.acquire(blocking=False):
             self._drop()
+            self._turn.release()
 
     def __del__(self) -> None:
         # Who leaves a client without closing it shall not be told of a socket that he has never seen.
         self._drop()
 
-    def _try(self, effort: Effort, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+    def _try(
+        self,
+        effort: Effort,
+        admit: Callable[[], object],
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+    ) -> Answer:
         whole = False
         try:
             connection = self._connection or self._connect(effort)
             connection.carrier.effort = effort
+            asked = real_seconds()
+            admit()
+            effort.prolong(real_seconds() - asked)
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
             if effort.ended:
@@ -138,7 +175,8 @@ class Line:
             if self._cut.is_set():
                 raise ConnectionAbortedError  # what was cut may look like an answer that ends with the connection
             whole = not response.will_close
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError, ArithmeticError, LookupError) as error:
+            # The last three are how http.client fails at numbers and letters that it did not expect.
             raise self._trouble(error, effort) from error
         finally:
             if not whole:
@@ -187,9 +225,10 @@ class Line:
                 if effort.received
                 else EndpointSilent(url=url, seconds=seconds)
             )
-        if isinstance(error, (_TooLarge, LineTooLong)):
+        if isinstance(error, (TooLarge, LineTooLong)):
             return EndpointUnreadable(problem="it is too large")
-        if isinstance(error, (IncompleteRead, OSError)):
+        # Something is also incomplete to http.client when its length is no number; then nobody has ended anything.
+        if isinstance(error, OSError) or (isinstance(error, IncompleteRead) and effort.ended):
             if effort.received:
                 return EndpointCutOff(url=url)
             return EndpointReset(url=url, problem=_words(error))
@@ -205,10 +244,6 @@ class Line:
             held.close()
 
 
-class _TooLarge(HTTPException):
-    """The body has more bytes than anybody would send in earnest."""
-
-
 def _shut(held: socket.socket) -> None:
     """Whoever waits for it is woken. The plain socket's way, since that of TLS is not for two threads."""
     with suppress(OSError):
@@ -217,13 +252,13 @@ def _shut(held: socket.socket) -> None:
 
 def _body(response: HTTPResponse, effort: Effort) -> bytes:
     if (response.length or 0) > LARGEST_BODY:
-        raise _TooLarge
+        raise TooLarge
     pieces, size = [], 0
     while piece := response.read(_PIECE):
         pieces.append(piece)
         size += len(piece)
         if size > LARGEST_BODY:
-            raise _TooLarge
+            raise TooLarge
         effort.left()
     if response.length:
         raise IncompleteRead(b"", response.length)

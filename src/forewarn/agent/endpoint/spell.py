@@ -1,4 +1,4 @@
-"""A spell of trouble with the endpoint: said once when it begins, and once when it is over."""
+"""Trouble with the endpoint, said once: when a spell of it begins, when it is over, and what cannot be read."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from forewarn.errors.agent import EndpointTrouble
 
 _log = logging.getLogger("forewarn.agent.endpoint")
+_MOST_COMPLAINTS = 100
 
 
 class Spell:
@@ -41,6 +44,20 @@ class Spell:
             tries = "1 try" if self.troubles == 1 else f"{self.troubles} tries"
             _log.info("The endpoint answers again, after %.1f s and %s.", now - self._since, tries)
         self.troubles, self.last, self.silences = 0, None, 0
+
+
+class Complaints:
+    """What is wrong with a document that can be read for the rest: each thing is said once, however often it comes."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def hear(self, problems: Iterable[str]) -> None:
+        """Of one document. There is an end to it: who makes up new ones without end is not listened to any more."""
+        for problem in problems:
+            if problem not in self._said and len(self._said) < _MOST_COMPLAINTS:
+                self._said.add(problem)
+                _log.warning("The endpoint has told something that cannot be read: %s. The rest counts.", problem)
 
 
 def _sentence(trouble: EndpointTrouble) -> str:

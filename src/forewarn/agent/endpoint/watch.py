@@ -45,6 +45,8 @@ class Seen(NamedTuple):
     """Its incarnation is lower than that of the one before: an old document, or incarnations have begun anew."""
     held: bool = False
     """The endpoint has heeded the wait that it was asked for."""
+    problems: tuple[str, ...] = ()
+    """What could not be read of the document."""
 
 
 class Watch:
@@ -93,12 +95,13 @@ class Watch:
             return Seen(self.document, held=held)
         if answer.status != OK:
             raise trouble_in(answer)
-        document = document_in(answer)
+        before = self.document
+        document, problems = document_in(answer, before)
         self.tag, self._unchanged = _tag_of(answer), 0
-        before, self.document = self.document, document
+        self.document = document
         self.version_worked = True
         went_back = before is not None and document.incarnation < before.incarnation
-        return Seen(document, changed=document != before, went_back=went_back, held=held)
+        return Seen(document, changed=document != before, went_back=went_back, held=held, problems=problems)
 
     def steps_down(self, version: str, answer: Answer) -> bool:
         """Whether that version is not to be had, and an older one is to be tried: it then is the one to ask for.

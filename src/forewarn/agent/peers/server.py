@@ -50,22 +50,25 @@ class StatusServer:
             return b""  # agents write shorter heads, and end them
         ask = read_ask(lines)
         if ask is None or not self._is_sealed(ask):
-            self._name_stranger(caller)
+            if self._is_new(caller):
+                _log.warning("%s asked as a peer and does not have our secret: it was told nothing.", caller)
             return write_reply(401)
         body = self._answer(ask.asker, ask.asked)
         if body is None:
-            _log.warning("%s takes this machine for %s: see its [peers] members.", ask.asker, ask.asked)
+            if self._is_new(f"{ask.asker} {ask.asked}"):
+                _log.warning("%s takes this machine for %s: see its [peers] members.", ask.asker, ask.asked)
             return write_reply(421)
         return write_reply(200, seal_answer(self._secret, ask.nonce, body), body)
 
     def _is_sealed(self, ask: Ask) -> bool:
         return is_right(ask.seal, seal_ask(self._secret, ask.nonce, ask.asker, ask.asked))
 
-    def _name_stranger(self, caller: str) -> None:
-        """Once for each address, and not for every address there is."""
-        if caller not in self._named and len(self._named) < _MOST_NAMED:
-            self._named.add(caller)
-            _log.warning("%s asked as a peer and does not have our secret: it was told nothing.", caller)
+    def _is_new(self, complaint: str) -> bool:
+        """Whether it is to be said: once for each address or name, and not for every one there is."""
+        if complaint in self._named or len(self._named) >= _MOST_NAMED:
+            return False
+        self._named.add(complaint)
+        return True
 
 
 def listen(host: str, port: int) -> socket.socket:

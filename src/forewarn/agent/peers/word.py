@@ -86,14 +86,20 @@ def write_word(word: Word) -> bytes:
 
 
 def _dump(word: Word, *, whole: bool) -> bytes:
+    """What nobody would take is left out: one name that cannot be one must not make all the rest unreadable."""
+    events = [event for event in word.events if _is_name(event.id) and _is_name(event.leader, least=0)]
     said = {
         **word._asdict(),
         "events": [
-            {**event._asdict(), "heard": [relay._asdict() for relay in event.heard[:_MOST_HEARD]] if whole else []}
-            for event in word.events[:_MOST_EVENTS]
+            {**event._asdict(), "heard": [relay._asdict() for relay in _sayable(event)] if whole else []}
+            for event in events[:_MOST_EVENTS]
         ],
     }
     return json.dumps(said, separators=(",", ":")).encode()
+
+
+def _sayable(event: EventWord) -> list[Relay]:
+    return [relay for relay in event.heard if _is_name(relay.vm)][:_MOST_HEARD]
 
 
 def read_word(body: bytes) -> Word:
@@ -153,10 +159,14 @@ def _list(table: dict[str, Any], key: str, most: int) -> list[object]:
 
 def _text(table: dict[str, Any], key: str, least: int = 1) -> str:
     value = table.get(key)
-    # Names come to a person's terminal: nothing that moves the cursor.
-    if not isinstance(value, str) or not least <= len(value) <= _LONGEST_NAME or not value.isprintable():
+    if not isinstance(value, str) or not _is_name(value, least):
         raise BadWord(problem=f"{key} is not a text of at most {_LONGEST_NAME} characters")
     return value
+
+
+def _is_name(text: str, least: int = 1) -> bool:
+    # Names come to a person's terminal: nothing that moves the cursor.
+    return least <= len(text) <= _LONGEST_NAME and text.isprintable()
 
 
 def _state(table: dict[str, Any], states: tuple[str, ...]) -> str:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from forewarn.agent.changes import has_started
 from forewarn.agent.policy.rule import Rule
-from forewarn.wire.reading import ToldEvent, read_event
+from forewarn.errors import UnreadableDocument
+from forewarn.wire.reading import ToldEvent, read_event_if_possible
 
 TO_DO, PREPARING, PREPARED, FAILED, SKIPPED, UNDOING, UNDONE = (
     "to do",
@@ -134,4 +135,8 @@ def from_json(value: dict[str, Any]) -> Work:
         rule[name] = None if rule.get(name) is None else tuple(rule[name])
     steps = tuple(_step(step) for step in value["steps"])
     known = {name: value[name] for name in Work._fields if name in value}
-    return Work(**{**known, "event": read_event(value["event"]), "rule": Rule(**rule), "steps": steps})
+    # As it was read when it was told: what was heard of then must not be forgotten now.
+    event, problem = read_event_if_possible(value["event"])
+    if event is None:
+        raise UnreadableDocument(problem=problem)
+    return Work(**{**known, "event": event, "rule": Rule(**rule), "steps": steps})
