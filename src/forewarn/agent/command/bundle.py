@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forewarn.agent.command.parser import Parser
+from forewarn.agent.command.writing import write_whole
 from forewarn.errors import NotPermitted
 
 if TYPE_CHECKING:
@@ -53,13 +54,9 @@ def run(options: Namespace) -> int:
     file = Path(options.output)
     content = make_bundle()
     try:
-        passing = file.with_name(f".{file.name}.{os.getpid()}")
-        passing.write_bytes(content)
-        passing.chmod(0o755)
-        passing.replace(file)
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or error
-        raise NotPermitted(action="write", path=file, problem=problem, flag="--output") from error
+        write_whole(file, content, 0o755)
+    except OSError as error:
+        raise NotPermitted(action="write", path=file, problem=error.strerror, flag="--output") from error
     sys.stdout.write(f"Wrote {file}, {len(content) / 1000:,.0f} kB. Run it with: python3 {file} run --help\n")
     return 0
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forewarn.agent.command.parser import Parser, add_places, choose_places, config_path, load_config, read_address
-from forewarn.errors import BadOption, NotPermitted, UnitDiffers
+from forewarn.agent.command.writing import refuse_other_than_file, write_whole
+from forewarn.errors import BadOption, NotPermitted, UnitDiffers, UnitMasked
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -92,16 +93,26 @@ def _check_user(name: str) -> None:
 
 def _write(file: Path, text: str, *, force: bool) -> str:
     """Write it, whole or not at all; what was done, in words."""
+    content = text.encode()
     try:
-        there = file.read_text() if file.exists() else None
-        if there == text:
+        if file.is_symlink() and os.path.realpath(file) == os.path.realpath(os.devnull):
+            raise UnitMasked(path=file, unit=file.name)
+        refuse_other_than_file(file)
+        there = _beginning(file, len(content) + 1)
+        if there == content:
             return f"{file} is as it should be already."
         if there is not None and not force:
             raise UnitDiffers(path=file)
-        passing = file.with_name(f".{file.name}.{os.getpid()}")
-        passing.write_text(text)
-        passing.chmod(0o644)
-        passing.replace(file)
+        write_whole(file, content, 0o644)
     except OSError as error:
         raise NotPermitted(action="write", path=file, problem=error.strerror, flag="--unit-dir") from error
     return f"Wrote {file}."
+
+
+def _beginning(file: Path, size: int) -> bytes | None:
+    """So much of what is there; None: nothing is."""
+    try:
+        with file.open("rb") as stream:
+            return stream.read(size)
+    except FileNotFoundError:
+        return None
