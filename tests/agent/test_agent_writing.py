@@ -81,7 +81,7 @@ def test_what_could_not_be_written_leaves_nothing_behind(folder: Path, monkeypat
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(Path, "replace", full)
     assert bundle("a.pyz") == 5
     assert install() == 5
     assert names(folder) == before

@@ -28,9 +28,9 @@ def write_whole(file: Path, content: bytes, mode: int) -> None:
         with os.fdopen(number, "wb") as stream:
             stream.write(content)
             os.fchmod(stream.fileno(), mode)
-        os.replace(passing, place)
+        Path(passing).replace(place)
     except BaseException:
-        os.unlink(passing)
+        Path(passing).unlink()
         raise
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forewarn.agent.endpoint.address import read_endpoint
+from forewarn.agent.files import meant_path, read_bounded, read_whole
 from forewarn.agent.handlers.finding import make_handler
 from forewarn.agent.policy.config import Config, Member, NamedHandler, PeersSettings
+from forewarn.agent.policy.hosts import read_host_port
 from forewarn.agent.policy.rule import APPROVALS, LEADER, NEVER, ON_FAILURE, STOP, Rule
-from forewarn.errors import BadAgentConfig, UnreadableFile, nearest
+from forewarn.errors import BadAgentConfig, BadEndpoint, UnreadableFile, nearest
 from forewarn.wire.toml_entries import Entry, TomlFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 HANDLER_SECONDS = 60
 SILENCE = timedelta(seconds=10)
@@ -27,11 +30,9 @@ _PEERS_KEYS = ("listen", "secret_file", "members", "silence")
 def read_config(path: Path) -> Config:
     """All that the file says; the first thing that is wrong is an error."""
     try:
-        text = path.read_text("utf-8")
+        text = read_whole(path).decode()
     except UnicodeDecodeError as error:
         raise UnreadableFile(path=path, problem="it is not UTF-8 text.") from error
-    except OSError as error:
-        raise UnreadableFile(path=path, problem=f"{error.strerror}.") from error
     return read_text(text, str(path), path.absolute().parent)
 
 
@@ -55,9 +56,9 @@ def read_text(text: str, source: str, folder: Path) -> Config:
             raise entry.wrong("'leader' needs a [peers] table: agents must be able to tell each other.", "approve")
     return Config(
         source=source,
-        endpoint=agent.text("endpoint"),
+        endpoint=_endpoint(agent),
         vm_name=agent.text("vm_name"),
-        state=agent.text("state"),
+        state=str(_path(agent, "state", folder)) if agent.text("state") else "",
         listen=_address(agent, "listen") if "listen" in agent else None,
         rules=rules,
         handlers=handlers,
@@ -92,6 +93,27 @@ def _handler(entry: Entry, name: str, table: dict[str, Any], folder: Path) -> Na
     # What is kept beside the work it has prepared must name the file wherever the agent is started later.
     kept = {**table, "file": str(folder / file)} if file else table
     return NamedHandler(name, kind or file, timeout or timedelta(seconds=HANDLER_SECONDS), handler, kept)
+
+
+# --- Its place ----------------------------------------------------------------------------------------
+
+
+def _endpoint(entry: Entry) -> str:
+    text = entry.text("endpoint")
+    try:
+        if text:
+            read_endpoint(text, "[agent]")
+    except BadEndpoint as error:
+        raise entry.wrong(str(error), "endpoint") from None
+    return text
+
+
+def _path(entry: Entry, key: str, folder: Path) -> Path:
+    """What stands in a file is meant from where the file is, whichever folder the agent is started in."""
+    try:
+        return meant_path(entry.text(key), folder)
+    except ValueError as error:
+        raise entry.wrong(str(error), key) from None
 
 
 # --- Rules --------------------------------------------------------------------------------------------
@@ -172,17 +194,20 @@ def _peers(entry: Entry, folder: Path) -> PeersSettings:
 
 
 def _address(entry: Entry, key: str) -> tuple[str, int]:
-    host, colon, port = entry.text(key).rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise entry.wrong(f"Must be HOST:PORT, not {entry.text(key)!r}.", key)
-    return host.strip("[]"), int(port)
+    try:
+        return read_host_port(entry.text(key))
+    except ValueError as error:
+        raise entry.wrong(f"Must be HOST:PORT, not {entry.text(key)!r}: {error}", key) from None
 
 
 def _secret(entry: Entry, folder: Path) -> bytes:
-    path = folder / Path(entry.text("secret_file")).expanduser()
+    path = _path(entry, "secret_file", folder)
     try:
-        secret = path.read_bytes().strip()
+        with path.open("rb") as stream:
+            secret = read_bounded(stream, str(path)).strip()
         open_to = path.stat().st_mode & 0o077
+    except UnreadableFile as error:
+        raise entry.wrong(str(error), "secret_file") from None
     except OSError as error:
         raise entry.wrong(f"{path} cannot be read: {error.strerror}.", "secret_file") from error
     if open_to:

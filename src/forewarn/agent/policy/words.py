@@ -51,13 +51,19 @@ def misfits(rule: Rule, event: ToldEvent, now: datetime) -> list[str]:
         longest, seconds = format_duration(rule.max_duration), event.duration_seconds
         if seconds is None or seconds < 0:
             found.append(f"it is for interruptions of at most {longest}, and nobody knows how long this one is")
-        elif timedelta(seconds=seconds) > rule.max_duration:
-            length = format_duration(timedelta(seconds=seconds))
-            found.append(f"it is for interruptions of at most {longest}, and this one is {length}")
+        elif seconds > rule.max_duration.total_seconds():
+            found.append(f"it is for interruptions of at most {longest}, and this one is {_length(seconds)}")
     if rule.min_notice is not None and (notice := notice_of(event, now)) < rule.min_notice:
         least = format_duration(rule.min_notice)
         found.append(f"it needs {least} of notice, and there are {format_duration(notice)}")
     return found
+
+
+def _length(seconds: int) -> str:
+    try:
+        return format_duration(timedelta(seconds=seconds))
+    except OverflowError:
+        return "longer than anybody can say"
 
 
 def _from(source: str | None) -> str:
