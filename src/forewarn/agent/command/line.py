@@ -13,6 +13,7 @@ from forewarn.errors import BadCommandLine, ForewarnError, exit_code, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TextIO
 
     from forewarn.agent.command.parser import Parser
 
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say_error(str(error))
         return exit_code(error)
     except OSError as error:
-        _leave_output()
+        _leave(sys.stdout)
         if not isinstance(error, BrokenPipeError):  # whoever read has enough
             _say_error(f"{error.filename or 'Cannot write'}: {error.strerror or error}")
         return 1
@@ -72,10 +73,10 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
-def _leave_output() -> None:
+def _leave(stream: TextIO) -> None:
     """What Python flushes at its end must not meet the broken pipe or the full disk once more."""
     with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(arguments: list[str]) -> int:
@@ -102,5 +103,8 @@ def _say_error(text: str) -> None:
     """Names and texts in it may come from elsewhere: nothing of them reaches a terminal as an order."""
     from forewarn.agent.logs import printable
 
-    with suppress(OSError):  # nobody hears it; the code says it too
+    try:
         sys.stderr.write(f"forewarn: {printable(text)}\n")
+        sys.stderr.flush()
+    except OSError:
+        _leave(sys.stderr)  # nobody hears it; the code says it too

@@ -20,7 +20,10 @@ _NOTHING = "nothing"
 
 def explain(config: Config) -> list[str]:
     """Each rule: which events, what is prepared in which order when, who approves when, what is undone; then doubts."""
-    lines = [f"{config.source}: {_count(config.rules, 'rule')}, {_count(config.handlers, 'handler')}."]
+    lines = [
+        f"{config.source}: {_count(config.rules, 'rule')}, {_count(config.handlers, 'handler')}.",
+        *_explain_place(config),
+    ]
     for number, rule in enumerate(config.rules, 1):
         lines += ["", *_explain_rule(config, rule, number)]
     lines += ["", _about_others(config)]
@@ -30,6 +33,27 @@ def explain(config: Config) -> list[str]:
         lines.append(f"Agents that tell each other: {members}. Silent is who has not answered for {silence}.")
     doubts = doubts_about(config)
     return [*lines, "", *(f"warning: {doubt}" for doubt in doubts)] if doubts else lines
+
+
+def _explain_place(config: Config) -> list[str]:
+    """What [agent] says, if it does."""
+    lines = []
+    if config.endpoint:
+        lines.append(f"Events are asked for at {config.endpoint}.")
+    if config.vm_name:
+        lines.append(f"This machine is {config.vm_name}.")
+    if config.state:
+        lines.append(f"State is kept in {config.state}.")
+    if config.listen is not None:
+        lines.append(f"Metrics and health are served at {_listen(config)}.")
+    return lines
+
+
+def _listen(config: Config) -> str | None:
+    if config.listen is None:
+        return None
+    host, port = config.listen
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _about_others(config: Config) -> str:
@@ -80,6 +104,10 @@ def as_json(config: Config) -> dict[str, Any]:
     """The same for programs."""
     return {
         "config": config.source,
+        "endpoint": config.endpoint or None,
+        "vm_name": config.vm_name or None,
+        "state": config.state or None,
+        "listen": _listen(config),
         "rules": [
             {
                 "name": rule.name,
