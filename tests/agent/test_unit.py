@@ -240,4 +240,5 @@ def test_a_program_in_a_home_can_be_read_there() -> None:
     assert "ProtectHome=read-only\n" in render_unit(Unit(("/home/me/forewarn",), user="me"))
     assert "ProtectHome=read-only\n" in render_unit(Unit(("/bin/f", "--config=/home/me/a.toml"), user="me"))
     assert "ProtectHome=read-only\n" in render_unit(Unit(("/bin/f",), user="me", state="/home/me/state"))
+    assert "ProtectHome=read-only\n" in render_unit(Unit(("/bin/f",), user="me", files=("/home/me/own.py",)))
     assert "ProtectHome=yes\n" in render_unit(Unit(("/usr/bin/forewarn",), user="me"))

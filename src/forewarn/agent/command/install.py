@@ -58,7 +58,8 @@ def run(options: Namespace) -> int:
     # In one word each: a value may look like an option.
     command = [*started_by(), "run", *(f"{flag}={value}" for flag, value in given.items() if value)]
     chosen = state or config.state
-    text = render_unit(Unit(tuple(command), options.user, chosen))
+    own = tuple(str(named.table["file"]) for named in config.handlers.values() if "file" in named.table)
+    text = render_unit(Unit(tuple(command), options.user, chosen, own))
     if options.print:
         sys.stdout.write(text)
         return 0

@@ -132,10 +132,10 @@ def _chosen(
     flag: str, typed: str | None, variable: str, environment: Mapping[str, str], configured: str, source: str
 ) -> Given:
     if typed is not None:
-        if not typed:
+        if not typed.strip():
             raise BadOption(name=flag, value=typed, problem="it is empty. Give a value, or leave the option out.")
         return Given(typed, flag)
-    if environment.get(variable):
+    if environment.get(variable, "").strip():
         return Given(environment[variable], variable)
     return Given(configured, source) if configured else Given("", "")
 

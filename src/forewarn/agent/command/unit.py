@@ -25,6 +25,8 @@ class Unit(NamedTuple):
     """Empty: root."""
     state: str = ""
     """A folder that was chosen; empty: the one that systemd makes."""
+    files: tuple[str, ...] = ()
+    """What else it reads, each path absolute."""
 
 
 _UNIT = """\
@@ -125,10 +127,14 @@ def _state(unit: Unit) -> str:
 
 
 def _homes(unit: Unit) -> str:
-    words = (unit.state, *(word.partition("=")[2] if word.startswith("--") else word for word in unit.command))
+    words = (
+        unit.state,
+        *unit.files,
+        *(word.partition("=")[2] if word.startswith("--") else word for word in unit.command),
+    )
     paths = [PurePosixPath(word) for word in words if word.startswith("/")]
     if any(home in path.parents for path in paths for home in _HOMES):
-        return "# The agent, its config or its state is in somebody's home.\nProtectHome=read-only\n"
+        return "# The agent, its config, a handler or its state is in somebody's home.\nProtectHome=read-only\n"
     return "# Nothing of it is in anybody's home.\nProtectHome=yes\n"
 
 

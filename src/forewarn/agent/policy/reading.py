@@ -57,7 +57,7 @@ def read_text(text: str, source: str, folder: Path) -> Config:
     return Config(
         source=source,
         endpoint=_endpoint(agent),
-        vm_name=agent.text("vm_name"),
+        vm_name=agent.text("vm_name").strip(),
         state=str(_path(agent, "state", folder)) if agent.text("state") else "",
         listen=_address(agent, "listen") if "listen" in agent else None,
         rules=rules,
@@ -99,7 +99,7 @@ def _handler(entry: Entry, name: str, table: dict[str, Any], folder: Path) -> Na
 
 
 def _endpoint(entry: Entry) -> str:
-    text = entry.text("endpoint")
+    text = entry.text("endpoint").strip()
     try:
         if text:
             read_endpoint(text, "[agent]")
@@ -180,10 +180,15 @@ def _peers(entry: Entry, folder: Path) -> PeersSettings:
     entry.refuse_unknown(_PEERS_KEYS)
     entry.required_text("listen", 'Write listen = "0.0.0.0:9170": where the others ask this agent.')
     entry.required_text("secret_file", 'Write secret_file = "/etc/forewarn/peers.secret": all agents share it.')
-    members = []
+    members: list[Member] = []
     around = entry.inner("members", 'members = {web-0 = "10.0.0.4:9170"}')
     for name, _ in entry.text_table("members"):
         host, port = _address(around, name)
+        for other in members:
+            if other.vm.casefold() == name.casefold():
+                raise around.wrong(f"{other.vm} is the same machine: names are compared in any letter case.", name)
+            if (other.host.casefold(), other.port) == (host.casefold(), port):
+                raise around.wrong(f"{other.vm} has the same address.", name)
         members.append(Member(name, host, port))
     if not members:
         raise entry.wrong('Is missing. Write members = {web-0 = "10.0.0.4:9170", web-1 = "10.0.0.5:9170"}.', "members")
