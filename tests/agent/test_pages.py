@@ -7,8 +7,7 @@ import json
 import os
 import socket
 import stat
-import threading
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.events import NOW
 from agent.snapshots import event, snapshot
 from forewarn.agent.command.line import main
-from forewarn.agent.pages import server
 from forewarn.agent.pages.metrics import METRICS, render_metrics
 from forewarn.agent.pages.server import Pages
 from forewarn.agent.pages.sockets import NAME, connect
@@ -113,48 +111,6 @@ def test_what_is_not_asked_well(pages: Pages, said: Said, monkeypatch: pytest.Mo
     assert ask(pages, "/healthz")[0] == 500
     said.value = snapshot()
     assert ask(pages, "/healthz")[0] == 200
-
-
-def test_who_says_nothing_is_left_standing_and_keeps_nobody_out(
-    said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Pages(said, tmp_path, ("127.0.0.1", 0)) as pages, ExitStack() as stack:
-        for _ in range(server.MOST_CONNECTIONS + 5):
-            assert pages.address is not None
-            line = stack.enter_context(socket.create_connection(pages.address, 20))
-            line.send(b"GET /status HTTP/1.1\r\n")
-        assert ask(pages, "/healthz")[0] == 200  # the oldest made room
-    monkeypatch.setattr(server, "SECONDS_EACH", 0.05)
-    with Pages(said, tmp_path, ("127.0.0.1", 0)) as pages:
-        assert pages.address is not None
-        with socket.create_connection(pages.address, 20) as line:
-            line.send(b"GET /status HTTP/1.1\r\n")
-            assert line.recv(1) == b""  # its time is up
-
-
-def test_who_makes_room_while_it_is_answered_is_nobodys_trouble(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "MOST_CONNECTIONS", 2)
-    asked, go_on = threading.Event(), threading.Event()
-
-    def slow() -> dict[str, Any]:
-        asked.set()
-        assert go_on.wait(20)
-        return snapshot()
-
-    with Pages(slow, tmp_path, ("127.0.0.1", 0)) as pages:
-        assert pages.address is not None
-        with (
-            socket.create_connection(pages.address, 20) as oldest,
-            socket.create_connection(pages.address, 20) as other,
-        ):
-            other.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-            assert asked.wait(20)
-            with socket.create_connection(pages.address, 20):
-                oldest.sendall(b"GET /")  # when it looks again it sees the newcomer, and then the one who makes room
-                go_on.set()
-                assert ask(pages, "/healthz")[0] == 200
 
 
 def test_what_cannot_be_shown_is_no_end_of_the_pages(pages: Pages, said: Said) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.circles import EVENT, PATIENCE_SECONDS, SECRET, Party
-from forewarn.agent.peers import server
 from forewarn.agent.peers.circle import Circle
 from forewarn.agent.peers.message import Ask, read_ask, read_reply, write_ask, write_reply
 from forewarn.agent.peers.seal import PATH, draw, seal_answer, seal_ask
@@ -177,38 +176,6 @@ def test_a_request_that_is_too_large_is_cut_off(make_party: Callable[..., Party]
     # A reset is an end too, at whatever point it comes: what had not been read yet was thrown away.
     with suppress(OSError):
         assert call(party.circles["web-0"].address, request_without_end) == b""
-
-
-def test_slow_strangers_do_not_keep_members_out(
-    make_party: Callable[..., Party], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "MOST_SECONDS", 1000.0)  # they would not go by themselves
-    party = make_party(3)
-    slow = [
-        socket.create_connection(party.circles["web-0"].address, PATIENCE_SECONDS)
-        for _ in range(2 * server.MOST_CONNECTIONS)
-    ]
-    try:
-        for link in slow:
-            try:
-                link.sendall(b"GET /v1/st")
-            except (ConnectionResetError, BrokenPipeError):
-                continue  # it has been sent away already
-        party.say(READY)
-        party.until_may("web-0")
-        # The first ones had to go for the later ones.
-        assert slow[0].recv(1) == b""
-    finally:
-        for link in slow:
-            link.close()
-
-
-def test_who_takes_too_long_is_sent_away(make_party: Callable[..., Party], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_SECONDS", 0.2)
-    party = make_party(1)
-    with socket.create_connection(party.circles["web-0"].address, PATIENCE_SECONDS) as link:
-        link.sendall(b"GET /v1/status HTTP/1.1\r\n")
-        assert link.recv(1) == b""
 
 
 def test_an_address_that_is_taken_is_named() -> None:

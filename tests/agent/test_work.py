@@ -114,6 +114,15 @@ def test_what_was_begun_goes_on_even_if_the_event_is_postponed() -> None:
     assert runs(work(WEB._replace(lead=5 * MINUTE), PREPARED, event=late)) == [("stop-web", PREPARE)]
 
 
+def test_nothing_is_begun_while_an_approval_is_under_way() -> None:
+    other = work(Rule("other", prepare=("save",)), event=told("E2"))
+    assert runs(other, seen=SEEN._replace(approving=frozenset({"E1"}))) == []
+    assert (
+        runs(other._replace(ending=OVER).with_step(0, state=PREPARED), seen=SEEN._replace(approving=frozenset({"E1"})))
+        == []
+    )
+
+
 def test_the_limit_of_a_rule_fails_what_has_not_had_its_turn() -> None:
     slow = work(WEB._replace(timeout=MINUTE), PREPARED)
     (order,) = orders(slow, seen=SEEN._replace(seconds=100.0, begun_at={slow.id: 40.0}))
@@ -154,6 +163,7 @@ DONE = work(WEB, PREPARED, PREPARED)
         (DONE, SEEN._replace(stopping=True), False),
         (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), SEEN, False),
         (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), SEEN._replace(now=NOW + 14 * MINUTE), True),
+        (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED, event=told(NotBefore="")), SEEN, False),
         (work(WEB._replace(approve="leader"), PREPARED, PREPARED), SEEN, False),
         (work(WEB._replace(approve="leader"), PREPARED, PREPARED), SEEN._replace(leading={"E1": "b first"}), False),
         (work(WEB._replace(approve="leader"), PREPARED, PREPARED), SEEN._replace(leading={"E1": ""}), True),

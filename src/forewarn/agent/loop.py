@@ -14,7 +14,7 @@ from forewarn.agent.machine import boot_id, up_seconds
 from forewarn.agent.polling import Poller
 from forewarn.agent.standing import describe_alone, describe_work, ready_reason
 from forewarn.agent.together import Together
-from forewarn.agent.work.deciding import Seen, next_orders, waits_for_time
+from forewarn.agent.work.deciding import Run, Seen, next_orders, waits_for_time
 from forewarn.agent.work.doing import Doing
 from forewarn.agent.work.ledger import Ledger
 from forewarn.agent.work.state_file import NoFile, StateFile
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from forewarn.agent.policy.config import Config
     from forewarn.agent.work.job import Outcome
-    from forewarn.agent.work.work import Work
     from forewarn.wire.reading import ToldEvent
 
 logger = logging.getLogger("forewarn.agent")
@@ -59,9 +58,11 @@ class Agent:
         self._ledger = Ledger(self._file)
         self._client = Client(options.endpoint, options.vm_name)
         self._poller = Poller(self._client, self._told, self._may_hold)
-        self._approver = Approver(self._client, self._approval_ended)
         self._doing = Doing(
             config, self._file.folder, self._ledger, self._lock, self._handler_ended, dry_run=options.dry_run
+        )
+        self._approver = Approver(
+            self._client, self._ledger, self._approval_ended, self._doing.retry_later, dry_run=options.dry_run
         )
         # In a dry run nothing is prepared: the others must not hear that it is, and approve.
         self._together = Together(None if options.dry_run else config.peers, self._wake)
@@ -69,7 +70,6 @@ class Agent:
         self._events: tuple[ToldEvent, ...] | None = None
         self._outcomes: list[Outcome] = []
         self._approved: list[tuple[str, str]] = []
-        self._approval_tries: Counter[str] = Counter()
         self._alone: dict[str, ToldEvent] = {}
         self._others: dict[str, ToldEvent] = {}
         self._has_looked = self._taken = False
@@ -78,6 +78,7 @@ class Agent:
         self._said = ""
         self._boot = boot_id()
         self._begun_at = self._turned_at = real_seconds()
+        self._shown = self._show()
 
     # --- Its life -------------------------------------------------------------------------------------
 
@@ -181,9 +182,12 @@ class Agent:
         if not self._ledger.settle():
             return  # nothing is begun that cannot be noted
         while True:
-            self._together.tell(self._ledger.works.values(), busy=bool(self._doing.busy))
             orders = next_orders(self._ledger.works, self._seen())
-            again = [self._doing.carry_out(order, self._approve) for order in orders]
+            runs = any(isinstance(order, Run) for order in orders)
+            self._together.tell(self._ledger.works.values(), busy=runs or bool(self._doing.busy))
+            if runs and not self._together.may_begin():
+                return
+            again = [self._doing.carry_out(order, self._approver.send) for order in orders]
             if not any(again):
                 return
 
@@ -220,38 +224,14 @@ class Agent:
     def _forget(self, event_id: str) -> None:
         self._together.forget(event_id)
         self._doing.forget(event_id)
-        self._approval_tries.pop(event_id, None)
+        self._approver.forget(event_id)
 
     def _settle(self) -> None:
         """Note what the threads have brought."""
         while self._outcomes:
             self._counts[self._doing.settle(self._outcomes.pop(0), stopping=self._stopping)] += 1
         while self._approved:
-            event_id, problem = self._approved.pop(0)
-            self._approver.under_way.discard(event_id)
-            work = self._ledger.works.get(event_id)
-            if problem:
-                self._counts["approve failed"] += 1
-                self._approval_tries[event_id] += 1
-                self._doing.retry_later(event_id, self._approval_tries[event_id])
-                if work is not None and self._approval_tries[event_id] == 1:
-                    logger.warning("is not approved, and tried again: %s", problem, extra={"event": work.event})
-            else:
-                self._counts["approved"] += 1
-                if work is not None:
-                    self._note_approval(work)
-
-    def _approve(self, work: Work) -> None:
-        if self._options.dry_run:
-            logger.info("would be approved", extra={"event": work.event})
-            self._note_approval(work)
-        else:
-            self._approver.send(work.id)
-
-    def _note_approval(self, work: Work) -> None:
-        self._ledger.keep(work._replace(approved_at=to_text(self._client.clock.now())))
-        if not self._options.dry_run:
-            logger.info("is approved", extra={"event": work.event})
+            self._counts[self._approver.settle(*self._approved.pop(0))] += 1
 
     def _seen(self) -> Seen:
         return Seen(
@@ -268,32 +248,40 @@ class Agent:
     # --- What it says of itself -----------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything that is shown anywhere."""
-        with self._lock:
-            seen, seconds, works = self._seen(), real_seconds(), list(self._ledger.works.values())
-            reason = ready_reason(works, list(self._alone.values()), seen.now, has_rules=bool(self._config.rules))
-            endpoint, me = self._client.known
-            return {
-                "vm": None if me is None else me.name,
-                "vm_from": None if me is None else me.origin,
-                "endpoint": None if endpoint is None else endpoint.url,
-                "endpoint_from": None if endpoint is None else endpoint.origin,
-                "config": self._config.source,
-                "dry_run": self._options.dry_run,
-                "run_seconds": round(seconds - self._begun_at, 1),
-                "turned_seconds_ago": round(seconds - self._turned_at, 1),
-                "now": to_text(seen.now),
-                "ready": not reason,
-                "ready_reason": reason,
-                "polling": self._poller.standing(),
-                "events": [
-                    *(describe_work(work, seen) for work in works),
-                    *(describe_alone(event, mine=True) for event in self._alone.values()),
-                    *(describe_alone(event, mine=False) for event in self._others.values()),
-                ],
-                "peers": self._together.standing(),
-                "counts": {name: self._counts[name] for name in COUNTS},
-            }
+        """Everything that is shown anywhere. If the loop hangs, what was last known, and for how long it has hung."""
+        if not self._lock.acquire(timeout=LOOK_SECONDS):
+            return {**self._shown, "turned_seconds_ago": round(real_seconds() - self._turned_at, 1)}
+        try:
+            self._shown = self._show()
+        finally:
+            self._lock.release()
+        return self._shown
+
+    def _show(self) -> dict[str, Any]:
+        seen, seconds, works = self._seen(), real_seconds(), list(self._ledger.works.values())
+        reason = ready_reason(works, list(self._alone.values()), seen.now, has_rules=bool(self._config.rules))
+        endpoint, me = self._client.known
+        return {
+            "vm": None if me is None else me.name,
+            "vm_from": None if me is None else me.origin,
+            "endpoint": None if endpoint is None else endpoint.url,
+            "endpoint_from": None if endpoint is None else endpoint.origin,
+            "config": self._config.source,
+            "dry_run": self._options.dry_run,
+            "run_seconds": round(seconds - self._begun_at, 1),
+            "turned_seconds_ago": round(seconds - self._turned_at, 1),
+            "now": to_text(seen.now),
+            "ready": not reason,
+            "ready_reason": reason,
+            "polling": self._poller.standing(),
+            "events": [
+                *(describe_work(work, seen) for work in works),
+                *(describe_alone(event, mine=True) for event in self._alone.values()),
+                *(describe_alone(event, mine=False) for event in self._others.values()),
+            ],
+            "peers": self._together.standing(),
+            "counts": {name: self._counts[name] for name in COUNTS},
+        }
 
 
 COUNTS = ("prepared", "prepare failed", "undone", "undo failed", "approved", "approve failed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from forewarn.agent.clock import real_seconds
 from forewarn.agent.policy.rule import LEADER
 from forewarn.agent.standing import phase_of
 
@@ -35,6 +36,7 @@ class Together:
         self._wake = wake
         self._circle: Circle | None = None
         self._said: set[str] = set()
+        self._counted_on_until = 0.0
         self._listener = None
         if settings is not None:
             # Who has no peers need not carry a server. An address that cannot be had is said before anything is begun.
@@ -62,8 +64,14 @@ class Together:
                     state = "ready"
                 if busy and state == "ready":
                     state = "preparing"
+                if state == "ready" and not work.approved_at:
+                    self._counted_on_until = real_seconds() + self._circle.fresh_seconds
                 self._circle.say(work.id, work.event.resources, state, as_name=work.me)
                 self._said.add(work.id)
+
+    def may_begin(self) -> bool:
+        """Whether a handler may begin: not as long as another may act on the word that this machine is ready."""
+        return real_seconds() >= self._counted_on_until
 
     def forget(self, event_id: str) -> None:
         if self._circle is not None and event_id in self._said:

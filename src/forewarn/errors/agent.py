@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forewarn.errors.families import Conflict, Invalid, NotFound, Unavailable
+from forewarn.errors.invalid import CannotListen
 
 
 class BadAgentConfig(Invalid):
@@ -165,6 +166,10 @@ class BadPollSeconds(Invalid):
 
 class HandlerFailed(Unavailable):
     """{problem}"""
+
+
+class PagesNotListening(CannotListen):
+    """Cannot listen on {address}: {problem} Choose another with --listen, or in [agent] listen."""
 
 
 class PeersNotListening(Unavailable):

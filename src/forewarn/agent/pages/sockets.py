@@ -1,4 +1,4 @@
-"""Where an agent is asked: a TCP address, and a socket in its state folder."""
+"""The socket in an agent's state folder, where it is asked."""
 
 from __future__ import annotations
 
@@ -81,23 +81,3 @@ def remove_from(folder: Path, number: int) -> None:
     with suppress(OSError):
         if (folder / NAME).lstat().st_ino == number:
             (folder / NAME).unlink()
-
-
-def listen_on(address: tuple[str, int]) -> socket.socket:
-    """A TCP address."""
-    host, port = address
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        line = socket.socket(family, kind, protocol)
-        try:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            line.bind(place)
-            line.listen(16)
-        except OSError:
-            line.close()
-            raise
-    except OSError as error:
-        problem = f"{error.strerror}. Choose another with --listen, or in [agent] listen."
-        raise CannotListen(address=shown, problem=problem) from error
-    return line

@@ -72,6 +72,11 @@ class Circle:
         """Where it listens."""
         return self._server.address if self._server is not None else self._settings.listen
 
+    @property
+    def fresh_seconds(self) -> float:
+        """For how long another may act on what it has heard from here."""
+        return self._book.patience.fresh
+
     def say(self, event_id: str, resources: Sequence[str], state: str, as_name: str | None = None) -> None:
         """How far this machine is with an event; `as_name`: what the event calls this machine."""
         if state not in STATES:

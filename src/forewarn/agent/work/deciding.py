@@ -71,8 +71,8 @@ def next_orders(works: Mapping[str, Work], seen: Seen) -> list[Order]:
     busy = set(seen.busy)
     current = dict(works)
     for work in works.values():
-        if work.done or seen.stopping:
-            continue
+        if work.done or seen.stopping or seen.approving:
+            continue  # what is being approved may begin at any moment: nothing is begun beside it
         others = [other for other in current.values() if other.id != work.id]
         found = _undo(work, others, busy, seen) if work.ending else _prepare(work, others, busy, seen)
         for order in found:
@@ -175,8 +175,8 @@ def approval_problem(work: Work, seen: Seen) -> str:
     if seen.busy:
         return f"{', '.join(sorted(seen.busy))} runs"
     due = approval_due_at(work)
-    if due is not None and seen.now < due:
-        return "its time has not come"
+    if rule.approve_lead is not None and (due is None or seen.now < due):
+        return "its time has not come" if due else "its NotBefore is not known"
     if work.id in seen.approving or seen.seconds < seen.retry_at.get(work.id, 0):
         return "it is being approved"
     if rule.approve == LEADER:
