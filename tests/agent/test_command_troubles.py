@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -252,3 +253,36 @@ def test_no_path_has_a_null_in_it(folder: Path, capsys: pytest.CaptureFixture[st
     (folder / "agent.toml").write_text(table)
     assert main(["check", "agent.toml"]) == 2
     assert "agent.toml:2: " in capsys.readouterr().err
+
+
+# --- An agent that is started oddly -------------------------------------------------------------------
+
+
+def test_what_is_no_endpoint_leaves_no_state_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--endpoint", "ftp://x", "--state", "state"]) == 2
+    assert "(it comes from --endpoint)" in capsys.readouterr().err
+    assert not (folder / "state").exists()
+
+
+def test_a_variable_that_is_no_endpoint_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREWARN_ENDPOINT", "ftp://x")
+    assert main(["run", "--state", "state"]) == 2
+    assert "(it comes from FOREWARN_ENDPOINT)" in capsys.readouterr().err
+
+
+def test_an_agent_runs_though_nobody_hears_its_log(folder: Path) -> None:
+    """It says over its socket that it does; and it can be stopped."""
+    command = [sys.executable, "-m", "forewarn.agent", "run", "--state", "state"]
+    process = subprocess.Popen(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "-", *command])
+    try:
+        for _ in range(600):
+            if (folder / "state" / "agent.sock").exists():
+                break
+            with suppress(subprocess.TimeoutExpired):
+                raise AssertionError(f"it has ended with {process.wait(0.1)}")
+        assert main(["status", "--state", "state"]) == 0
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
