@@ -94,7 +94,7 @@ def _steps(config: Config, names: Sequence[str], action: str) -> list[str]:
     steps = []
     for name in names:
         named = config.handlers[name]
-        does = named.handler.describe(action)
+        does = named.does(action)
         if does or action == PREPARE:
             steps.append(f"{name} ({named.kind}, at most {format_duration(named.timeout)}): {does or _NOTHING}")
     return steps
@@ -132,7 +132,7 @@ def _facts(config: Config, names: Sequence[str], action: str) -> list[dict[str, 
             "handler": name,
             "kind": config.handlers[name].kind,
             "timeout_seconds": config.handlers[name].timeout.total_seconds(),
-            "does": config.handlers[name].handler.describe(action),
+            "does": config.handlers[name].does(action),
         }
         for name in names
     ]

@@ -106,14 +106,14 @@ def _prepare_steps(config: Config, rule: Rule, begin: datetime) -> tuple[Step, .
         named = config.handlers[name]
         latest = _after(latest, named.timeout)
         latest = latest if end is None else min(latest, end)
-        does = named.handler.describe(PREPARE)
+        does = named.does(PREPARE)
         steps.append(Step(name, named.kind, does, begin, latest, named.timeout))
     return tuple(steps)
 
 
 def _undo_steps(config: Config, rule: Rule) -> tuple[Step, ...]:
     named = [config.handlers[name] for name in undo_order(rule)]
-    described = [(each, each.handler.describe(UNDO)) for each in named]
+    described = [(each, each.does(UNDO)) for each in named]
     return tuple(Step(each.name, each.kind, does, None, None, each.timeout) for each, does in described if does)
 
 
