@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 RULE = '[[rule]]\non = ["Reboot"]\nprepare = ["pool", "web"]\napprove = "{approve}"\n'
 STEPS = ("prepare pool", "prepare web", "undo web", "undo pool")
-NEW_MACHINE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+NEW_MACHINE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", '"$@"; exit', "first"]
 """A first process of its own: to an agent it is a machine, or a container, that was just started."""
 
 
@@ -169,6 +171,50 @@ def test_undone_as_it_was_though_the_name_means_another_kind_by_now(scene: Scene
     scene.diary.check()
 
 
+def test_nothing_is_approved_before_the_first_look(scene: Scene) -> None:
+    """What the state says may be long over; the first answer can take two minutes."""
+    agent = scene.make("never").start()
+    event = scene.vm.restart()
+    agent.until(scene.diary.has("end prepare web"))
+    agent.kill()
+    text = agent.state / "state.json"
+    text.write_text(text.read_text().replace('"approve": "never"', '"approve": "self"'))
+    event.cancel()
+    other = scene.vm.redeploy()
+    scene.forewarn.fault("slow", count=1, delay=2)
+    agent.start()
+    agent.until(scene.all_is_undone, "the undo")
+    assert not any("approve" in message for message in agent.messages())
+    assert other.status == "Scheduled"
+
+
+def test_a_state_folder_that_somebody_has_removed_is_made_again(scene: Scene) -> None:
+    agent = scene.make("never").start()
+    agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
+    shutil.rmtree(agent.state)
+    event = scene.vm.restart()
+    agent.until(scene.diary.has("end prepare web"))
+    event.cancel()
+    agent.until(scene.all_is_undone, "the undo")
+
+
+def test_a_handler_that_has_left_the_config_before_its_turn_holds_up_nothing(scene: Scene) -> None:
+    agent = scene.make("never")
+    whole = agent.config.read_text().replace('approve = "never"', 'when = "5m"')
+    agent.config.write_text(whole)
+    agent.start()
+    event = scene.vm.restart()
+    agent.until(lambda: agent.status()["events"], "the event")
+    agent.kill()
+    agent.config.write_text(whole.replace('"pool", "web"', '"pool"').replace(scene.diary.handler("web"), ""))
+    agent.start()
+    scene.forewarn.advance(minutes=11)
+    agent.until_logged("there is no [handler.web]")
+    event.cancel()
+    agent.until(scene.all_is_undone, "the undo")
+    assert scene.diary.done == ["prepare pool", "undo pool"]
+
+
 def test_a_stop_leaves_things_to_the_next_start(scene: Scene) -> None:
     scene.diary.hold("prepare", "web")
     agent = scene.agent.start()
@@ -180,6 +226,46 @@ def test_a_stop_leaves_things_to_the_next_start(scene: Scene) -> None:
     agent.start()
     agent.until(lambda: event.status == "Started", "the approval")
     scene.to_its_end()
+    scene.diary.check()
+
+
+STUCK = """
+import threading
+from forewarn.agent import Handler
+class Stuck(Handler):
+    def __init__(self, options):
+        pass
+    def describe(self, action):
+        return "hang"
+    def prepare(self, job):
+        {prepare}
+    def undo(self, job):
+        job.say("undone after all")
+"""
+NO_GRACE = (
+    sys.executable,
+    "-c",
+    "import forewarn.agent.work.job as job; job.GRACE_SECONDS = 0.0; import forewarn.agent.__main__",
+)
+
+
+@pytest.mark.parametrize("prepare", ["threading.Event().wait()", "raise SystemExit", "job.remember(it=object())"])
+def test_a_handler_that_never_ends_or_ends_badly_is_undone(scene: Scene, tmp_path: Path, prepare: str) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK.format(prepare=prepare))
+    config = (
+        '[[rule]]\nprepare = ["pool", "stuck"]\napprove = "self"\n[handler.stuck]\nfile = "stuck.py"\ntimeout = "1s"\n'
+    )
+    agent = AgentProcess(tmp_path, config + scene.diary.handler("pool"), scene.vm.environment, NO_GRACE)
+    scene.agent = agent.start()
+    event = scene.vm.restart()
+    agent.until_logged("stuck: could not prepare")
+    if "wait" in prepare:
+        agent.until_logged("The agent begins", 2)
+    agent.until(lambda: agent.status().get("polling", {}).get("answers"), "an answer")
+    assert event.status == "Scheduled"
+    event.cancel()
+    agent.until_logged("everything is undone")
+    assert "stuck: undone after all" in agent.messages()
     scene.diary.check()
 
 

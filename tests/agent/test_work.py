@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.events import ME, NOW, told
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy.rule import Rule
-from forewarn.agent.work.deciding import Approve, Finish, Note, Run, Seen, approval_problem, end, next_orders
+from forewarn.agent.work.deciding import Approve, Finish, Note, Run, Seen, approval_problem, end, next_orders, undone
 from forewarn.agent.work.taking import Circumstances, Taken, presume, take_in
 from forewarn.agent.work.work import (
     BEGUN,
@@ -20,9 +20,9 @@ from forewarn.agent.work.work import (
     CANCELLED,
     FAILED,
     OVER,
-    PASSED_ON,
     PREPARED,
     PREPARING,
+    SKIPPED,
     TO_DO,
     UNDOING,
     UNDONE,
@@ -127,7 +127,7 @@ def test_the_limit_of_a_rule_fails_what_has_not_had_its_turn() -> None:
     slow = work(WEB._replace(timeout=MINUTE), PREPARED)
     (order,) = orders(slow, seen=SEEN._replace(seconds=100.0, begun_at={slow.id: 40.0}))
     assert isinstance(order, Note)
-    assert order.work.steps[1].state == FAILED
+    assert order.work.steps[1].state == SKIPPED
     assert runs(slow, seen=SEEN._replace(seconds=99.0, begun_at={slow.id: 40.0})) == [("stop-web", PREPARE)]
 
 
@@ -158,8 +158,9 @@ DONE = work(WEB, PREPARED, PREPARED)
         (DONE._replace(event=told(resources=("web-1", ME))), SEEN, False),
         (DONE, SEEN._replace(busy=frozenset({"of another event"})), False),
         (DONE, SEEN._replace(approving=frozenset({"E1"})), False),
-        (DONE, SEEN._replace(retry_at={"E1": 1.0}), False),
-        (DONE, SEEN._replace(retry_at={"E1": 0.0}), True),
+        (DONE, SEEN._replace(approve_at={"E1": 1.0}), False),
+        (DONE, SEEN._replace(approve_at={"E1": 0.0}), True),
+        (DONE, SEEN._replace(has_looked=False), False),
         (DONE, SEEN._replace(stopping=True), False),
         (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), SEEN, False),
         (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), SEEN._replace(now=NOW + 14 * MINUTE), True),
@@ -171,7 +172,7 @@ DONE = work(WEB, PREPARED, PREPARED)
 )
 def test_when_it_is_approved(given: Work, seen: Seen, approves: bool) -> None:
     assert orders(given, seen=seen) == ([Approve(given)] if approves else [])
-    assert bool(approval_problem(given, seen)) is not approves or seen.stopping
+    assert bool(approval_problem(given, seen)) is not approves or seen.stopping or not seen.has_looked
 
 
 # --- Undoing ------------------------------------------------------------------------------------------
@@ -204,8 +205,8 @@ def test_it_is_finished_when_everything_is_undone() -> None:
 
 def test_what_failed_to_be_undone_is_tried_again_after_a_pause() -> None:
     failing = work(WEB, PREPARED, UNDOING, ending=OVER)
-    assert runs(failing, seen=SEEN._replace(retry_at={"E1": 5.0})) == []
-    assert runs(failing, seen=SEEN._replace(retry_at={"E1": 5.0}, seconds=5.0)) == [("stop-web", UNDO)]
+    assert runs(failing, seen=SEEN._replace(undo_at={"E1": 5.0})) == []
+    assert runs(failing, seen=SEEN._replace(undo_at={"E1": 5.0}, seconds=5.0)) == [("stop-web", UNDO)]
 
 
 def test_a_rule_may_name_what_is_undone() -> None:
@@ -220,13 +221,44 @@ def test_a_rule_may_name_what_is_undone() -> None:
     assert orders(nothing) == [Finish(nothing)]
 
 
-@pytest.mark.parametrize("ending", ["", OVER])
-def test_what_another_event_needs_stays_prepared(ending: str) -> None:
-    over = work(WEB, PREPARED, UNDONE, ending=OVER)
-    other = work(Rule("other", prepare=("leave-pool",)), PREPARED, event=told("E2"), ending=ending)
-    found = orders(over, other)
-    assert isinstance(found[0], Note)
-    assert found[0].work.steps[0].state == PASSED_ON
+@pytest.mark.parametrize("state", [PREPARED, FAILED, PREPARING])
+def test_what_another_event_needs_stays_prepared_and_with_it_what_came_before(state: str) -> None:
+    over = work(WEB, PREPARED, PREPARED, ending=OVER)
+    other = work(Rule("other", prepare=("stop-web",)), state, event=told("E2"))
+    busy = SEEN._replace(busy=frozenset({"stop-web"}) if state == PREPARING else frozenset())
+    assert runs(over, other, seen=busy) == []
+
+
+def test_what_two_that_end_have_both_is_undone_once() -> None:
+    first = work(WEB, PREPARED, PREPARED, ending=OVER)
+    second = work(Rule("other", prepare=("stop-web",)), PREPARED, event=told("E2"), ending=OVER)
+    assert runs(first, second) == [("stop-web", UNDO)]
+    changed = {each.id: each for each in undone({"E1": first, "E2": second}, "E1", 1)}
+    assert [step.state for step in changed["E1"].steps] == [PREPARED, UNDONE]
+    assert [step.state for step in changed["E2"].steps] == [UNDONE]
+
+
+@pytest.mark.parametrize("state", [FAILED, UNDOING])
+def test_what_another_event_remembers_of_the_machine_is_not_lost(state: str) -> None:
+    """It has stopped something and failed: whoever prepares after it finds nothing running, and must know better."""
+    first = work(WEB, state, ending=OVER).with_step(0, memo={"was": "running"}, table={"kind": "process"})
+    second = work(Rule("other", prepare=("leave-pool",)), event=told("E2"))
+    (order,) = [each for each in orders(second, first._replace(ending="")) if each.work.id == "E2"]
+    assert isinstance(order, Run)
+    assert order.work.steps[0].memo == {"was": "running"}
+
+
+@pytest.mark.parametrize("states", [(SKIPPED, TO_DO), (TO_DO, SKIPPED)])
+def test_what_was_never_begun_is_not_undone(states: tuple[str, ...]) -> None:
+    given = work(WEB, *states)
+    assert given.has_failed
+    assert orders(given._replace(ending=CANCELLED)) == [Finish(given._replace(ending=CANCELLED))]
+
+
+def test_nothing_is_prepared_before_the_first_look() -> None:
+    blind = SEEN._replace(has_looked=False)
+    assert runs(work(), seen=blind) == []
+    assert runs(work(WEB, PREPARED, ending=CAME_BACK), seen=blind) == [("leave-pool", UNDO)]
 
 
 # --- Taking documents in ------------------------------------------------------------------------------
@@ -260,6 +292,21 @@ def test_what_was_not_begun_is_forgotten() -> None:
     assert taken([work()]).works == {}
 
 
+def test_an_event_that_names_this_machine_no_more_is_over_for_it() -> None:
+    begun = work(WEB, PREPARED, event=told(resources=(ME, "web-1")))
+    assert taken([begun], told(resources=("web-1",))).works["E1"].ending == CANCELLED
+    assert taken([work()], told(resources=("web-1",))).works == {}
+    started = begun._replace(event=told(status="Started"))
+    assert not taken([started], told(status="Started", resources=("web-1",))).works["E1"].ending
+
+
+def test_a_rule_may_have_something_to_do_afterwards_only() -> None:
+    rule = Rule("r", undo=("warm-up",))
+    over = taken([work(rule, event=told(status="Started"))]).works["E1"]
+    assert runs(over) == [("warm-up", UNDO)]
+    assert taken([work(rule)]).works == {}, "what was cancelled has not happened"
+
+
 def test_what_has_started_does_not_go_back() -> None:
     started = work(WEB, PREPARED, PREPARED, event=told(status="Started"))
     assert taken([started], told()).works["E1"].is_started
@@ -275,8 +322,9 @@ def test_a_machine_that_came_back_is_restored_though_the_event_is_still_told() -
 
 
 def test_a_machine_started_anew_before_the_event_is_prepared_again() -> None:
-    result = taken([work(WEB, PREPARED, PREPARED)], told(), boot="another")
-    assert [step.state for step in result.works["E1"].steps] == [PREPARING, PREPARING]
+    before = work(WEB, PREPARED, PREPARING).with_step(1, run="of before")
+    result = taken([before], told(), boot="another")
+    assert [(step.state, step.run) for step in result.works["E1"].steps] == [(PREPARING, ""), (PREPARING, "")]
     assert runs(result.works["E1"]) == [("leave-pool", PREPARE)]
     assert taken([result.works["E1"]], told(), boot="another").works == result.works
 
@@ -367,10 +415,11 @@ class Machine:
 
     def end(self, handler: str, *, failed: bool) -> None:
         event_id, step, action = self.running.pop(handler)
-        state = (FAILED if failed else PREPARED) if action == PREPARE else (UNDOING if failed else UNDONE)
         if action == UNDO and not failed:
             self.touched.discard(handler)
-        if event_id in self.disk:
+            self.disk |= {work.id: work for work in undone(self.disk, event_id, step)}
+        elif event_id in self.disk:
+            state = UNDOING if action == UNDO else FAILED if failed else PREPARED
             self.disk[event_id] = self.disk[event_id].with_step(step, state=state)
 
     def turn(self) -> None:
@@ -398,8 +447,12 @@ class Machine:
                 self.touched.add(handler)
             else:
                 assert handler in self.touched, "undone though nothing was prepared"
-                needed = [other for other in self.disk.values() if other.id != work.id and other.holds(handler)]
-                assert not needed, "undone though another event needs it"
+                for other in self.disk.values():
+                    if other.id == work.id:
+                        later = [step for step in other.steps[order.step + 1 :] if step.state in BEGUN]
+                        assert not later, "undone before what was prepared after it"
+                    elif not other.ending:
+                        assert not other.held(handler), "undone though another event needs it"
         elif isinstance(order, Approve):
             assert not self.running
             assert self.told[work.id].status == "Scheduled"

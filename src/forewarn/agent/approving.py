@@ -7,6 +7,8 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from forewarn.agent.clock import real_seconds
+from forewarn.agent.work.doing import pause_after
 from forewarn.core.durations import to_text
 from forewarn.errors import ForewarnError
 
@@ -28,7 +30,6 @@ class Approver:
         client: Client,
         ledger: Ledger,
         done: Callable[[str, str], None],
-        retry_later: Callable[[str, int], None],
         *,
         dry_run: bool,
     ) -> None:
@@ -36,10 +37,11 @@ class Approver:
         self._client = client
         self._ledger = ledger
         self._done = done
-        self._retry_later = retry_later
         self._dry_run = dry_run
         self._tries: Counter[str] = Counter()
         self.under_way: set[str] = set()
+        self.again_at: dict[str, float] = {}
+        """When another try may be made, in real seconds."""
 
     def send(self, work: Work) -> None:
         """Return at once."""
@@ -56,7 +58,7 @@ class Approver:
         work = self._ledger.works.get(event_id)
         if problem:
             self._tries[event_id] += 1
-            self._retry_later(event_id, self._tries[event_id])
+            self.again_at[event_id] = real_seconds() + pause_after(self._tries[event_id])
             if work is not None and self._tries[event_id] == 1:
                 logger.warning("is not approved, and tried again: %s", problem, extra={"event": work.event})
             return "approve failed"
@@ -67,6 +69,7 @@ class Approver:
 
     def forget(self, event_id: str) -> None:
         self._tries.pop(event_id, None)
+        self.again_at.pop(event_id, None)
 
     def _note(self, work: Work) -> None:
         self._ledger.keep(work._replace(approved_at=to_text(self._client.clock.now())))

@@ -61,9 +61,7 @@ class Agent:
         self._doing = Doing(
             config, self._file.folder, self._ledger, self._lock, self._handler_ended, dry_run=options.dry_run
         )
-        self._approver = Approver(
-            self._client, self._ledger, self._approval_ended, self._doing.retry_later, dry_run=options.dry_run
-        )
+        self._approver = Approver(self._client, self._ledger, self._approval_ended, dry_run=options.dry_run)
         # In a dry run nothing is prepared: the others must not hear that it is, and approve.
         self._together = Together(None if options.dry_run else config.peers, self._wake)
         self._counts: Counter[str] = Counter()
@@ -76,6 +74,9 @@ class Agent:
         self._news = False
         self._stopping = False
         self._said = ""
+        self._looked_after: set[str] = set()
+        self.starts_anew = False
+        """Once it has ended: whether it wants to be started again, since it could not end something within itself."""
         self._boot = boot_id()
         self._begun_at = self._turned_at = real_seconds()
         self._shown = self._show()
@@ -171,13 +172,17 @@ class Agent:
             self._said = repr(error)
         else:
             self._said = ""
+            self._turned_at = real_seconds()
 
     def _turn(self) -> None:
-        self._turned_at = real_seconds()
+        stuck = self._doing.give_up()
         self._settle()
+        if stuck:
+            logger.critical("A thread cannot be ended but with its process: the agent starts itself anew.")
+            self.starts_anew = self._stopping = True
         if self._events is not None:
             self._take_in(self._events)
-        elif self._turned_at - self._begun_at > SILENT_SECONDS:
+        elif real_seconds() - self._begun_at > SILENT_SECONDS:
             self._ledger.replace(presume(self._ledger.works, self._boot, self._client.clock.now()))
         if not self._ledger.settle():
             return  # nothing is begun that cannot be noted
@@ -186,15 +191,19 @@ class Agent:
             runs = any(isinstance(order, Run) for order in orders)
             self._together.tell(self._ledger.works.values(), busy=runs or bool(self._doing.busy))
             if runs and not self._together.may_begin():
-                return
+                break
             again = [self._doing.carry_out(order, self._approver.send) for order in orders]
             if not any(again):
-                return
+                break
+        self._forget_what_is_over()
 
     def _take_in(self, events: tuple[ToldEvent, ...]) -> None:
+        me = self._client.known[1]  # nobody is asked under the lock
+        if me is None:
+            return
         around = Circumstances(
             self._config.rules,
-            self._client.me.listed_as,
+            me.listed_as,
             self._client.clock.now(),
             self._boot,
             up_seconds(),
@@ -212,26 +221,27 @@ class Agent:
         }
         before = self._ledger.works
         ended = [work.id for work in taken.works.values() if work.ending and not before.get(work.id, work).ending]
-        gone = before.keys() - taken.works.keys()
         self._ledger.replace(taken.works)
         self._has_looked = self._taken = True
         self._lock.notify_all()
         for event_id in ended:
             self._doing.end_early(event_id)
-        for event_id in gone:
-            self._forget(event_id)
 
-    def _forget(self, event_id: str) -> None:
-        self._together.forget(event_id)
-        self._doing.forget(event_id)
-        self._approver.forget(event_id)
+    def _forget_what_is_over(self) -> None:
+        for event_id in self._looked_after - self._ledger.works.keys():
+            self._together.forget(event_id)
+            self._doing.forget(event_id)
+            self._approver.forget(event_id)
+        self._looked_after = set(self._ledger.works)
 
     def _settle(self) -> None:
         """Note what the threads have brought."""
         while self._outcomes:
-            self._counts[self._doing.settle(self._outcomes.pop(0), stopping=self._stopping)] += 1
+            self._counts[self._doing.settle(self._outcomes[0], stopping=self._stopping)] += 1
+            del self._outcomes[0]  # only now: what could not be noted is noted at the next turn
         while self._approved:
-            self._counts[self._approver.settle(*self._approved.pop(0))] += 1
+            self._counts[self._approver.settle(*self._approved[0])] += 1
+            del self._approved[0]
 
     def _seen(self) -> Seen:
         return Seen(
@@ -241,7 +251,9 @@ class Agent:
             approving=frozenset(self._approver.under_way),
             leading=self._together.problems(),
             begun_at=self._doing.begun_at,
-            retry_at=self._doing.retry_at,
+            undo_at=self._doing.undo_at,
+            approve_at=self._approver.again_at,
+            has_looked=self._has_looked,
             stopping=self._stopping,
         )
 

@@ -12,7 +12,10 @@ _FIRST_PROCESS = Path("/proc/1/stat")
 
 def boot_id() -> str:
     """Another one after each start of the machine, or of the container: that has the machine's own, but a first
-    process of its own. Where the system says nothing it is always the same, and no start is noticed."""
+    process of its own. Where the system says nothing it is always the same, and no start is noticed.
+
+    An agent that is itself the first process is alone in its container: what it looks after is not started with it.
+    """
     try:
         machine = _BOOT_ID.read_text("ascii").strip()
     except (OSError, ValueError):
@@ -31,6 +34,8 @@ def up_seconds() -> float:
 
 def _first_process_ticks() -> int:
     """When the first process was started, in ticks since the machine was."""
+    if os.getpid() == 1:
+        return 0
     try:
         # The program's name, in brackets, may have blanks and brackets in it.
         return int(_FIRST_PROCESS.read_text("utf-8", "replace").rpartition(")")[2].split()[19])

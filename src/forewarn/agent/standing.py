@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forewarn.agent.work.deciding import approval_due_at, approval_problem, due_at
-from forewarn.agent.work.work import BEGUN, FAILED, PREPARED, TO_DO
+from forewarn.agent.changes import has_started
+from forewarn.agent.work.deciding import approval_due_at, approval_problem, due_at, undo_order
+from forewarn.agent.work.work import BEGUN, FAILED, PREPARED, SKIPPED, TO_DO, UNDOING
 from forewarn.core.durations import format_duration
 
 if TYPE_CHECKING:
@@ -101,14 +102,16 @@ def what_next(work: Work, seen: Seen) -> tuple[str, datetime | None]:
     if work.done:
         return "nothing more, until it has disappeared", None
     if work.ending:
-        left = [step for step in work.steps if step.state in BEGUN]
+        left = [work.steps[index] for index in undo_order(work) if work.steps[index].state in BEGUN]
         failing = next((step for step in left if step.problem and step.handler not in seen.busy), None)
         again = f" again: {failing.problem}" if failing else ""
-        return (f"undoes {left[-1].handler}{again}" if left else "nothing"), None
+        if left and not again and left[0].state != UNDOING:
+            return f"waits to undo {left[0].handler}: another event needs it", None
+        return (f"undoes {left[0].handler}{again}" if left else "nothing"), None
     due = due_at(work)
     if not work.is_begun and work.steps and due is not None and seen.now < due and not work.is_started:
         return f"prepares in {format_duration(due - seen.now)}", due
-    running = next((step for step in work.steps if step.state not in (PREPARED, FAILED)), None)
+    running = next((step for step in work.steps if step.state not in (PREPARED, FAILED, SKIPPED)), None)
     if running is not None and not (work.has_failed and work.rule.on_failure == "stop"):
         return f"{'prepares' if running.state == TO_DO else 'is preparing'} {running.handler}", None
     if work.is_started:
@@ -122,15 +125,13 @@ def what_next(work: Work, seen: Seen) -> tuple[str, datetime | None]:
 
 
 def ready_reason(works: list[Work], alone: list[ToldEvent], now: datetime, *, has_rules: bool) -> str:
-    """Why the machine should get nothing new to do; empty: it may.
-
-    Where there are no rules at all, this is all that an agent can do about an event: then any event counts.
-    """
+    """Why the machine should get nothing new to do; empty: it may."""
     for work in works:
         if is_in_the_way(work, now):
             return f"{work.event.type} {work.id}: {phase_of(work)}"
     for event in alone:
-        if not has_rules:
+        # Where there are no rules at all, any event counts; else what ends the machine's memory, when it does.
+        if not has_rules or (has_started(event) and event.type.casefold() != "freeze"):
             return f"{event.type} {event.id}: {event.status.lower()}"
     return ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,7 @@ def run(options: Namespace) -> int:
     given = {name: origin for name, origin in origins.items() if origin}  # the rest the agent has found
     folder = None if options.dry_run else places.folder  # a rehearsal leaves nothing behind
     watchdog = Watchdog()
+    environment = dict(os.environ)
     for name in VARIABLES:  # what handlers start is not what systemd waits for
         os.environ.pop(name, None)
     with Pages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
@@ -65,7 +67,10 @@ def run(options: Namespace) -> int:
         _stop_on_signals(agent)
         watchdog.started()
         agent.run()
-        watchdog.stopping()
+        if not agent.starts_anew:
+            watchdog.stopping()
+    if agent.starts_anew:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - this very program
     return 0
 
 

@@ -32,7 +32,7 @@ def make_handler(options: Entry, kind: str, file: str, config_folder: Path) -> H
         return found(options)
     except ForewarnError:
         raise
-    except Exception as error:  # code of others: whatever it raises is about its options
+    except (Exception, SystemExit) as error:  # code of others: whatever it raises is about its options
         raise options.wrong(f"Cannot be made: {_words(error)}", "file" if file else "kind") from error
 
 

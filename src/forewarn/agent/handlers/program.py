@@ -29,7 +29,7 @@ trap : HUP INT TERM
 code=$?
 trap - HUP INT TERM
 echo "$run $code" > "$file"
-[ $code -gt 128 ] && kill -s $((code - 128)) $$ 2> /dev/null
+case $code in 129 | 13[0-9] | 14[0-3]) kill -s $((code - 128)) $$ 2> /dev/null ;; esac
 exit $code
 """
 """The program begins when the agent says so, after it has written down which process it is. If the agent is killed

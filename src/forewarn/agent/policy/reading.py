@@ -86,13 +86,18 @@ def _handler(entry: Entry, name: str, table: dict[str, Any], folder: Path) -> Na
     if not name or not name.isprintable() or "/" in name or name.startswith("."):
         raise entry.wrong("A handler's name is printable, has no / and does not begin with a dot.")
     kind, file = entry.text("kind"), entry.text("file")
-    timeout = entry.length("timeout")
-    if timeout is not None and timeout <= timedelta(0):
-        raise entry.wrong("Must be more than 0s.", "timeout")
+    timeout = _limit(entry)
     handler = make_handler(entry, kind, file, folder)
     # What is kept beside the work it has prepared must name the file wherever the agent is started later.
     kept = {**table, "file": str(folder / file)} if file else table
     return NamedHandler(name, kind or file, timeout or timedelta(seconds=HANDLER_SECONDS), handler, kept)
+
+
+def _limit(entry: Entry) -> timedelta | None:
+    timeout = entry.length("timeout")
+    if timeout is not None and timeout <= timedelta(0):
+        raise entry.wrong("Must be more than 0s.", "timeout")
+    return timeout
 
 
 # --- Its place ----------------------------------------------------------------------------------------
@@ -130,7 +135,7 @@ def _rule(entry: Entry, number: int, handlers: dict[str, NamedHandler]) -> Rule:
         min_notice=entry.length("min_notice"),
         prepare=_handler_names(entry, "prepare", handlers),
         lead=_lead(entry, "when", "now"),
-        timeout=entry.length("timeout"),
+        timeout=_limit(entry),
         approve=entry.word("approve", APPROVALS, NEVER),
         approve_lead=_lead(entry, "approve_when", "ready"),
         on_failure=entry.word("on_failure", ON_FAILURE, STOP),

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy.rule import LEADER, NEVER, STOP, before
-from forewarn.agent.work.work import BEGUN, FAILED, PASSED_ON, PREPARED, Step
+from forewarn.agent.work.work import BEGUN, FAILED, PREPARED, SKIPPED, TO_DO, UNDONE, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
 
     from forewarn.agent.work.work import Work
@@ -30,8 +30,12 @@ class Seen(NamedTuple):
     """For events that a leader approves: why this machine may not. Empty: it may."""
     begun_at: Mapping[str, float] = {}
     """When preparing for an event began, in real seconds."""
-    retry_at: Mapping[str, float] = {}
-    """When something for an event may be tried again, in real seconds."""
+    undo_at: Mapping[str, float] = {}
+    """When an undo that has failed may be tried again, in real seconds."""
+    approve_at: Mapping[str, float] = {}
+    """The same for an approval."""
+    has_looked: bool = True
+    """Whether the endpoint has told anything yet: until then nobody knows whether an event is still there."""
     stopping: bool = False
 
 
@@ -66,25 +70,30 @@ Order = Run | Note | Approve | Finish
 
 
 def next_orders(works: Mapping[str, Work], seen: Seen) -> list[Order]:
-    """At most one for each work."""
+    """At most one for each work, and at most one approval."""
     orders: list[Order] = []
+    # What is being approved may begin at any moment: nothing is begun beside it.
+    if seen.stopping or seen.approving:
+        return orders
     busy = set(seen.busy)
-    current = dict(works)
     for work in works.values():
-        if work.done or seen.stopping or seen.approving:
-            continue  # what is being approved may begin at any moment: nothing is begun beside it
-        others = [other for other in current.values() if other.id != work.id]
-        found = _undo(work, others, busy, seen) if work.ending else _prepare(work, others, busy, seen)
-        for order in found:
+        others = [other for other in works.values() if other.id != work.id]
+        order = _next_order(work, others, busy, seen)
+        if order is not None:
             orders.append(order)
-            if isinstance(order, Run):
-                busy.add(work.steps[order.step].handler)
-            # Two that end together must not each leave the same handler to the other.
-            current[work.id] = order.work
-            break
-    if any(isinstance(order, Run) for order in orders):
-        return [order for order in orders if not isinstance(order, Approve)]
-    return orders
+        if isinstance(order, Run):
+            busy.add(work.steps[order.step].handler)
+    approvals = [order for order in orders if isinstance(order, Approve)]
+    runs = any(isinstance(order, Run) for order in orders)
+    return [order for order in orders if order not in approvals] + (approvals[:1] if not runs else [])
+
+
+def _next_order(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Order | None:
+    if work.done:
+        return None
+    if work.ending:
+        return _undo(work, others, busy, seen)
+    return _prepare(work, others, busy, seen) if seen.has_looked else None
 
 
 def due_at(work: Work) -> datetime | None:
@@ -113,34 +122,31 @@ def waits_for_time(work: Work) -> bool:
 # --- Preparing ----------------------------------------------------------------------------------------
 
 
-def _prepare(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Iterator[Order]:
+def _prepare(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Order | None:
     due = due_at(work)
     if not work.is_begun and due is not None and seen.now < due and not work.is_started:
-        return
+        return None
     for index, step in enumerate(work.steps):
         if step.state == PREPARED:
             continue
-        if step.state == FAILED:
+        if step.state in (FAILED, SKIPPED):
             if work.rule.on_failure == STOP:
-                return
+                return None
             continue
         if step.handler in busy:
-            return
+            return None
         if _limit_passed(work, seen):
             problem = "the rule's time limit was over before its turn"
-            state = work.with_step(index, state=FAILED, problem=problem)
-            yield Note(state, f"{step.handler} failed: {problem}")
-            return
-        for other in others:
-            held = _prepared_by(other, step.handler)
-            if held is not None:
-                shared = work.with_step(index, state=PREPARED, table=held.table, memo=held.memo)
-                yield Note(shared, f"{step.handler} is prepared already, for event {other.id}")
-                return
-        yield Run(work, index, PREPARE)
-        return
-    if not approval_problem(work, seen):
-        yield Approve(work)
+            state = SKIPPED if step.state == TO_DO else FAILED
+            return Note(work.with_step(index, state=state, problem=problem), f"{step.handler} failed: {problem}")
+        for held in filter(None, (other.held(step.handler) for other in others)):
+            # What it remembers is how the machine was before: that must not be lost, however far the other came.
+            shared = work.with_step(index, table=held.table, memo={**step.memo, **held.memo})
+            if held.state == PREPARED:
+                return Note(shared.with_step(index, state=PREPARED), f"{step.handler} is prepared already")
+            return Run(shared, index, PREPARE)
+        return Run(work, index, PREPARE)
+    return None if approval_problem(work, seen) else Approve(work)
 
 
 def _limit_passed(work: Work, seen: Seen) -> bool:
@@ -153,12 +159,6 @@ def seconds_left(work: Work, begun_at: float, seconds: float) -> float:
     if work.rule.timeout is None:
         return float("inf")
     return begun_at + work.rule.timeout.total_seconds() - seconds
-
-
-def _prepared_by(other: Work, handler: str) -> Step | None:
-    if other.done:
-        return None
-    return next((step for step in other.steps if step.handler == handler and step.state == PREPARED), None)
 
 
 def approval_problem(work: Work, seen: Seen) -> str:
@@ -177,8 +177,10 @@ def approval_problem(work: Work, seen: Seen) -> str:
     due = approval_due_at(work)
     if rule.approve_lead is not None and (due is None or seen.now < due):
         return "its time has not come" if due else "its NotBefore is not known"
-    if work.id in seen.approving or seen.seconds < seen.retry_at.get(work.id, 0):
+    if work.id in seen.approving:
         return "it is being approved"
+    if seen.seconds < seen.approve_at.get(work.id, 0):
+        return "the endpoint did not take it; it is tried again"
     if rule.approve == LEADER:
         return seen.leading.get(work.id, "the others have not been heard")
     also = [name for name in event.resources if name != work.me]
@@ -188,23 +190,30 @@ def approval_problem(work: Work, seen: Seen) -> str:
 # --- Undoing ------------------------------------------------------------------------------------------
 
 
-def _undo(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Iterator[Order]:
+def _undo(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Order | None:
     if any(step.handler in busy and step.state in BEGUN for step in work.steps):
-        return  # one of its own still runs, or another event's turn of the same
+        return None  # one of its own still runs, or another event's turn of the same
     for index in undo_order(work):
         step = work.steps[index]
         if step.state not in BEGUN:
             continue
-        holder = next((other for other in others if other.holds(step.handler)), None)
-        if holder is not None:
-            passed = work.with_step(index, state=PASSED_ON)
-            yield Note(passed, f"{step.handler} stays prepared, for event {holder.id}")
-            return
-        if step.handler in busy or seen.seconds < seen.retry_at.get(work.id, 0):
-            return
-        yield Run(work, index, UNDO)
-        return
-    yield Finish(work)
+        # It waits for who needs it: what was prepared before it may need it too, and is not undone either.
+        is_needed = any(other.held(step.handler) for other in others if not other.ending)
+        is_late = seen.seconds < seen.undo_at.get(work.id, 0)
+        return None if is_needed or is_late else Run(work, index, UNDO)
+    return Finish(work)
+
+
+def undone(works: Mapping[str, Work], event_id: str, index: int) -> list[Work]:
+    """What has changed when a step was undone: so it is for every other event that waited for the same."""
+    handler = works[event_id].steps[index].handler
+    return [
+        work.with_step(place, state=UNDONE, problem="")
+        for work in works.values()
+        if work.ending and not work.done
+        for place, step in enumerate(work.steps)
+        if step.handler == handler and step.state in BEGUN
+    ]
 
 
 def undo_order(work: Work) -> list[int]:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy.reading import handler_of
-from forewarn.agent.work.deciding import Approve, Note, Run, seconds_left
+from forewarn.agent.work.deciding import Approve, Note, Run, seconds_left, undone
 from forewarn.agent.work.job import Crew, HandlerJob, Outcome
-from forewarn.agent.work.work import CAME_BACK, FAILED, PREPARED, PREPARING, UNDOING, UNDONE
+from forewarn.agent.work.work import CAME_BACK, FAILED, PREPARED, PREPARING, SKIPPED, TO_DO, UNDOING
 from forewarn.errors import ForewarnError, HandlerFailed
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ logger = logging.getLogger("forewarn.agent")
 STOP_SECONDS = 5.0
 """How long a stop waits for handlers. What they were at is taken up by the next start."""
 LONGEST_PAUSE_SECONDS = 60.0
+
+
+def pause_after(tries: int) -> float:
+    """Longer each time, but never for long: something waits to be undone, or an event to be approved."""
+    return min(2.0 ** (min(tries, 10) - 1), LONGEST_PAUSE_SECONDS)
 
 
 class Doing:
@@ -54,7 +59,7 @@ class Doing:
         self._ended: dict[str, str] = {}
         """Runs that this agent has seen the end of, with their events: another try is another run."""
         self.begun_at: dict[str, float] = {}
-        self.retry_at: dict[str, float] = {}
+        self.undo_at: dict[str, float] = {}
 
     @property
     def busy(self) -> frozenset[str]:
@@ -80,13 +85,13 @@ class Doing:
         self._crew.end_early(event_id)
 
     def forget(self, event_id: str) -> None:
-        for known in (self.begun_at, self.retry_at, self._tries):
+        for known in (self.begun_at, self.undo_at, self._tries):
             known.pop(event_id, None)
         self._ended = {run: known for run, known in self._ended.items() if known != event_id}
 
-    def retry_later(self, event_id: str, tries: int) -> None:
-        """Longer each time, but never for long: something waits to be undone, or an event to be approved."""
-        self.retry_at[event_id] = real_seconds() + min(2.0 ** (tries - 1), LONGEST_PAUSE_SECONDS)
+    def give_up(self) -> bool:
+        """Fail what is far over its limit. True: it cannot be ended but with the process."""
+        return self._crew.give_up()
 
     # --- A handler's turn -----------------------------------------------------------------------------
 
@@ -95,7 +100,7 @@ class Doing:
         step = work.steps[index]
         found = self._handler(step.handler, step.table, action)
         if isinstance(found, str):
-            self._crew.pass_over(step.handler, Outcome(work.id, index, action, found, 0.0))
+            self._crew.pass_over(Outcome(work.id, index, step.handler, action, found, 0.0))
             return
         begun = self.begun_at.setdefault(work.id, real_seconds())
         state = PREPARING if action == PREPARE else UNDOING
@@ -111,7 +116,7 @@ class Doing:
         job = HandlerJob(noted, index, action, limit, self._folder, self._remember)
         if self._dry_run:
             job.say(f"would {found.handler.describe(action) or 'do nothing'}")
-            self._crew.pass_over(step.handler, Outcome(work.id, index, action, "", 0.0))
+            self._crew.pass_over(Outcome(work.id, index, step.handler, action, "", 0.0))
             return
         logger.info("%s: %s", step.handler, _BEGINS[action], extra=_about(work, step.handler))
         self._crew.begin(found.handler, job)
@@ -141,18 +146,22 @@ class Doing:
         """Note it, and return the word by which it is counted; empty: the agent stops, and it is begun again."""
         work = self._ledger.works.get(outcome.event_id)
         if work is None:
+            self._crew.release(outcome.handler)
             return ""
         step = work.steps[outcome.step]
         self._ended[step.run] = work.id
         if outcome.problem and stopping:
             return ""
         changes: dict[str, Any] = {"problem": outcome.problem, "seconds": outcome.seconds}
+        changed: dict[str, Work] = {}
         if outcome.action == PREPARE:
-            changes["state"] = FAILED if outcome.problem else PREPARED
+            not_done = SKIPPED if step.state == TO_DO else FAILED
+            changes["state"] = not_done if outcome.problem else PREPARED
         elif not outcome.problem:
-            changes["state"] = UNDONE
-        self._ledger.keep(work.with_step(outcome.step, **changes))
-        self._crew.release(step.handler)
+            changed = {other.id: other for other in undone(self._ledger.works, work.id, outcome.step)}
+        changed[work.id] = changed.get(work.id, work).with_step(outcome.step, **changes)
+        self._ledger.keep(*changed.values())
+        self._crew.release(outcome.handler)
         if outcome.action == UNDO:
             self._count_tries(outcome)
         about = _about(work, step.handler, seconds=round(outcome.seconds, 3))
@@ -166,17 +175,16 @@ class Doing:
         """What cannot be undone is tried for as long as it takes, in its order: what comes after it may need it."""
         if outcome.problem:
             self._tries[outcome.event_id] = self._tries.get(outcome.event_id, 0) + 1
-            self.retry_later(outcome.event_id, self._tries[outcome.event_id])
+            self.undo_at[outcome.event_id] = real_seconds() + pause_after(self._tries[outcome.event_id])
         else:
             self._tries.pop(outcome.event_id, None)
-            self.retry_at.pop(outcome.event_id, None)
+            self.undo_at.pop(outcome.event_id, None)
 
     def _finish(self, work: Work) -> bool:
         logger.info("everything is undone", extra={"event": work.event})
         if work.ending == CAME_BACK:  # it is still told: without this note it would be prepared anew
             return self._ledger.keep(work._replace(done=True))
         self._ledger.drop(work.id)
-        self.forget(work.id)
         return True
 
 

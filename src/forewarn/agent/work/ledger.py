@@ -49,7 +49,7 @@ class Ledger:
     def _save(self) -> bool:
         try:
             self._file.save(self.works.values())
-        except OSError as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             if not self._failing:
                 logger.critical("What is done cannot be noted in %s (%s): nothing is begun.", self._file.folder, error)
             self._failing = self._unsaved = True

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.work.work import from_json, to_json
@@ -32,8 +33,9 @@ class StateFile:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise NotPermitted(action="write", path=folder, problem=error.strerror, flag="--state") from error
+        except (OSError, ValueError) as error:
+            problem = getattr(error, "strerror", None) or str(error)
+            raise NotPermitted(action="write", path=folder, problem=problem, flag="--state") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -49,8 +51,9 @@ class StateFile:
             return []
         except OSError as error:
             raise NotPermitted(action="read", path=path, problem=error.strerror, flag="--state") from error
-        except (ValueError, KeyError, TypeError, AttributeError, ForewarnError) as error:
-            aside = path.with_suffix(".unreadable")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ForewarnError) as error:
+            names = (f".unreadable{number or ''}" for number in count())
+            aside = next(path for path in map(path.with_suffix, names) if not path.exists())
             path.replace(aside)
             logger.critical(
                 "%s cannot be read (%s). It is kept as %s; nothing in it will be undone.", path, error, aside
@@ -61,6 +64,7 @@ class StateFile:
         """On disk before this returns; a reader, and a kill, find the old file or the new one."""
         path = self.folder / FILE
         unfinished = path.with_suffix(".unfinished")
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may have tidied up
         text = json.dumps({"version": _VERSION, "works": [to_json(work) for work in works]}, indent=1)
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.agent.changes import has_started
 from forewarn.agent.policy.rule import choose_rule, notice_of
 from forewarn.agent.work.deciding import end
-from forewarn.agent.work.work import CAME_BACK, CANCELLED, OVER, PREPARED, PREPARING, begin
+from forewarn.agent.work.work import BEGUN, CAME_BACK, CANCELLED, OVER, PREPARING, begin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -95,9 +95,12 @@ def _go_on(
 ) -> Work | None:
     """None: there is nothing left of it."""
     boot = around.boot
-    if event is None:
+    me = None if event is None else around.listed_as(event.resources)
+    if event is None or (me is None and not work.is_started):  # it is gone, or not about this machine any more
         # It may have started and ended while nobody looked.
         why = OVER if _may_have_begun(work, around.now) else CANCELLED
+        if why == OVER and work.rule.undo and not work.steps:
+            return end(work, why)  # there was nothing to prepare, and yet there is something to do afterwards
         if work.done or not work.is_begun:
             news.append((work.event, f"is {why}"))
             return None
@@ -109,7 +112,7 @@ def _go_on(
         event = work.event  # a document from before: what has started does not go back to be scheduled
     if not work.is_started and has_started(event):
         news.append((event, "has started"))
-    work = work._replace(event=event)
+    work = work._replace(event=event, me=me or work.me)
     if work.boot == boot or work.ending or not work.is_begun:
         return work._replace(boot=boot)
     if work.is_started:
@@ -117,5 +120,5 @@ def _go_on(
         return end(work, CAME_BACK)
     # It was started anew by something else, and the event is still to come: what was stopped may run again.
     news.append((event, "this machine was started anew before it: it is prepared again"))
-    again = tuple(step._replace(state=PREPARING, run="") if step.state == PREPARED else step for step in work.steps)
+    again = tuple(step._replace(state=PREPARING, run="") if step.state in BEGUN else step for step in work.steps)
     return work._replace(steps=again, boot=boot)

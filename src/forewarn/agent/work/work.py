@@ -9,15 +9,16 @@ from forewarn.agent.changes import has_started
 from forewarn.agent.policy.rule import Rule
 from forewarn.wire.reading import ToldEvent, read_event
 
-TO_DO, PREPARING, PREPARED, FAILED, UNDOING, UNDONE, PASSED_ON = (
+TO_DO, PREPARING, PREPARED, FAILED, SKIPPED, UNDOING, UNDONE = (
     "to do",
     "preparing",
     "prepared",
     "failed",
+    "skipped",
     "undoing",
     "undone",
-    "passed on",
 )
+"""Skipped: it has failed before it was begun, so there is nothing to undo."""
 BEGUN = frozenset((PREPARING, PREPARED, FAILED, UNDOING))
 """A handler in one of these may have changed the machine, and has not undone it."""
 
@@ -64,7 +65,7 @@ class Work(NamedTuple):
     @property
     def is_begun(self) -> bool:
         """Whether anything was done for it."""
-        return any(step.state != TO_DO for step in self.steps)
+        return any(step.state not in (TO_DO, SKIPPED) for step in self.steps)
 
     @property
     def is_started(self) -> bool:
@@ -74,21 +75,23 @@ class Work(NamedTuple):
     @property
     def is_prepared(self) -> bool:
         """Whether every step was done, or has failed where the rule does not mind."""
-        fine = (PREPARED, FAILED) if self.rule.on_failure == "approve" else (PREPARED,)
+        fine = (PREPARED, FAILED, SKIPPED) if self.rule.on_failure == "approve" else (PREPARED,)
         return all(step.state in fine for step in self.steps)
 
     @property
     def has_failed(self) -> bool:
-        return any(step.state == FAILED for step in self.steps)
+        return any(step.state in (FAILED, SKIPPED) for step in self.steps)
 
     def with_step(self, index: int, **changes: Any) -> Work:
         """The same with one step changed."""
         step = self.steps[index]._replace(**changes)
         return self._replace(steps=(*self.steps[:index], step, *self.steps[index + 1 :]))
 
-    def holds(self, handler: str) -> bool:
-        """Whether it has a handler prepared, or may have."""
-        return not self.done and any(step.handler == handler and step.state in BEGUN for step in self.steps)
+    def held(self, handler: str) -> Step | None:
+        """The step of a handler that it has prepared, or may have."""
+        if self.done:
+            return None
+        return next((step for step in self.steps if step.handler == handler and step.state in BEGUN), None)
 
 
 def begin(event: ToldEvent, me: str, rule: Rule, boot: str) -> Work:
@@ -115,6 +118,13 @@ def to_json(work: Work) -> dict[str, Any]:
     }
 
 
+def _step(value: dict[str, Any]) -> Step:
+    step = Step(**{name: value[name] for name in Step._fields if name in value})
+    if not isinstance(step.memo, dict) or not isinstance(step.table, dict) or not isinstance(step.handler, str):
+        raise TypeError("a step of it is not one")
+    return step
+
+
 def from_json(value: dict[str, Any]) -> Work:
     """The inverse. What another version of the agent has noted besides is passed over."""
     rule = {name: value["rule"][name] for name in Rule._fields if name in value["rule"]}
@@ -122,6 +132,6 @@ def from_json(value: dict[str, Any]) -> Work:
         rule[name] = None if rule.get(name) is None else timedelta(seconds=rule[name])
     for name in _TUPLES:
         rule[name] = None if rule.get(name) is None else tuple(rule[name])
-    steps = tuple(Step(**{name: step[name] for name in Step._fields if name in step}) for step in value["steps"])
+    steps = tuple(_step(step) for step in value["steps"])
     known = {name: value[name] for name in Work._fields if name in value}
     return Work(**{**known, "event": read_event(value["event"]), "rule": Rule(**rule), "steps": steps})
