@@ -140,6 +140,14 @@ def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
         ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'", "peers.members: Is missing."),
         ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={a='b'}", "peers.members.a: Must be HOST:PORT"),
         ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={a='b:1'}\nsilence='0s'", "at least 1s"),
+        (
+            "[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={web-0='b:1', WEB-0='c:1'}",
+            "peers.members.WEB-0: web-0 is the same machine",
+        ),
+        (
+            "[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={web-0='b:1', web-1='B:1'}",
+            "peers.members.web-1: web-0 has the same address",
+        ),
         ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={a='b:1'}", "cannot be read: No such file"),
     ],
 )

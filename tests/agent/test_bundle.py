@@ -17,6 +17,7 @@ from forewarn.agent.command.bundle import make_bundle
 from forewarn.agent.command.closure import closure
 from forewarn.agent.command.line import main
 from forewarn.agent.handlers.finding import kinds
+from forewarn.agent.pages.sockets import connect
 
 if TYPE_CHECKING:
     from forewarn.testing import Service
@@ -122,6 +123,30 @@ def test_it_runs(bundle: Path, python: list[str], tmp_path: Path, forewarn: Serv
         assert (tmp_path / "prepared").exists()
         done = run(*python, bundle, "status", "--json", "--state", tmp_path / "state")
         assert json.loads(done.stdout)["running"] is True
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0, (tmp_path / "log").read_text()
+
+
+def test_it_goes_on_whatever_is_put_in_the_place_of_its_file(
+    bundle: Path, tmp_path: Path, python: list[str], forewarn: Service
+) -> None:
+    """It loads some parts only when they are needed, and a newer file has others."""
+    vm = forewarn.vm("web-0")
+    copy = tmp_path / "forewarn-agent.pyz"
+    copy.write_bytes(bundle.read_bytes())
+    command = [*python, str(copy), "run", "--state", str(tmp_path / "state"), "--log", "json"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, env={**vm.environment, "PATH": os.environ["PATH"]}, stderr=log)
+    try:
+        forewarn.advance(seen_by=vm)
+        copy.write_bytes(b"#!/bin/false\n" * 40_000)
+        with connect(tmp_path / "state") as line:
+            line.settimeout(20)
+            line.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            answer = b"".join(iter(lambda: line.recv(65536), b""))
+        assert answer.startswith(b"HTTP/1.1 200 "), (tmp_path / "log").read_text()
+        assert b"forewarn_agent_answers_total" in answer
     finally:
         process.terminate()
         assert process.wait(30) == 0, (tmp_path / "log").read_text()

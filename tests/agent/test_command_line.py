@@ -42,9 +42,11 @@ EVENT = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine on which nobody has set anything."""
+    """A machine on which nobody has set anything but where to ask."""
     for name in [name for name in os.environ if name.startswith("FOREWARN_")]:
         monkeypatch.delenv(name)
+    # An agent that starts though it should not: it then asks nobody but this machine.
+    monkeypatch.setenv("FOREWARN_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "agent.toml").write_text(CONFIG)
@@ -106,6 +108,7 @@ def test_the_command_line_of_the_service_hands_it_on(folder: Path) -> None:
         (["plan", "--event", "event.json", "--now", "noon"], 2, "write it like 2026-11-20T02:00:00Z."),
         (["run", "--listen", "9169"], 2, "write it like 127.0.0.1:9169"),
         (["run", "--endpoint", ""], 2, "--endpoint '' does not fit"),
+        (["run", "--vm-name", " "], 2, "--vm-name ' ' does not fit"),
         (["run", "--config", ""], 2, "--config '' does not fit"),
         (["run", "--log", "xml"], 2, "--log"),
         (["install", "--user", "nobody-of-this-name"], 2, "useradd --system"),
@@ -197,15 +200,14 @@ def options(**given: str) -> Namespace:
 
 
 def test_a_flag_beats_a_variable_which_beats_the_config_which_beats_the_default(folder: Path) -> None:
-    config = Config(source="agent.toml", endpoint="c", vm_name="c", state="c")
+    config = Config(source="agent.toml", endpoint="c", vm_name="c", state="/c")
     variables = {"FOREWARN_ENDPOINT": "v", "FOREWARN_VM_NAME": "v", "FOREWARN_AGENT_STATE": "v"}
     found = choose_places(options(endpoint="f", vm_name="f", state="f"), config, variables)
     assert found == (Given("f", "--endpoint"), Given("f", "--vm-name"), Given("f", "--state"))
     found = choose_places(options(), config, variables)
     assert found == tuple(Given("v", name) for name in variables)
-    found = choose_places(options(), config, {"FOREWARN_ENDPOINT": ""})
-    assert found[:2] == (Given("c", "agent.toml"),) * 2
-    assert found.folder == folder / "c"  # from where the file is
+    found = choose_places(options(), config, {"FOREWARN_ENDPOINT": "", "FOREWARN_VM_NAME": " "})
+    assert found == (Given("c", "agent.toml"), Given("c", "agent.toml"), Given("/c", "agent.toml"))
     found = choose_places(options(), Config(), {})
     assert found[:2] == (Given("", ""), Given("", ""))
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.configs import config, named
+from agent.configs import Words, config, named
 from agent.events import NOW, told
-from forewarn.agent.policy.config import Member, PeersSettings
+from forewarn.agent.policy.config import Member, NamedHandler, PeersSettings
 from forewarn.agent.policy.doubts import _covers, doubts_about
 from forewarn.agent.policy.explaining import as_json, explain
+from forewarn.agent.policy.planning import plan
 from forewarn.agent.policy.rule import Rule
 from forewarn.agent.policy.words import misfits
 
@@ -213,3 +214,27 @@ def test_a_rule_fits_when_nothing_speaks_against_it(rule: Rule, event: ToldEvent
 def test_what_is_said_never_to_be_reached_is_not(earlier: Rule, later: Rule, event: ToldEvent) -> None:
     covered = all(_covers(earlier, later, kind) for kind in later.on or ("",))
     assert not (covered and later.fits(event, NOW)) or earlier.fits(event, NOW)
+
+
+def test_a_handler_of_ones_own_that_cannot_describe_itself_is_explained_all_the_same() -> None:
+    class Mute(Words):
+        def describe(self, action: str) -> str:
+            raise KeyError(action)
+
+    mute = NamedHandler("mute", "mute.py", M, Mute(), {})
+    whole = config(Rule("web", prepare=("mute",), undo=("mute",)), handlers=(mute,))
+    says = "do what it cannot describe (KeyError: 'prepare')"
+    assert any(says in line for line in explain(whole))
+    assert as_json(whole)["rules"][0]["prepare"][0]["does"] == says
+    assert plan(whole, told(), NOW, "web-0").steps[0].does == says
+
+
+def test_a_handler_of_ones_own_that_says_nothing_does_nothing() -> None:
+    class Silent(Words):
+        def describe(self, action: str) -> str:
+            return None  # type: ignore[return-value]
+
+    silent = NamedHandler("silent", "silent.py", M, Silent(), {})
+    whole = config(Rule("web", prepare=("silent",)), handlers=(silent,))
+    assert "     1. silent (silent.py, at most 1m): nothing" in explain(whole)
+    assert plan(whole, told(), NOW, "web-0").steps[0].does == ""

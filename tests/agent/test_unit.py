@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
+import shlex
 import shutil
+import stat
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from forewarn.agent.command.line import main
+from forewarn.agent.command.line import main, parser_of
+from forewarn.agent.command.parser import choose_places
 from forewarn.agent.command.unit import NAME, Unit, command_line, render_unit
+from forewarn.agent.policy.reading import read_config
 from forewarn.errors import BadOption
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None and "CI" not in os.environ, reason="systemd is not installed here"
@@ -117,12 +119,12 @@ def test_everything_in_it_is_absolute_and_nothing_of_the_environment_is_missing(
     monkeypatch.setattr(sys, "argv", ["bin/forewarn", "agent", "install"])
     assert install("--endpoint", "http://127.0.0.1:8169", "--vm-name", "web-0", "--listen", "127.0.0.1:9169") == 0
     assert started(folder / "units" / NAME) == (
-        f"{folder}/bin/forewarn agent run --config {folder}/agent.toml"
-        " --endpoint http://127.0.0.1:8169 --vm-name web-0 --listen 127.0.0.1:9169"
+        f"{folder}/bin/forewarn agent run --config={folder}/agent.toml"
+        " --endpoint=http://127.0.0.1:8169 --vm-name=web-0 --listen=127.0.0.1:9169"
     )
     monkeypatch.setattr(sys, "argv", ["something/else"])
     assert install("--force") == 0
-    assert started(folder / "units" / NAME).startswith(f"{sys.executable} -m forewarn.agent run --config {folder}")
+    assert started(folder / "units" / NAME).startswith(f"{sys.executable} -m forewarn.agent run --config={folder}")
 
 
 def test_state_is_systemds_or_what_was_chosen(folder: Path) -> None:
@@ -133,8 +135,74 @@ def test_state_is_systemds_or_what_was_chosen(folder: Path) -> None:
     install("--force", "--state", "kept here")
     text = (folder / "units" / NAME).read_text()
     assert f'ReadWritePaths="{folder}/kept here"\n' in text
-    assert f'--state "{folder}/kept here"' in text
+    assert f'"--state={folder}/kept here"' in text
     assert "StateDirectory=" not in text
+
+
+def test_a_state_of_the_config_is_where_the_agent_will_look_for_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "etc").mkdir()
+    (folder / "etc" / "agent.toml").write_text('[agent]\nstate = "kept"\n')
+    assert main(["install", "--config", "etc/agent.toml", "--unit-dir", "units"]) == 0
+    text = (folder / "units" / NAME).read_text()
+    assert f"ReadWritePaths={folder}/etc/kept\n" in text
+    words = shlex.split(started(folder / "units" / NAME))
+    options = parser_of("run").read(words[words.index("run") + 1 :])
+    assert options.config == str(folder / "etc" / "agent.toml")
+    places = choose_places(options, read_config(Path(options.config)), {})
+    assert places.folder == folder / "etc" / "kept"
+    assert main(["check", "etc/agent.toml"]) == 0
+    assert f"State is kept in {folder}/etc/kept." in capsys.readouterr().out
+
+
+def test_a_state_folder_that_is_not_there_is_made(folder: Path) -> None:
+    """systemd starts no unit that may write to a folder which does not exist."""
+    owner = pwd.getpwnam("daemon")
+    assert install("--print", "--state", "kept/here") == 0
+    assert not (folder / "kept").exists()
+    assert install("--user", "daemon", "--state", "kept/here") == 0
+    made = (folder / "kept" / "here").stat()
+    assert (stat.S_IMODE(made.st_mode), made.st_uid, made.st_gid) == (0o700, owner.pw_uid, owner.pw_gid)
+    (folder / "kept" / "here").chmod(0o750)
+    assert install("--force", "--state", "kept/here") == 0
+    assert stat.S_IMODE((folder / "kept" / "here").stat().st_mode) == 0o750
+
+
+def test_a_state_that_cannot_be_a_folder_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "file").touch()
+    assert install("--state", "file") == 5
+    assert f"Cannot make the folder {folder}/file: " in capsys.readouterr().err
+    assert list((folder / "units").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--endpoint", "bogus://x"), "bogus:// is neither http:// nor https://"),
+        (("--endpoint", ""), "--endpoint '' does not fit"),
+        (("--listen", "9169"), "--listen '9169' does not fit"),
+        (("--listen", "a..b:80"), "'a..b' is neither an address nor the name of a host"),
+    ],
+)
+def test_what_run_would_refuse_is_not_installed(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert install(*arguments) == 2
+    assert said in capsys.readouterr().err
+    assert list((folder / "units").iterdir()) == []
+
+
+def test_an_endpoint_of_the_config_is_checked_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "agent.toml").write_text('[agent]\nendpoint = "bogus://x"\n')
+    assert install() == 2
+    assert capsys.readouterr().err.startswith("forewarn: agent.toml:2: agent.endpoint: ")
+
+
+def test_a_value_that_looks_like_an_option_stays_a_value(folder: Path) -> None:
+    assert install("--vm-name=-x", "--state=--y") == 0
+    words = shlex.split(started(folder / "units" / NAME))
+    assert parser_of("run").read(words[words.index("run") + 1 :]).vm_name == "-x"
 
 
 def test_it_is_not_written_over_by_accident(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,4 +238,7 @@ def test_a_config_that_is_wrong_is_not_installed(folder: Path, capsys: pytest.Ca
 
 def test_a_program_in_a_home_can_be_read_there() -> None:
     assert "ProtectHome=read-only\n" in render_unit(Unit(("/home/me/forewarn",), user="me"))
+    assert "ProtectHome=read-only\n" in render_unit(Unit(("/bin/f", "--config=/home/me/a.toml"), user="me"))
+    assert "ProtectHome=read-only\n" in render_unit(Unit(("/bin/f",), user="me", state="/home/me/state"))
+    assert "ProtectHome=read-only\n" in render_unit(Unit(("/bin/f",), user="me", files=("/home/me/own.py",)))
     assert "ProtectHome=yes\n" in render_unit(Unit(("/usr/bin/forewarn",), user="me"))

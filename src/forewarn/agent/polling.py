@@ -40,6 +40,7 @@ class Poller:
         self._trouble: EndpointTrouble | None = None
         self._trouble_since = 0.0
         self._answered_at: float | None = None
+        self._said = ("", "")
 
     def start(self) -> None:
         self._thread.start()
@@ -71,10 +72,19 @@ class Poller:
             self._answers += 1
             self._trouble = None
             self._answered_at = real_seconds()
+            self._say_where()
             if polled.document is not None:
                 self._account.take(polled.document, real_seconds())
                 self._tell(self._account.events)
         return polled.pause_seconds
+
+    def _say_where(self) -> None:
+        """Which endpoint has answered and who this is, once: it is the first question when nothing happens."""
+        endpoint, me = self._client.known
+        known = ("" if endpoint is None else endpoint.url, "" if me is None else me.name)
+        if known != self._said:
+            self._said = known
+            logger.info("The endpoint is %s, and this machine is %s.", known[0], known[1] or "not named yet")
 
     def standing(self) -> dict[str, Any]:
         """How it goes."""

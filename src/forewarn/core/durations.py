@@ -45,6 +45,14 @@ def format_duration(length: timedelta) -> str:
     return "".join(parts) or "0s"
 
 
+def format_seconds(seconds: float) -> str:
+    """The same for a number of seconds that somebody else has given, which may be any number."""
+    try:
+        return format_duration(timedelta(seconds=seconds))
+    except OverflowError:
+        return "longer than anybody can say"
+
+
 def whole_second_up(moment: datetime) -> datetime:
     """The moment itself, or the next whole second: what is promised on the wire has no fractions."""
     if moment.microsecond == 0:

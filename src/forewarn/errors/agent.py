@@ -27,6 +27,15 @@ class UnitDiffers(Conflict):
     """{path} is there already and says something else. Compare it with what --print shows; --force writes over it."""
 
 
+class UnitMasked(Conflict):
+    """{path} is masked: somebody has said that this unit must not start. If it may, write: systemctl unmask {unit}"""
+
+
+class NoStateFolder(Invalid):
+    """Nobody has said where the agent keeps what it has done, and this user has no home. Say it with --state DIR or
+    FOREWARN_AGENT_STATE."""
+
+
 class BadEndpoint(Invalid):
     """{url!r} is no endpoint of Scheduled Events: {problem} Write it like http://127.0.0.1:8169"""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forewarn.agent.command.parser import Parser
+from forewarn.agent.command.writing import write_whole
 from forewarn.errors import NotPermitted
 
 if TYPE_CHECKING:
@@ -26,15 +27,26 @@ if sys.version_info < (3, 10):
         sys.version_info[0], sys.version_info[1], sys.executable))
 import os
 
+words = sys.argv[2:] if sys.argv[1:2] == ["agent"] else sys.argv[1:]
 # Whole, so that it is still found when somebody has changed the working folder.
 sys.path[0] = os.path.abspath(sys.path[0])
+if words[:1] == ["run"]:
+    # It runs for long, and loads some parts only when they are needed: from a copy that nobody else has, since by then
+    # another file may be in its place.
+    try:
+        number = os.memfd_create("forewarn-agent")
+        with open(sys.path[0], "rb") as file, os.fdopen(number, "wb", closefd=False) as copy:
+            copy.write(file.read())
+        if os.path.isfile("/proc/self/fd/%d" % number):
+            sys.path[0] = "/proc/self/fd/%d" % number
+    except (AttributeError, OSError):
+        pass
 # At the end: the standard library's own reader goes first, where there is one.
 sys.path.append(sys.path[0] + "/{CARRIED}")
 
 from forewarn.agent.command.line import main
 
-words = sys.argv[1:]
-sys.exit(main(words[1:] if words[:1] == ["agent"] else words))
+sys.exit(main(words))
 """
 
 
@@ -53,13 +65,9 @@ def run(options: Namespace) -> int:
     file = Path(options.output)
     content = make_bundle()
     try:
-        passing = file.with_name(f".{file.name}.{os.getpid()}")
-        passing.write_bytes(content)
-        passing.chmod(0o755)
-        passing.replace(file)
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or error
-        raise NotPermitted(action="write", path=file, problem=problem, flag="--output") from error
+        write_whole(file, content, 0o755)
+    except OSError as error:
+        raise NotPermitted(action="write", path=file, problem=error.strerror, flag="--output") from error
     sys.stdout.write(f"Wrote {file}, {len(content) / 1000:,.0f} kB. Run it with: python3 {file} run --help\n")
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from forewarn.errors import BadCommandLine, ForewarnError, exit_code, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TextIO
 
     from forewarn.agent.command.parser import Parser
 
@@ -44,21 +46,37 @@ def parser_of(verb: str) -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a verb; an error is one line that says what would be right, and a code that says which kind it was."""
+    _open_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal of another alphabet is no reason to fail
     try:
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
-        sys.stdout.flush()
+        try:
+            return _run(list(sys.argv[1:] if arguments is None else arguments))
+        finally:
+            sys.stdout.flush()
     except ForewarnError as error:
         _say_error(str(error))
         return exit_code(error)
-    except BrokenPipeError:
-        # Whoever read has enough. What Python flushes at its end must not meet the broken pipe once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        _leave(sys.stdout)
+        if not isinstance(error, BrokenPipeError):  # whoever read has enough
+            _say_error(f"{error.filename or 'Cannot write'}: {error.strerror or error}")
         return 1
     except KeyboardInterrupt:
         return 130
-    return code
+
+
+def _open_streams() -> None:
+    """What whoever started this has closed is opened to nowhere: else the next file would get its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def _leave(stream: TextIO) -> None:
+    """What Python flushes at its end must not meet the broken pipe or the full disk once more."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(arguments: list[str]) -> int:
@@ -85,4 +103,8 @@ def _say_error(text: str) -> None:
     """Names and texts in it may come from elsewhere: nothing of them reaches a terminal as an order."""
     from forewarn.agent.logs import printable
 
-    sys.stderr.write(f"forewarn: {printable(text)}\n")
+    try:
+        sys.stderr.write(f"forewarn: {printable(text)}\n")
+        sys.stderr.flush()
+    except OSError:
+        _leave(sys.stderr)  # nobody hears it; the code says it too

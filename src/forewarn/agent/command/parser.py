@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.errors import BadCommandLine, BadOption, nearest
+from forewarn.errors import BadCommandLine, BadOption, NoStateFolder, nearest
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -59,6 +60,10 @@ class Parser(ArgumentParser):
             raise BadCommandLine(problem=f"{what} {option!r} here.{nearest(option, known)}", program=self.prog)
         return found
 
+    def print_help(self, file: object = None) -> None:
+        """To the standard output; argparse would keep it to itself that nothing can be written there."""
+        sys.stdout.write(self.format_help())
+
     def error(self, message: str) -> NoReturn:
         """What argparse has to say, as an error like any other."""
         raise BadCommandLine(problem=f"{message[:1].upper()}{message[1:]}.", program=self.prog)
@@ -88,6 +93,9 @@ class Places(NamedTuple):
 
     @property
     def folder(self) -> Path:
+        """Where the state is kept: asked for only by who keeps one or looks at it."""
+        if not self.state.value:
+            raise NoStateFolder
         return Path(self.state.value)
 
 
@@ -112,9 +120,7 @@ def load_config(path: Path | None) -> Config:
 
 def choose_places(options: Namespace, config: Config, environment: Mapping[str, str] = os.environ) -> Places:
     """What holds of flags, variables, config and defaults."""
-    # What stands in a file is meant from where the file is, whichever folder the agent is started in.
-    configured = str(Path(config.source).absolute().parent / config.state) if config.state else ""
-    state = _chosen("--state", options.state, STATE_VARIABLE, environment, configured, config.source)
+    state = _chosen("--state", options.state, STATE_VARIABLE, environment, config.state, config.source)
     return Places(
         _chosen("--endpoint", options.endpoint, ENDPOINT_VARIABLE, environment, config.endpoint, config.source),
         _chosen("--vm-name", options.vm_name, VM_NAME_VARIABLE, environment, config.vm_name, config.source),
@@ -126,10 +132,10 @@ def _chosen(
     flag: str, typed: str | None, variable: str, environment: Mapping[str, str], configured: str, source: str
 ) -> Given:
     if typed is not None:
-        if not typed:
+        if not typed.strip():
             raise BadOption(name=flag, value=typed, problem="it is empty. Give a value, or leave the option out.")
         return Given(typed, flag)
-    if environment.get(variable):
+    if environment.get(variable, "").strip():
         return Given(environment[variable], variable)
     return Given(configured, source) if configured else Given("", "")
 
@@ -139,14 +145,20 @@ def _usual_state(environment: Mapping[str, str]) -> Given:
         return Given(folders.partition(":")[0], SYSTEMD_STATE_VARIABLE)
     if os.geteuid() == 0:
         return Given(f"/var/lib/{FOLDER_NAME}", "default")
-    around = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    around = environment.get("XDG_STATE_HOME", "")
+    if not around.startswith("/"):  # what is relative there is to be ignored, says who has defined it
+        try:
+            around = str(Path.home() / ".local" / "state")
+        except RuntimeError:
+            return Given("", "")  # a user whom nobody knows, as in a container
     return Given(str(Path(around) / FOLDER_NAME), "default")
 
 
 def read_address(text: str, name: str) -> tuple[str, int]:
     """`127.0.0.1:9169`, `[::1]:9169`."""
-    host, _, port = text.rpartition(":")
-    plain = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not plain or not (port.isascii() and port.isdigit()) or int(port) > 65535 or (":" in plain and plain == host):
-        raise BadOption(name=name, value=text, problem="write it like 127.0.0.1:9169 or [::1]:9169.")
-    return plain, int(port)
+    from forewarn.agent.policy.hosts import read_host_port
+
+    try:
+        return read_host_port(text)
+    except ValueError as error:
+        raise BadOption(name=name, value=text, problem=error) from None

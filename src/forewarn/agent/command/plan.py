@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.agent.clock import EndpointClock
 from forewarn.agent.command.parser import Parser, add_places, choose_places, config_path, load_config
+from forewarn.agent.files import read_bounded, read_whole
 from forewarn.errors import BadCommandLine, BadOption, UnreadableDocument, UnreadableFile
 
 if TYPE_CHECKING:
@@ -60,14 +61,12 @@ def run(options: Namespace) -> int:
 def _events(path: str) -> tuple[ToldEvent, ...]:
     from forewarn.wire.reading import read_events
 
-    try:
-        text = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        raise UnreadableFile(path=path, problem=error.strerror) from error
+    name = "the standard input" if path == "-" else path
+    text = read_bounded(sys.stdin.buffer, name) if path == "-" else read_whole(Path(path))
     try:
         return read_events(text)
     except UnreadableDocument as error:
-        raise UnreadableFile(path="the standard input" if path == "-" else path, problem=error) from error
+        raise UnreadableFile(path=name, problem=error) from error
 
 
 def _moment(text: str) -> datetime:
@@ -77,9 +76,9 @@ def _moment(text: str) -> datetime:
 
     try:
         moment = read_moment(text.upper())
-    except ValueError:
+        return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
+    except (ValueError, OverflowError):
         raise BadOption(name="--now", value=text, problem="write it like 2026-11-20T02:00:00Z.") from None
-    return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
 
 
 def _listed_as(name: str, event: ToldEvent) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.agent import logs
 from forewarn.agent.command.parser import Parser, add_places, choose_places, config_path, load_config, read_address
+from forewarn.agent.endpoint.address import read_endpoint
 from forewarn.agent.pages.server import Pages
 from forewarn.agent.pages.watchdog import VARIABLES, Watchdog
 from forewarn.agent.slim import defer_tls
@@ -45,6 +46,9 @@ def run(options: Namespace) -> int:
     config = load_config(config_path(options))
     places = choose_places(options, config)
     listen = config.listen if options.listen is None else read_address(options.listen, "--listen")
+    if places.endpoint.value:
+        # Before anything is made: what is refused leaves nothing behind.
+        read_endpoint(places.endpoint.value, places.endpoint.origin)
     # Here, so that what is wrong is said without it.
     from forewarn.agent.loop import Agent, Options
 

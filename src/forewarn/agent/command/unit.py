@@ -25,6 +25,8 @@ class Unit(NamedTuple):
     """Empty: root."""
     state: str = ""
     """A folder that was chosen; empty: the one that systemd makes."""
+    files: tuple[str, ...] = ()
+    """What else it reads, each path absolute."""
 
 
 _UNIT = """\
@@ -120,14 +122,19 @@ def render_unit(unit: Unit) -> str:
 
 def _state(unit: Unit) -> str:
     if unit.state:
-        return f"# The folder that was chosen for what it has done.\nReadWritePaths={_word(unit.state)}\n"
+        return f"# What it has done is kept here. The folder must be there.\nReadWritePaths={_word(unit.state)}\n"
     return _STATE
 
 
 def _homes(unit: Unit) -> str:
-    paths = [PurePosixPath(word) for word in unit.command if word.startswith("/")]
+    words = (
+        unit.state,
+        *unit.files,
+        *(word.partition("=")[2] if word.startswith("--") else word for word in unit.command),
+    )
+    paths = [PurePosixPath(word) for word in words if word.startswith("/")]
     if any(home in path.parents for path in paths for home in _HOMES):
-        return "# The agent or its config is in somebody's home.\nProtectHome=read-only\n"
+        return "# The agent, its config, a handler or its state is in somebody's home.\nProtectHome=read-only\n"
     return "# Nothing of it is in anybody's home.\nProtectHome=yes\n"
 
 

@@ -153,7 +153,8 @@ def _labels(labels: Labels) -> str:
 
 
 def _quoted(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    whole = value.encode("utf-8", "replace").decode()  # half a letter would cost whoever reads it the whole page
+    return whole.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _number(value: float) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.logs import printable
 from forewarn.agent.pages.metrics import read_moment
-from forewarn.core.durations import format_duration
+from forewarn.core.durations import format_duration, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,4 +124,4 @@ def _done(snapshot: Mapping[str, Any]) -> list[str]:
 
 
 def _length(seconds: float) -> str:
-    return format_duration(timedelta(seconds=seconds)) if seconds >= 1 else f"{seconds:.1f}s"
+    return format_seconds(seconds) if seconds >= 1 else f"{seconds:.1f}s"

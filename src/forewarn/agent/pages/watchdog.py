@@ -58,7 +58,8 @@ def _summary(snapshot: Mapping[str, Any]) -> str:
     mine = [event for event in snapshot.get("events") or [] if event.get("mine")]
     told = ", ".join(f"{event.get('type')} {event.get('phase')}" for event in mine) or "nothing is coming"
     trouble = (snapshot.get("polling") or {}).get("trouble")
-    return f"{told}; the endpoint {trouble}".replace("\n", " ") if trouble else told
+    # In one line: what follows a line's end would be an order to systemd.
+    return " ".join((f"{told}; the endpoint {trouble}" if trouble else told).split())
 
 
 def _me() -> str:

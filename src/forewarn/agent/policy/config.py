@@ -21,6 +21,13 @@ class NamedHandler(NamedTuple):
     table: dict[str, Any]
     """As it is written: kept beside what it has prepared, so that it can undo that when the config has changed."""
 
+    def does(self, action: str) -> str:
+        """In words that follow 'would'; empty: nothing."""
+        try:
+            return str(self.handler.describe(action) or "")
+        except Exception as error:  # noqa: BLE001 - code of others
+            return f"do what it cannot describe ({type(error).__name__}: {error})"
+
 
 class Member(NamedTuple):
     """Another agent, or this one."""

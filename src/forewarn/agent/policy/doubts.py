@@ -73,14 +73,14 @@ def _unprepared(rules: Sequence[Rule], handlers: Mapping[str, NamedHandler]) -> 
         if rule.approve == NEVER and rule.approve_lead is not None:
             yield f"{rule.name}: approve_when has no meaning without approve."
         for name in rule.prepare:
-            if name in handlers and not handlers[name].handler.describe(PREPARE):
+            if name in handlers and not handlers[name].does(PREPARE):
                 yield f"{rule.name}: handler {name} has nothing to prepare."
         for name in rule.undo or ():
-            if name in handlers and not handlers[name].handler.describe(UNDO):
+            if name in handlers and not handlers[name].does(UNDO):
                 yield f"{rule.name}: handler {name} has nothing to undo."
         if rule.undo is not None:
             for name in rule.prepare:
-                if name not in rule.undo and name in handlers and handlers[name].handler.describe(UNDO):
+                if name not in rule.undo and name in handlers and handlers[name].does(UNDO):
                     yield f"{rule.name} prepares {name} and does not undo it."
 
 

@@ -20,7 +20,10 @@ _NOTHING = "nothing"
 
 def explain(config: Config) -> list[str]:
     """Each rule: which events, what is prepared in which order when, who approves when, what is undone; then doubts."""
-    lines = [f"{config.source}: {_count(config.rules, 'rule')}, {_count(config.handlers, 'handler')}."]
+    lines = [
+        f"{config.source}: {_count(config.rules, 'rule')}, {_count(config.handlers, 'handler')}.",
+        *_explain_place(config),
+    ]
     for number, rule in enumerate(config.rules, 1):
         lines += ["", *_explain_rule(config, rule, number)]
     lines += ["", _about_others(config)]
@@ -30,6 +33,27 @@ def explain(config: Config) -> list[str]:
         lines.append(f"Agents that tell each other: {members}. Silent is who has not answered for {silence}.")
     doubts = doubts_about(config)
     return [*lines, "", *(f"warning: {doubt}" for doubt in doubts)] if doubts else lines
+
+
+def _explain_place(config: Config) -> list[str]:
+    """What [agent] says, if it does."""
+    lines = []
+    if config.endpoint:
+        lines.append(f"Events are asked for at {config.endpoint}.")
+    if config.vm_name:
+        lines.append(f"This machine is {config.vm_name}.")
+    if config.state:
+        lines.append(f"State is kept in {config.state}.")
+    if config.listen is not None:
+        lines.append(f"Metrics and health are served at {_listen(config)}.")
+    return lines
+
+
+def _listen(config: Config) -> str | None:
+    if config.listen is None:
+        return None
+    host, port = config.listen
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _about_others(config: Config) -> str:
@@ -70,7 +94,7 @@ def _steps(config: Config, names: Sequence[str], action: str) -> list[str]:
     steps = []
     for name in names:
         named = config.handlers[name]
-        does = named.handler.describe(action)
+        does = named.does(action)
         if does or action == PREPARE:
             steps.append(f"{name} ({named.kind}, at most {format_duration(named.timeout)}): {does or _NOTHING}")
     return steps
@@ -80,6 +104,10 @@ def as_json(config: Config) -> dict[str, Any]:
     """The same for programs."""
     return {
         "config": config.source,
+        "endpoint": config.endpoint or None,
+        "vm_name": config.vm_name or None,
+        "state": config.state or None,
+        "listen": _listen(config),
         "rules": [
             {
                 "name": rule.name,
@@ -104,7 +132,7 @@ def _facts(config: Config, names: Sequence[str], action: str) -> list[dict[str, 
             "handler": name,
             "kind": config.handlers[name].kind,
             "timeout_seconds": config.handlers[name].timeout.total_seconds(),
-            "does": config.handlers[name].handler.describe(action),
+            "does": config.handlers[name].does(action),
         }
         for name in names
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy.explaining import undo_order
-from forewarn.agent.policy.rule import LEADER, NEVER, SELF, choose_rule
+from forewarn.agent.policy.rule import LEADER, NEVER, SELF, before, choose_rule
 from forewarn.agent.policy.words import approval_of, failure_of, listed, misfits
 from forewarn.core.durations import format_duration, to_text, to_text_if_any
 
@@ -87,24 +87,33 @@ def _left_alone(event: ToldEvent, now: datetime, me: str, *reasons: str) -> Plan
 def _begin(rule: Rule, event: ToldEvent, now: datetime) -> datetime:
     if rule.lead is None or event.not_before is None:
         return now
-    return max(now, event.not_before - rule.lead)
+    return max(now, before(event.not_before, rule.lead))
+
+
+def _after(moment: datetime, length: timedelta) -> datetime:
+    """So long after a moment; at the end of all time, then."""
+    try:
+        return moment + length
+    except OverflowError:
+        return datetime.max.replace(tzinfo=moment.tzinfo)
 
 
 def _prepare_steps(config: Config, rule: Rule, begin: datetime) -> tuple[Step, ...]:
     steps: list[Step] = []
     latest = begin
-    end = None if rule.timeout is None else begin + rule.timeout
+    end = None if rule.timeout is None else _after(begin, rule.timeout)
     for name in rule.prepare:
         named = config.handlers[name]
-        latest = latest + named.timeout if end is None else min(latest + named.timeout, end)
-        does = named.handler.describe(PREPARE)
+        latest = _after(latest, named.timeout)
+        latest = latest if end is None else min(latest, end)
+        does = named.does(PREPARE)
         steps.append(Step(name, named.kind, does, begin, latest, named.timeout))
     return tuple(steps)
 
 
 def _undo_steps(config: Config, rule: Rule) -> tuple[Step, ...]:
     named = [config.handlers[name] for name in undo_order(rule)]
-    described = [(each, each.handler.describe(UNDO)) for each in named]
+    described = [(each, each.does(UNDO)) for each in named]
     return tuple(Step(each.name, each.kind, does, None, None, each.timeout) for each, does in described if does)
 
 
@@ -120,7 +129,7 @@ def _approval(rule: Rule, event: ToldEvent, begin: datetime, now: datetime, conf
         return Approval(LEADER, None, "not without [peers]: nobody could know when the others are ready")
     at = begin
     if rule.approve_lead is not None and event.not_before is not None:
-        at = max(begin, event.not_before - rule.approve_lead)
+        at = max(begin, before(event.not_before, rule.approve_lead))
     if event.not_before is not None and at >= event.not_before > now:
         return Approval(rule.approve, None, "not before NotBefore, when it starts by itself")
     return Approval(rule.approve, at, approval_of(rule))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forewarn.agent.endpoint.address import read_endpoint
+from forewarn.agent.files import meant_path, read_bounded, read_whole
 from forewarn.agent.handlers.finding import make_handler
 from forewarn.agent.policy.config import Config, Member, NamedHandler, PeersSettings
+from forewarn.agent.policy.hosts import read_host_port
 from forewarn.agent.policy.rule import APPROVALS, LEADER, NEVER, ON_FAILURE, STOP, Rule
-from forewarn.errors import BadAgentConfig, UnreadableFile, nearest
+from forewarn.errors import BadAgentConfig, BadEndpoint, UnreadableFile, nearest
 from forewarn.wire.toml_entries import Entry, TomlFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 HANDLER_SECONDS = 60
 SILENCE = timedelta(seconds=10)
@@ -27,11 +30,9 @@ _PEERS_KEYS = ("listen", "secret_file", "members", "silence")
 def read_config(path: Path) -> Config:
     """All that the file says; the first thing that is wrong is an error."""
     try:
-        text = path.read_text("utf-8")
+        text = read_whole(path).decode()
     except UnicodeDecodeError as error:
         raise UnreadableFile(path=path, problem="it is not UTF-8 text.") from error
-    except OSError as error:
-        raise UnreadableFile(path=path, problem=f"{error.strerror}.") from error
     return read_text(text, str(path), path.absolute().parent)
 
 
@@ -55,9 +56,9 @@ def read_text(text: str, source: str, folder: Path) -> Config:
             raise entry.wrong("'leader' needs a [peers] table: agents must be able to tell each other.", "approve")
     return Config(
         source=source,
-        endpoint=agent.text("endpoint"),
-        vm_name=agent.text("vm_name"),
-        state=agent.text("state"),
+        endpoint=_endpoint(agent),
+        vm_name=agent.text("vm_name").strip(),
+        state=str(_path(agent, "state", folder)) if agent.text("state") else "",
         listen=_address(agent, "listen") if "listen" in agent else None,
         rules=rules,
         handlers=handlers,
@@ -97,6 +98,27 @@ def _limit(entry: Entry) -> timedelta | None:
     if timeout is not None and timeout <= timedelta(0):
         raise entry.wrong("Must be more than 0s.", "timeout")
     return timeout
+
+
+# --- Its place ----------------------------------------------------------------------------------------
+
+
+def _endpoint(entry: Entry) -> str:
+    text = entry.text("endpoint").strip()
+    try:
+        if text:
+            read_endpoint(text, "[agent]")
+    except BadEndpoint as error:
+        raise entry.wrong(str(error), "endpoint") from None
+    return text
+
+
+def _path(entry: Entry, key: str, folder: Path) -> Path:
+    """What stands in a file is meant from where the file is, whichever folder the agent is started in."""
+    try:
+        return meant_path(entry.text(key), folder)
+    except ValueError as error:
+        raise entry.wrong(str(error), key) from None
 
 
 # --- Rules --------------------------------------------------------------------------------------------
@@ -163,10 +185,15 @@ def _peers(entry: Entry, folder: Path) -> PeersSettings:
     entry.refuse_unknown(_PEERS_KEYS)
     entry.required_text("listen", 'Write listen = "0.0.0.0:9170": where the others ask this agent.')
     entry.required_text("secret_file", 'Write secret_file = "/etc/forewarn/peers.secret": all agents share it.')
-    members = []
+    members: list[Member] = []
     around = entry.inner("members", 'members = {web-0 = "10.0.0.4:9170"}')
     for name, _ in entry.text_table("members"):
         host, port = _address(around, name)
+        for other in members:
+            if other.vm.casefold() == name.casefold():
+                raise around.wrong(f"{other.vm} is the same machine: names are compared in any letter case.", name)
+            if (other.host.casefold(), other.port) == (host.casefold(), port):
+                raise around.wrong(f"{other.vm} has the same address.", name)
         members.append(Member(name, host, port))
     if not members:
         raise entry.wrong('Is missing. Write members = {web-0 = "10.0.0.4:9170", web-1 = "10.0.0.5:9170"}.', "members")
@@ -177,20 +204,22 @@ def _peers(entry: Entry, folder: Path) -> PeersSettings:
 
 
 def _address(entry: Entry, key: str) -> tuple[str, int]:
-    host, colon, port = entry.text(key).rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise entry.wrong(f"Must be HOST:PORT, not {entry.text(key)!r}.", key)
-    return host.strip("[]"), int(port)
+    try:
+        return read_host_port(entry.text(key))
+    except ValueError as error:
+        raise entry.wrong(f"Must be HOST:PORT, not {entry.text(key)!r}: {error}", key) from None
 
 
 def _secret(entry: Entry, folder: Path) -> bytes:
-    path = folder / Path(entry.text("secret_file")).expanduser()
+    path = _path(entry, "secret_file", folder)
     try:
-        secret = path.read_bytes().strip()
+        with path.open("rb") as stream:
+            secret = read_bounded(stream, str(path)).strip()
         open_to = path.stat().st_mode & 0o077
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
-        raise entry.wrong(f"{path} cannot be read: {problem}.", "secret_file") from error
+    except UnreadableFile as error:
+        raise entry.wrong(str(error), "secret_file") from None
+    except OSError as error:
+        raise entry.wrong(f"{path} cannot be read: {error.strerror}.", "secret_file") from error
     if open_to:
         raise entry.wrong(f"{path} may be read by others. Write: chmod 600 {path}", "secret_file")
     if len(secret) < LEAST_SECRET:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.agent.policy.rule import APPROVE, CONTINUE, LEADER, SELF, notice_of
-from forewarn.core.durations import format_duration
+from forewarn.core.durations import format_duration, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,9 +50,8 @@ def misfits(rule: Rule, event: ToldEvent, now: datetime) -> list[str]:
         longest, seconds = format_duration(rule.max_duration), event.duration_seconds
         if seconds is None or seconds < 0:
             found.append(f"it is for interruptions of at most {longest}, and nobody knows how long this one is")
-        elif timedelta(seconds=seconds) > rule.max_duration:
-            length = format_duration(timedelta(seconds=seconds))
-            found.append(f"it is for interruptions of at most {longest}, and this one is {length}")
+        elif seconds > rule.max_duration.total_seconds():
+            found.append(f"it is for interruptions of at most {longest}, and this one is {format_seconds(seconds)}")
     if rule.min_notice is not None and (notice := notice_of(event, now)) < rule.min_notice:
         least = format_duration(rule.min_notice)
         found.append(f"it needs {least} of notice, and there are {format_duration(notice)}")

@@ -1,0 +1,152 @@
+"""Files that the agent's command line writes: where something else stands, it stays as it is."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from forewarn.agent.command.line import main
+from forewarn.agent.command.unit import NAME
+from forewarn.agent.command.writing import write_whole
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("FOREWARN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "units").mkdir()
+    return tmp_path
+
+
+def bundle(output: Path | str) -> int:
+    return main(["bundle", "--output", str(output)])
+
+
+def install(*arguments: str) -> int:
+    return main(["install", "--unit-dir", "units", *arguments])
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as line:
+        line.bind(path.name if path.parent == Path.cwd() else os.path.relpath(path))
+
+
+def test_a_bundle_never_takes_the_place_of_a_device_or_a_pipe(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(folder / "pipe")
+    make_socket(folder / "socket")
+    (folder / "link").symlink_to("pipe")
+    (folder / "taken").mkdir()
+    before = names(folder)
+    for name, what in (("pipe", "a pipe"), ("socket", "a socket"), ("link", "a pipe"), ("taken", "a folder")):
+        assert bundle(folder / name) == 5
+        assert f"Cannot write {folder / name}: it is {what}, and not a file. " in capsys.readouterr().err
+    assert stat.S_ISFIFO((folder / "pipe").lstat().st_mode)
+    assert stat.S_ISSOCK((folder / "socket").lstat().st_mode)
+    assert (folder / "link").is_symlink()
+    assert names(folder) == before
+
+
+def test_a_bundle_behind_a_link_is_written_where_the_link_leads(folder: Path) -> None:
+    (folder / "versions").mkdir()
+    (folder / "versions" / "1.pyz").write_text("older")
+    (folder / "agent.pyz").symlink_to("versions/1.pyz")
+    (folder / "new.pyz").symlink_to("versions/2.pyz")  # which is not there yet
+    assert bundle("agent.pyz") == 0
+    assert bundle("new.pyz") == 0
+    assert (folder / "agent.pyz").is_symlink()
+    assert (folder / "versions" / "1.pyz").read_bytes().startswith(b"#!/usr/bin/env python3\n")
+    assert names(folder / "versions") == {"1.pyz", "2.pyz"}
+
+
+def test_a_link_that_leads_to_itself_is_no_place(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "round").symlink_to("round")
+    assert bundle("round") == 5
+    assert "Cannot write round: " in capsys.readouterr().err
+    assert (folder / "round").is_symlink()
+
+
+def test_what_could_not_be_written_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "a.pyz").write_text("older")
+    before = names(folder)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert bundle("a.pyz") == 5
+    assert install() == 5
+    assert names(folder) == before
+    assert names(folder / "units") == set()
+    assert (folder / "a.pyz").read_text() == "older"
+
+
+def test_a_disk_that_is_full_stays_no_fuller_than_it_was(folder: Path) -> None:
+    import resource
+
+    kept = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, kept[1]))
+    try:
+        assert bundle("a.pyz") == 5
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, kept)
+    assert names(folder) == {"units"}
+
+
+def test_a_name_as_long_as_names_may_be(folder: Path) -> None:
+    name = "x" * 255
+    assert bundle(name) == 0
+    assert names(folder) == {"units", name}
+
+
+def test_nobody_chooses_where_it_is_written_in_passing(folder: Path) -> None:
+    """In a folder that others write to, a name that can be guessed may lead elsewhere."""
+    (folder / "precious").write_text("as it was")
+    for number in range(os.getpid() - 2, os.getpid() + 3):
+        (folder / f".a.pyz.{number}").symlink_to("precious")
+    assert bundle("a.pyz") == 0
+    assert (folder / "precious").read_text() == "as it was"
+
+
+def test_files_have_the_rights_that_they_are_given(folder: Path) -> None:
+    write_whole(folder / "one", b"1", 0o755)
+    write_whole(folder / "one", b"2", 0o644)
+    assert (folder / "one").read_bytes() == b"2"
+    assert stat.S_IMODE((folder / "one").stat().st_mode) == 0o644
+
+
+def test_a_unit_is_not_written_over_what_is_no_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_socket(folder / "units" / NAME)
+    assert install("--force") == 5
+    assert f"Cannot write units/{NAME}: it is a socket, and not a file. " in capsys.readouterr().err
+    assert stat.S_ISSOCK((folder / "units" / NAME).lstat().st_mode)
+
+
+def test_a_unit_that_is_masked_stays_masked(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A pipe in place of the real one, which a mistake here would take from the whole machine.
+    os.mkfifo(folder / "null")
+    monkeypatch.setattr(os, "devnull", str(folder / "null"))
+    (folder / "units" / NAME).symlink_to(folder / "null")
+    for arguments in ((), ("--force",)):
+        assert install(*arguments) == 4
+        error = capsys.readouterr().err
+        assert f"units/{NAME} is masked" in error
+        assert f"systemctl unmask {NAME}" in error
+    assert (folder / "units" / NAME).readlink() == folder / "null"
+
+
+def test_a_unit_that_is_no_text_says_something_else(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "units" / NAME).write_bytes(b"\xff\xfe")
+    assert install() == 4
+    assert "says something else" in capsys.readouterr().err
+    assert install("--force") == 0

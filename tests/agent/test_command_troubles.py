@@ -1,0 +1,288 @@
+"""Whatever the command line meets, it says in a line: no home, no output, no end of a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from forewarn.agent.command.line import main
+from forewarn.agent.files import LARGEST
+
+EVENT = {
+    "EventId": "4CAEA225-A741-474D-A72E-428C86FCD853",
+    "EventStatus": "Scheduled",
+    "EventType": "Reboot",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["web-0"],
+    "NotBefore": "Thu, 22 Jul 2021 04:50:17 GMT",
+}
+CONFIG = '[[rule]]\nname = "Büro"\nmax_duration = "10s"\nprepare = ["x"]\nwhen = "5m"\napprove = "self"\n'
+HANDLER = '[handler.x]\nkind = "command"\nprepare = ["true"]\n'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("FOREWARN_")]:
+        monkeypatch.delenv(name)
+    # An agent that starts though it should not: it then asks nobody but this machine.
+    monkeypatch.setenv("FOREWARN_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.toml").write_text(CONFIG + HANDLER)
+    (tmp_path / "event.json").write_text(json.dumps(EVENT))
+    return tmp_path
+
+
+def shell(command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """As somebody types it; `agent` stands for the program."""
+    program = f'agent() {{ "{sys.executable}" -m forewarn.agent "$@"; }}\n'
+    return subprocess.run(
+        ["bash", "-c", program + command],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+# --- Nowhere to write ---------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_said_and_counts_as_failed() -> None:
+    for command in ("check agent.toml", "plan --event event.json", "--help", "status --state . --json", "check --help"):
+        done = shell(f"agent {command} > /dev/full")
+        assert done.stderr == "forewarn: Cannot write: No space left on device\n", command
+        assert done.returncode == 1
+
+
+def test_a_closed_output_is_nobodys_trouble() -> None:
+    for command in ("check agent.toml", "plan --event event.json", "--help", "check --help"):
+        done = shell(f"agent {command} >&-")
+        assert (done.stderr, done.returncode) == ("", 0), command
+    done = shell("agent check missing.toml 2>&-")
+    assert (done.stdout, done.returncode) == ("", 2)
+    done = shell("agent plan --event - <&-")
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == "forewarn: Cannot read the standard input: This is no document of scheduled events: it is empty.\n"
+    )
+
+
+def test_nothing_that_is_opened_later_gets_the_number_of_a_closed_output() -> None:
+    code = (
+        "import os; from forewarn.agent.command.line import main; main([]); print(os.open('event.json', 0), file=out)"
+    )
+    done = shell(f'"{sys.executable}" -c "out = open(7, \'w\'); {code}" 7>&1 <&- >&- 2>&-')
+    assert int(done.stdout) > 2
+
+
+def test_who_hears_no_errors_still_gets_the_code() -> None:
+    done = shell("agent check missing.toml 2> /dev/full")
+    assert (done.stdout, done.returncode) == ("", 2)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:strict", "latin-1", "utf-8:strict"])
+def test_a_terminal_of_any_alphabet_shows_any_name(folder: Path, encoding: str) -> None:
+    (folder / "ключ.toml").write_text(CONFIG + HANDLER)
+    (folder / os.fsdecode(b"odd\xff.toml")).write_text(CONFIG + HANDLER)
+    for command in (
+        "check ключ.toml",
+        "check $'odd\\xff.toml'",
+        "bundle --output $'\\xff.pyz'",
+        "bundle --output б.pyz",
+    ):
+        done = subprocess.run(
+            ["bash", "-c", f'"{sys.executable}" -m forewarn.agent {command}'],
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert (done.stderr, done.returncode) == (b"", 0), command
+
+
+def test_an_error_of_the_system_that_nobody_has_expected_is_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Path) -> Path:
+        raise OSError(5, "Input/output error", "somewhere")
+
+    monkeypatch.setattr(Path, "absolute", broken)
+    assert main(["check", "agent.toml"]) == 1
+    assert capsys.readouterr().err == "forewarn: somewhere: Input/output error\n"
+
+
+# --- No home ------------------------------------------------------------------------------------------
+
+
+def homeless(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """As in a container, for a user whom nobody knows."""
+    code = (
+        "import os, sys; os.getuid = os.geteuid = lambda: 54321\n"
+        "from forewarn.agent.command.line import main; sys.exit(main(sys.argv[1:]))"
+    )
+    known = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_STATE_HOME")}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=known, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize("arguments", [("status",), ("run",), ("run", "--config", "agent.toml")])
+def test_who_has_no_home_says_where_the_state_is(arguments: tuple[str, ...]) -> None:
+    done = homeless(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith("forewarn: Nobody has said where the agent keeps what it has done")
+    assert "--state DIR" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("check", "agent.toml"), ("plan", "--config", "agent.toml", "--event", "event.json"), ("install", "--print")],
+)
+def test_who_needs_no_state_needs_no_home(arguments: tuple[str, ...]) -> None:
+    done = homeless(*arguments)
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
+def test_a_home_that_is_meant_and_not_there_is_named(folder: Path) -> None:
+    (folder / "agent.toml").write_text('[agent]\nstate = "~/agent"\n')
+    done = homeless("check", "agent.toml")
+    assert done.stderr == "forewarn: agent.toml:2: agent.state: '~/agent' is in a home, and this user has none.\n"
+    (folder / "agent.toml").write_text(
+        '[peers]\nlisten = "127.0.0.1:1"\nsecret_file = "~nobody-such/s"\nmembers = {a = "h:1"}\n'
+    )
+    done = homeless("check", "agent.toml")
+    assert "agent.toml:3: peers.secret_file: '~nobody-such/s' is in a home" in done.stderr
+
+
+# --- Too much -----------------------------------------------------------------------------------------
+
+
+def test_a_file_without_end_is_not_read_to_its_end() -> None:
+    for command in ("check /dev/zero", "plan --event /dev/zero", "plan --event - < /dev/zero"):
+        # Little memory: who read on would be seen.
+        done = shell(f"ulimit -v 400000; agent {command}")
+        assert "it has more than 4 MB" in done.stderr, command
+        assert done.stderr.count("\n") == 1
+        assert done.returncode == 2
+
+
+def test_a_file_of_the_largest_size_is_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = json.dumps(EVENT)
+    (folder / "event.json").write_text(text + " " * (LARGEST - len(text)))
+    assert main(["plan", "--event", "event.json"]) == 0
+    (folder / "event.json").write_text(text + " " * (LARGEST + 1 - len(text)))
+    assert main(["plan", "--event", "event.json"]) == 2
+    assert "Cannot read event.json: it has more than 4 MB" in capsys.readouterr().err
+
+
+def test_a_config_may_come_through_a_pipe() -> None:
+    done = shell("agent check <(cat agent.toml)")
+    assert done.returncode == 0, done.stderr
+
+
+# --- Odd values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"DurationInSeconds": 10**30},
+        {"DurationInSeconds": -(10**30)},
+        {"NotBefore": "0001-01-01T00:00:00Z"},
+        {"NotBefore": "9999-12-31T23:59:59Z"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("now", ["0001-01-01T00:00:00Z", "2026-11-20T02:00:00Z", "9999-12-31T23:59:59Z"])
+@pytest.mark.parametrize("limit", ["", 'timeout = "3660d"\n'])
+def test_odd_moments_and_lengths_can_be_planned(
+    folder: Path, capsys: pytest.CaptureFixture[str], changed: dict[str, object], now: str, limit: str
+) -> None:
+    (folder / "agent.toml").write_text(
+        CONFIG
+        + '[[rule]]\nname = "second"\nprepare = ["x"]\nwhen = "5m"\napprove_when = "3660d"\napprove = "self"\n'
+        + limit
+        + HANDLER
+        + 'timeout = "3660d"\n'
+    )
+    (folder / "event.json").write_text(json.dumps({**EVENT, **changed}))
+    asked = ["plan", "--config", "agent.toml", "--event", "event.json", "--now", now]
+    assert main(asked) == 0
+    assert "taken by second" in capsys.readouterr().out
+    assert main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plans"][0]["rule"] == "second"
+
+
+def test_an_interruption_of_any_length_is_given_as_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "event.json").write_text(json.dumps({**EVENT, "DurationInSeconds": 10**30}))
+    assert main(["plan", "--config", "agent.toml", "--event", "event.json"]) == 0
+    assert "interruptions of at most 10s, and this one is longer than anybody can say" in capsys.readouterr().out
+
+
+def test_a_moment_before_all_time_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--event", "event.json", "--now", "0001-01-01T00:00:00+10:00"]) == 2
+    assert "--now '0001-01-01T00:00:00+10:00' does not fit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["a..b", ".a", "x" * 64, "ü", "a b", "[::g]", "300.1.1.1", "-a", "a\udcff"])
+def test_what_is_no_host_is_said(folder: Path, capsys: pytest.CaptureFixture[str], host: str) -> None:
+    assert main(["run", "--state", "state", "--listen", f"{host}:80"]) == 2
+    error = capsys.readouterr().err
+    assert "--listen" in error
+    assert error.count("\n") == 1
+    if host.isprintable():
+        (folder / "agent.toml").write_text(f'[agent]\nlisten = "{host}:80"\n')
+        assert main(["check", "agent.toml"]) == 2
+        assert capsys.readouterr().err.startswith("forewarn: agent.toml:2: agent.listen: ")
+
+
+@pytest.mark.parametrize(
+    "table",
+    ['[agent]\nstate = "a\\u0000b"\n', '[peers]\nsecret_file = "a\\u0000b"\nlisten = "h:1"\nmembers = {a = "h:1"}\n'],
+)
+def test_no_path_has_a_null_in_it(folder: Path, capsys: pytest.CaptureFixture[str], table: str) -> None:
+    (folder / "agent.toml").write_text(table)
+    assert main(["check", "agent.toml"]) == 2
+    assert "agent.toml:2: " in capsys.readouterr().err
+
+
+# --- An agent that is started oddly -------------------------------------------------------------------
+
+
+def test_what_is_no_endpoint_leaves_no_state_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--endpoint", "ftp://x", "--state", "state"]) == 2
+    assert "(it comes from --endpoint)" in capsys.readouterr().err
+    assert not (folder / "state").exists()
+
+
+def test_a_variable_that_is_no_endpoint_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREWARN_ENDPOINT", "ftp://x")
+    assert main(["run", "--state", "state"]) == 2
+    assert "(it comes from FOREWARN_ENDPOINT)" in capsys.readouterr().err
+
+
+def test_an_agent_runs_though_nobody_hears_its_log(folder: Path) -> None:
+    """It says over its socket that it does; and it can be stopped."""
+    command = [sys.executable, "-m", "forewarn.agent", "run", "--state", "state"]
+    process = subprocess.Popen(["bash", "-c", 'exec "$@" <&- >&- 2>&-', "-", *command])
+    try:
+        for _ in range(600):
+            if (folder / "state" / "agent.sock").exists():
+                break
+            with suppress(subprocess.TimeoutExpired):
+                raise AssertionError(f"it has ended with {process.wait(0.1)}")
+        assert main(["status", "--state", "state"]) == 0
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0

@@ -1,0 +1,34 @@
+"""The configs that the agent's pages show: each is one that an agent takes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from forewarn.agent.policy.reading import read_text
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("agent*.md"))]
+BLOCK = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHOWN = [
+    pytest.param(block[1], id=f"{page.name}:{text.count(chr(10), 0, block.start()) + 1}")
+    for page in PAGES
+    for text in [page.read_text()]
+    for block in BLOCK.finditer(text)
+    if re.search(r"^\[\[?(rule|handler|peers|agent)\b", block[1], re.MULTILINE)
+    and not re.search(r"^file = ", block[1], re.MULTILINE)  # tried with its file elsewhere
+]
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_a_config_is_taken_as_it_is_printed(text: str, tmp_path: Path) -> None:
+    secret = tmp_path / "peers.secret"
+    secret.write_text("0" * 32)
+    secret.chmod(0o600)
+    read_text(text.replace("/etc/forewarn/peers.secret", str(secret)), "page", tmp_path)
+
+
+def test_there_are_such_configs() -> None:
+    assert len(SHOWN) > 5
