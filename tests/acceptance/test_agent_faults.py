@@ -10,20 +10,42 @@ from agent.agent_process import AgentProcess, Diary
 from forewarn.core.faults import FAULTS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from forewarn.testing import Service
+    from forewarn.testing import VM, Service
 
 RULE = '[[rule]]\non = "Reboot"\nprepare = ["pool"]\napprove = "self"\n'
 CASES = [(kind.name, method) for kind in FAULTS.values() for method in (kind.methods or ("GET",))]
 DELAY: dict[str, dict[str, Any]] = {"slow": {"delay": 2}, "stall": {"delay": 2}}
 
 
+@pytest.fixture
+def diary(tmp_path: Path) -> Diary:
+    return Diary(tmp_path)
+
+
+@pytest.fixture
+def make_agent(tmp_path: Path, diary: Diary) -> Iterator[Callable[..., AgentProcess]]:
+    """Starts an agent with one handler, `pool`."""
+    made: list[AgentProcess] = []
+
+    def make(vm: VM, rule: str = RULE) -> AgentProcess:
+        made.append(AgentProcess(tmp_path, rule + diary.handler("pool"), vm.environment))
+        return made[-1].start()
+
+    yield make
+    for agent in made:
+        if agent.runs:
+            agent.kill()
+
+
 @pytest.mark.parametrize(("kind", "method"), CASES)
-def test_an_event_under_faults(forewarn: Service, tmp_path: Path, kind: str, method: str) -> None:
+def test_an_event_under_faults(
+    forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary, kind: str, method: str
+) -> None:
     vm = forewarn.vm("web-0")
-    diary = Diary(tmp_path)
-    agent = AgentProcess(tmp_path, RULE + diary.handler("pool"), vm.environment).start()
+    agent = make_agent(vm)
     agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
     other = vm.freeze()  # so that there is an older document
     agent.until_logged("left alone")
@@ -53,10 +75,11 @@ def test_an_event_under_faults(forewarn: Service, tmp_path: Path, kind: str, met
     assert len(begun) <= 4
 
 
-def test_an_older_document_undoes_nothing(forewarn: Service, tmp_path: Path) -> None:
+def test_an_older_document_undoes_nothing(
+    forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary
+) -> None:
     vm = forewarn.vm("web-0")
-    diary = Diary(tmp_path)
-    agent = AgentProcess(tmp_path, RULE.replace("self", "never") + diary.handler("pool"), vm.environment).start()
+    agent = make_agent(vm, RULE.replace("self", "never"))
     agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
     vm.restart()
     agent.until(diary.has("end prepare pool"))
@@ -72,12 +95,11 @@ def test_an_older_document_undoes_nothing(forewarn: Service, tmp_path: Path) -> 
     agent.stop()
 
 
-def test_an_endpoint_that_is_away_at_first(forewarn: Service, tmp_path: Path) -> None:
+def test_an_endpoint_that_is_away_at_first(forewarn: Service, make_agent: Callable[..., AgentProcess]) -> None:
     """It is said once, and when it is there the agent goes on as if nothing had been."""
     vm = forewarn.vm("web-0")
-    diary = Diary(tmp_path)
     forewarn.fault("reset", count=3)
-    agent = AgentProcess(tmp_path, RULE + diary.handler("pool"), vm.environment).start()
+    agent = make_agent(vm)
     agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
     event = vm.restart()
     agent.until(lambda: event.status == "Started", "the approval")
