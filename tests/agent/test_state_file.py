@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import stat
@@ -13,8 +14,9 @@ from agent.events import ME, told
 from forewarn.agent.policy.rule import Rule
 from forewarn.agent.work.ledger import Ledger
 from forewarn.agent.work.state_file import FILE, StateFile
-from forewarn.agent.work.work import PREPARED, begin
+from forewarn.agent.work.work import PREPARED, begin, from_json, to_json
 from forewarn.errors import NotPermitted, StateInUse
+from forewarn.wire.reading import read_event_if_possible
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,3 +81,19 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     assert (tmp_path / FILE).stat().st_mtime == 1
     ledger.drop(WORK.id)
     assert (tmp_path / FILE).stat().st_mtime != 1
+
+
+def test_an_event_whose_moment_cannot_be_read_is_kept_like_any_other() -> None:
+    """It is told, so work may be begun for it: the next start must find that work again."""
+    raw = {
+        "EventId": "A",
+        "EventType": "Reboot",
+        "EventStatus": "Scheduled",
+        "Resources": ["web-0"],
+        "NotBefore": "0001-01-01T00:00:00Z",
+    }
+    event, problem = read_event_if_possible(raw)
+    assert event is not None
+    assert problem
+    work = begin(event, "web-0", Rule("one", on=("Reboot",)), "boot")
+    assert from_json(json.loads(json.dumps(to_json(work)))) == work
