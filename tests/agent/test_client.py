@@ -80,7 +80,8 @@ def test_it_knows_where_and_who_it_is_and_what_time_it_is_there(forewarn: Servic
     assert client.endpoint.url == vm.endpoint
     assert (client.me.name, client.me.origin) == ("web-0", "the endpoint")
     forewarn.advance(days=3)
-    client.poll()
+    for _ in range(2):  # so far away from what was expected, one answer is not believed
+        client.poll()
     assert timedelta(0) <= client.clock.now() - forewarn.now < timedelta(minutes=1)
 
 
@@ -575,20 +576,6 @@ def test_an_endpoint_without_names_leaves_the_host_name(shifted: Shifted, status
     with RawServer(reply) as server, Client(server.url, pause=shifted.pause) as client:
         assert next(client.changes()).event.resources == (mine,)
         assert (client.me.name, client.me.origin) == (mine, "the host name")
-
-
-def test_after_a_silence_another_connection_is_tried_beside_the_one_that_waits_long(
-    at: Callable[[RawServer], Client], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The connection that is waited on is dead; the endpoint is well again, and tells of an event."""
-    monkeypatch.setattr("forewarn.agent.endpoint.scout.EVERY_SECONDS", 0.05)
-    monkeypatch.setattr("forewarn.agent.endpoint.client.ANSWER_SECONDS", 0.2)
-    allow_seconds(monkeypatch, LONG, 0.2, LONG)
-    with RawServer(document(1), silence, silence, silence, document(2, event(1))) as server:
-        client = at(server)
-        kinds = [polled.trouble and polled.trouble.kind for polled in (client.poll() for _ in range(4))]
-        assert kinds == [None, "timeout", "reset", None]
-        assert client.poll().document == client.document()
 
 
 def test_a_client_that_is_left_alone_leaves_no_connection_open() -> None:

@@ -45,8 +45,8 @@ def test_the_first_answer_may_take_two_minutes_and_others_may_not() -> None:
     assert answer_seconds(has_document=True, silences=0) == 10
 
 
-def test_after_silence_there_is_more_time_since_it_may_be_the_first_answer_again() -> None:
-    assert [answer_seconds(has_document=True, silences=number) for number in (1, 2, 3, 99)] == [30, 130, 130, 130]
+def test_after_silence_there_is_more_time_but_no_more_than_a_preempt_leaves() -> None:
+    assert [answer_seconds(has_document=True, silences=number) for number in (1, 2, 3, 99)] == [25] * 4
 
 
 def test_at_rest_it_is_one_poll_in_its_time_whatever_the_exchange_took() -> None:

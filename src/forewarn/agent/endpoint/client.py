@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.agent.changes import Account
 from forewarn.agent.clock import EndpointClock, real_seconds
 from forewarn.agent.endpoint.answers import NOT_MODIFIED, OK, document_in, trouble_in
-from forewarn.agent.endpoint.naming import Naming
+from forewarn.agent.endpoint.naming import ASK_SECONDS, Naming
 from forewarn.agent.endpoint.pace import STEP_SECONDS, Pace
-from forewarn.agent.endpoint.patience import ANSWER_SECONDS, SHORTEST_PAUSE, answer_seconds, pause_after, rest_seconds
+from forewarn.agent.endpoint.patience import SHORTEST_PAUSE, answer_seconds, pause_after, rest_seconds
 from forewarn.agent.endpoint.reach import Reach
-from forewarn.agent.endpoint.scout import Scout
 from forewarn.agent.endpoint.spell import Complaints, Spell
 from forewarn.agent.endpoint.watch import HEADERS, VERSIONS, Watch
 from forewarn.errors.agent import BadPollSeconds, EndpointLeft, EndpointTrouble, EndpointUnmodified, NothingToApprove
@@ -221,12 +220,11 @@ class Client:
     # --- How ------------------------------------------------------------------------------------------
 
     def _poll(self, wait_seconds: int) -> Polled:
-        endpoint, polls = self._reach.found(), self._reach.polls
+        self._reach.found()
         watch, began = self._watch, real_seconds()
         ask = watch.ask(wait_seconds)
         limit = answer_seconds(watch.version_worked, self._spell.silences) + ask.wait_seconds
-        with Scout(polls, endpoint, self._look, needed=self._spell.silences > 0):
-            answer = self._send(polls, "GET", ask.path, ask.headers, None, limit)
+        answer = self._send(self._reach.polls, "GET", ask.path, ask.headers, None, limit)
         self._spell.answer()
         seen = watch.answered(ask, answer)
         now = real_seconds()
@@ -238,9 +236,6 @@ class Client:
         at_once = seen.held and (seen.changed or self._pace.is_hold(now, began))
         pause = self._pace.pause(now, began, at_once=at_once)
         return Polled(seen.document, seen.changed, seen.went_back, None, pause)
-
-    def _look(self, line: Line) -> None:
-        self._send(line, "GET", self._watch.path, HEADERS, None, ANSWER_SECONDS)
 
     def _troubled(self, trouble: EndpointTrouble) -> Polled:
         if trouble.kind == "closed":
@@ -285,7 +280,7 @@ class Client:
     def _named(self, line: Line) -> Me:
         def ask(path: str) -> Answer:
             self._reach.found()
-            return self._send(line, "GET", path, HEADERS, None, ANSWER_SECONDS)
+            return self._send(line, "GET", path, HEADERS, None, ASK_SECONDS)
 
         return self._naming.me(ask)
 

@@ -122,12 +122,6 @@ class Line:
             if self._socket is not None:
                 _shut(self._socket)
 
-    def hang_up(self) -> None:
-        """From another thread: end the connection that an exchange waits for, as if the endpoint had done so."""
-        with self._guard:
-            if self._socket is not None:
-                _shut(self._socket)
-
     def mend(self) -> None:
         """Exchanges are possible again, unless it is closed."""
         if not self._closed:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from forewarn.agent.endpoint.exchange import Answer
     from forewarn.agent.identity import Me
 
-_MOST_TRIES = 8
-"""A few seconds' worth: of the 30 that a Preempt leaves, enough must remain."""
+_MOST_TRIES, _MOST_SECONDS = 8, 8.0
+"""Of the 30 seconds that a Preempt leaves, enough must remain."""
+ASK_SECONDS = 4.0
 ASK_AGAIN_SECONDS = 30.0
 """After that the host name will do, but it is only a guess: the endpoint is asked again from time to time."""
 _LONGEST_NAME = 300
@@ -32,6 +33,7 @@ class Naming:
     def __init__(self, given: str) -> None:
         self._given = given
         self._tries = 0
+        self._since = 0.0
         self._ask_at = math.inf
         self.last: Me = find_me(given, lambda: None, socket.gethostname())
         self.settled = bool(given)
@@ -39,6 +41,7 @@ class Naming:
     def me(self, ask: Callable[[str], Answer]) -> Me:
         """The name that was given, or that the endpoint says; the host name, as long as neither is there."""
         if not self.settled or real_seconds() >= self._ask_at:
+            self._since = self._since or real_seconds()
             try:
                 answer = ask(NAME_PATH)
             except EndpointTrouble:
@@ -60,5 +63,5 @@ class Naming:
 
     def _failed(self) -> None:
         self._tries += 1
-        if self._tries >= _MOST_TRIES:
+        if self._tries >= _MOST_TRIES or real_seconds() - self._since >= _MOST_SECONDS:
             self.settled, self._ask_at = True, real_seconds() + ASK_AGAIN_SECONDS

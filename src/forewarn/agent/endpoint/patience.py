@@ -8,9 +8,9 @@ _FIRST_PAUSE = 1.0
 _LEAST_SHARE = 0.7
 
 FIRST_ANSWER_SECONDS = 130.0
-"""The first call of a machine is held for up to two minutes, and so is the first after the service was disabled."""
+"""The first call of a machine is held for up to two minutes."""
 ANSWER_SECONDS = 10.0
-_AFTER_SILENCE = (ANSWER_SECONDS, 30.0, FIRST_ANSWER_SECONDS)
+_AFTER_SILENCE = (ANSWER_SECONDS, 25.0)
 
 
 def pause_after(kind: str, in_a_row: int, luck: float, retry_after: float | None = None) -> float:
@@ -30,8 +30,8 @@ def pause_after(kind: str, in_a_row: int, luck: float, retry_after: float | None
 def answer_seconds(has_document: bool, silences: int) -> float:
     """How long an exchange may take, after so many in a row to which not a byte came back.
 
-    Who is silent may be enabling this machine anew, which takes as long as the first time: it would never come to an
-    end if each try were given up early.
+    Who is silent may be enabling this machine anew, and is given more time; but not the two minutes of the first call,
+    since it may as well be this connection that is dead, and a Preempt leaves 30 seconds.
     """
     if not has_document:
         return FIRST_ANSWER_SECONDS
