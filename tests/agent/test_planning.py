@@ -142,3 +142,16 @@ def test_the_plan_for_programs() -> None:
     }
     assert found["approval"]["at"] == "2031-05-04T12:00:00.000000Z"
     assert plan_json(plan(config(), told(), NOW, ME))["approval"] is None
+
+
+def test_an_event_is_told_in_any_letter_case_and_a_name_twice_is_one_machine() -> None:
+    found = plan(config(RULE), told(EventStatus="scheduled", Resources=[ME, ME]), NOW, ME)
+    assert found.approval is not None
+    assert found.approval.at == NOW
+
+
+def test_what_nobody_knows_the_moment_of_is_not_approved_before_it() -> None:
+    found = plan(config(RULE._replace(approve_lead=M)), told(NotBefore=""), NOW, ME)
+    assert found.approval is not None
+    assert found.approval.at is None
+    assert "nobody knows when it starts" in plan_lines(found)[0]

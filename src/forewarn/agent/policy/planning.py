@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from forewarn.agent.changes import has_started
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy.explaining import undo_order
 from forewarn.agent.policy.rule import LEADER, NEVER, SELF, before, choose_rule
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from forewarn.agent.policy.config import Config
     from forewarn.agent.policy.rule import Rule
     from forewarn.wire.reading import ToldEvent
-
-_SCHEDULED = "Scheduled"
 
 
 class Step(NamedTuple):
@@ -118,17 +117,19 @@ def _undo_steps(config: Config, rule: Rule) -> tuple[Step, ...]:
 
 
 def _approval(rule: Rule, event: ToldEvent, begin: datetime, now: datetime, config: Config) -> Approval:
-    others = len(event.resources) > 1
+    others = len(set(event.resources)) > 1
     if rule.approve == NEVER:
         return Approval(NEVER, None, approval_of(rule))
-    if event.status != _SCHEDULED:
+    if has_started(event):
         return Approval(rule.approve, None, "not any more: the event has started")
     if rule.approve == SELF and others:
         return Approval(SELF, None, f"not by this machine alone: it is about {listed(event.resources, 'and')}")
     if rule.approve == LEADER and others and config.peers is None:
         return Approval(LEADER, None, "not without [peers]: nobody could know when the others are ready")
     at = begin
-    if rule.approve_lead is not None and event.not_before is not None:
+    if rule.approve_lead is not None:
+        if event.not_before is None:
+            return Approval(rule.approve, None, "not as long as nobody knows its NotBefore")
         at = max(begin, before(event.not_before, rule.approve_lead))
     if event.not_before is not None and at >= event.not_before > now:
         return Approval(rule.approve, None, "not before NotBefore, when it starts by itself")
@@ -137,7 +138,7 @@ def _approval(rule: Rule, event: ToldEvent, begin: datetime, now: datetime, conf
 
 def _remarks(rule: Rule, event: ToldEvent, steps: tuple[Step, ...]) -> list[str]:
     found = []
-    if event.status != _SCHEDULED:
+    if has_started(event):
         found.append("the event has started already")
     latest = steps[-1].latest if steps else None
     if latest is not None and event.not_before is not None and latest > event.not_before:
@@ -151,7 +152,8 @@ def _remarks(rule: Rule, event: ToldEvent, steps: tuple[Step, ...]) -> list[str]
 def plan_lines(found: Plan) -> list[str]:
     """The plan for people."""
     event = found.event
-    starts = "has started" if event.not_before is None else f"starts at {_moment(event.not_before, found.now)} or later"
+    unknown = "has started" if has_started(event) else "nobody knows when it starts"
+    starts = unknown if event.not_before is None else f"starts at {_moment(event.not_before, found.now)} or later"
     lines = [f"{event.type} {event.id}, {listed(event.resources, 'and')}: {event.status}, {starts}"]
     if found.rule is None:
         return [*lines, "  left alone:", *(f"    {reason}" for reason in found.reasons)]

@@ -99,7 +99,8 @@ def _go_on(
     if event is None or (me is None and not work.is_started):  # it is gone, or not about this machine any more
         # It may have started and ended while nobody looked.
         why = OVER if _may_have_begun(work, around.now) else CANCELLED
-        if why == OVER and work.rule.undo and not work.steps:
+        if why == OVER and work.rule.undo and not work.steps and not work.done:
+            news.append((work.event, f"is {why}"))
             return end(work, why)  # there was nothing to prepare, and yet there is something to do afterwards
         if work.done or not work.is_begun:
             news.append((work.event, f"is {why}"))
