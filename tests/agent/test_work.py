@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,8 +102,7 @@ def test_when_preparing_begins(lead: timedelta | None, status: str, passed: time
 
 
 def test_the_beginning_of_all_time_is_a_moment_like_any_other() -> None:
-    """What a client in .NET makes of no moment at all."""
-    odd = told(NotBefore="0001-01-01T00:00:00Z")
+    odd = told()._replace(not_before=datetime.min.replace(tzinfo=UTC))
     assert runs(work(WEB._replace(lead=5 * MINUTE), event=odd)) == [("leave-pool", PREPARE)]
     ready = work(WEB._replace(lead=5 * MINUTE, approve_lead=MINUTE), PREPARED, PREPARED, event=odd)
     assert orders(ready) == [Approve(ready)]
