@@ -8,40 +8,44 @@ import pytest
 
 from forewarn.agent.clock import EndpointClock
 
-NOW = datetime.now(UTC)
 SOON = timedelta(minutes=1)
+
+
+@pytest.fixture
+def now() -> datetime:
+    return datetime.now(UTC)
 
 
 def is_about(clock: EndpointClock, moment: datetime) -> bool:
     return abs(clock.now() - moment) < SOON
 
 
-def test_it_is_the_machines_own_until_somebody_says() -> None:
-    assert is_about(EndpointClock(), NOW)
+def test_it_is_the_machines_own_until_somebody_says(now: datetime) -> None:
+    assert is_about(EndpointClock(), now)
 
 
 @pytest.mark.parametrize("hours", [-20, -1, 1, 20])
-def test_an_answer_is_believed(hours: int) -> None:
+def test_an_answer_is_believed(hours: int, now: datetime) -> None:
     clock = EndpointClock()
-    clock.set(NOW + timedelta(hours=hours))
-    assert is_about(clock, NOW + timedelta(hours=hours))
+    clock.set(now + timedelta(hours=hours))
+    assert is_about(clock, now + timedelta(hours=hours))
 
 
 @pytest.mark.parametrize("days", [-3000, -2, 2, 3000])
-def test_one_that_is_days_off_needs_another(days: int) -> None:
+def test_one_that_is_days_off_needs_another(days: int, now: datetime) -> None:
     clock = EndpointClock()
-    clock.set(NOW)
-    clock.set(NOW + timedelta(days=days))
-    assert is_about(clock, NOW)
-    clock.set(NOW)
-    clock.set(NOW + timedelta(days=days))
-    assert is_about(clock, NOW), "two wrong ones with a right one in between"
-    clock.set(NOW + timedelta(days=days))
-    assert is_about(clock, NOW + timedelta(days=days))
+    clock.set(now)
+    clock.set(now + timedelta(days=days))
+    assert is_about(clock, now)
+    clock.set(now)
+    clock.set(now + timedelta(days=days))
+    assert is_about(clock, now), "two wrong ones with a right one in between"
+    clock.set(now + timedelta(days=days))
+    assert is_about(clock, now + timedelta(days=days))
 
 
-def test_the_end_of_all_time_is_never_believed() -> None:
+def test_the_end_of_all_time_is_never_believed(now: datetime) -> None:
     clock = EndpointClock()
     for _ in range(3):
         clock.set(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
-    assert is_about(clock, NOW)
+    assert is_about(clock, now)

@@ -197,8 +197,8 @@ def test_a_config_may_come_through_a_pipe() -> None:
     [
         {"DurationInSeconds": 10**30},
         {"DurationInSeconds": -(10**30)},
-        {"NotBefore": "0001-01-01T00:00:00Z"},
-        {"NotBefore": "9999-12-31T23:59:59Z"},
+        {"NotBefore": "1970-01-01T00:00:00Z"},
+        {"NotBefore": "8999-12-31T23:59:59Z"},
     ],
     ids=str,
 )
@@ -222,10 +222,18 @@ def test_odd_moments_and_lengths_can_be_planned(
     assert json.loads(capsys.readouterr().out)["plans"][0]["rule"] == "second"
 
 
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "soon"])
+def test_a_moment_that_no_event_can_have_is_said(folder: Path, capsys: pytest.CaptureFixture[str], moment: str) -> None:
+    (folder / "event.json").write_text(json.dumps({**EVENT, "NotBefore": moment}))
+    assert main(["plan", "--config", "agent.toml", "--event", "event.json"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"NotBefore is {moment!r}" in line
+
+
 def test_an_interruption_of_any_length_is_given_as_a_reason(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "event.json").write_text(json.dumps({**EVENT, "DurationInSeconds": 10**30}))
     assert main(["plan", "--config", "agent.toml", "--event", "event.json"]) == 0
-    assert "interruptions of at most 10s, and this one is longer than anybody can say" in capsys.readouterr().out
+    assert "interruptions of at most 10s, and nobody knows how long this one is" in capsys.readouterr().out
 
 
 def test_a_moment_before_all_time_is_none(capsys: pytest.CaptureFixture[str]) -> None:
