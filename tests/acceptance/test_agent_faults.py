@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.agent_process import AgentProcess, Diary
 from forewarn.core.faults import FAULTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
+    from agent.agent_process import AgentProcess, Diary
     from forewarn.testing import VM, Service
 
 RULE = '[[rule]]\non = "Reboot"\nprepare = ["pool"]\napprove = "self"\n'
@@ -21,23 +20,13 @@ DELAY: dict[str, dict[str, Any]] = {"slow": {"delay": 2}, "stall": {"delay": 2}}
 
 
 @pytest.fixture
-def diary(tmp_path: Path) -> Diary:
-    return Diary(tmp_path)
-
-
-@pytest.fixture
-def make_agent(tmp_path: Path, diary: Diary) -> Iterator[Callable[..., AgentProcess]]:
+def make_agent(new_agent: Callable[..., AgentProcess], diary: Diary) -> Callable[..., AgentProcess]:
     """Starts an agent with one handler, `pool`."""
-    made: list[AgentProcess] = []
 
     def make(vm: VM, rule: str = RULE) -> AgentProcess:
-        made.append(AgentProcess(tmp_path, rule + diary.handler("pool"), vm.environment))
-        return made[-1].start()
+        return new_agent(rule + diary.handler("pool"), vm.environment).start()
 
-    yield make
-    for agent in made:
-        if agent.runs:
-            agent.kill()
+    return make
 
 
 @pytest.mark.parametrize(("kind", "method"), CASES)

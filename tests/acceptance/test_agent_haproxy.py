@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.agent_process import AgentProcess
 from agent.pool import Pool, Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from agent.agent_process import AgentProcess
     from forewarn.testing import Service
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "agent" / "web.toml"
@@ -46,30 +46,34 @@ def path(tmp_path: Path) -> str:
     return f"{folder}:{os.environ['PATH']}"
 
 
+@pytest.fixture
+def agent(forewarn: Service, new_agent: Callable[..., AgentProcess], policy: str, path: str) -> AgentProcess:
+    """Runs in web-0, and has asked once."""
+    vm = forewarn.vm("web-0")
+    made = new_agent(policy, {**vm.environment, "PATH": path}).start()
+    made.until(lambda: forewarn.times_asked_by(vm), "the first question")
+    return made
+
+
 def test_with_an_agent_a_restart_costs_nobody_an_error(
-    forewarn: Service, pool: Pool, policy: str, tmp_path: Path, path: str
+    forewarn: Service, pool: Pool, agent: AgentProcess, tmp_path: Path
 ) -> None:
     vm = forewarn.vm("web-0")
-    agent = AgentProcess(tmp_path, policy, {**vm.environment, "PATH": path}).start()
-    try:
-        agent.until(lambda: forewarn.times_asked_by(vm), "the first question")
-        with Traffic(pool.port) as traffic:
-            traffic.until_more(20, "web-0")
-            event = vm.restart()
-            agent.until(lambda: event.status == "Started", "the approval")
-            assert event.was_approved_by("web-0")
-            # The machine goes down and comes back; a while later the event is over.
-            pool.stop_server("web-0")
-            traffic.until_more()
-            pool.start_server("web-0")
-            forewarn.advance(minutes=10)
-            agent.until_logged("everything is undone")
-            traffic.until_more(20, "web-0")
-        assert traffic.errors == []
-        done = (tmp_path / "system" / "done").read_text().splitlines()
-        assert done == ["is-active nginx.service", "stop nginx.service", "start nginx.service"]
-    finally:
-        agent.kill()
+    with Traffic(pool.port) as traffic:
+        traffic.until_more(20, "web-0")
+        event = vm.restart()
+        agent.until(lambda: event.status == "Started", "the approval")
+        assert event.was_approved_by("web-0")
+        # The machine goes down and comes back; a while later the event is over.
+        pool.stop_server("web-0")
+        traffic.until_more()
+        pool.start_server("web-0")
+        forewarn.advance(minutes=10)
+        agent.until_logged("everything is undone")
+        traffic.until_more(20, "web-0")
+    assert traffic.errors == []
+    done = (tmp_path / "system" / "done").read_text().splitlines()
+    assert done == ["is-active nginx.service", "stop nginx.service", "start nginx.service"]
 
 
 def test_without_an_agent_it_costs_errors(forewarn: Service, pool: Pool) -> None:
@@ -86,22 +90,17 @@ def test_without_an_agent_it_costs_errors(forewarn: Service, pool: Pool) -> None
 
 
 def test_an_agent_that_is_killed_while_it_drains_still_puts_the_server_back(
-    forewarn: Service, pool: Pool, policy: str, tmp_path: Path, path: str
+    forewarn: Service, pool: Pool, agent: AgentProcess
 ) -> None:
     vm = forewarn.vm("web-0")
-    agent = AgentProcess(tmp_path, policy, {**vm.environment, "PATH": path}).start()
-    try:
-        agent.until(lambda: forewarn.times_asked_by(vm), "the first question")
-        with Traffic(pool.port) as traffic:
-            traffic.until_more(20, "web-0")
-            event = vm.restart()
-            agent.until(lambda: pool.state("web-0") == "drain", "the drain")
-            agent.kill()
-            agent.start()
-            agent.until(lambda: event.status == "Started", "the approval")
-            forewarn.advance(minutes=10)
-            agent.until_logged("everything is undone")
-            assert pool.state("web-0") == "ready"
-        assert traffic.errors == []
-    finally:
+    with Traffic(pool.port) as traffic:
+        traffic.until_more(20, "web-0")
+        event = vm.restart()
+        agent.until(lambda: pool.state("web-0") == "drain", "the drain")
         agent.kill()
+        agent.start()
+        agent.until(lambda: event.status == "Started", "the approval")
+        forewarn.advance(minutes=10)
+        agent.until_logged("everything is undone")
+        assert pool.state("web-0") == "ready"
+    assert traffic.errors == []

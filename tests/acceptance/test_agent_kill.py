@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.agent_process import AgentProcess, Diary
+from programs import need_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -269,11 +269,8 @@ def test_a_handler_that_never_ends_or_ends_badly_is_undone(scene: Scene, tmp_pat
     scene.diary.check()
 
 
-needs_namespaces = pytest.mark.skipif(os.geteuid() != 0, reason="a first process of its own takes root")
-
-
-@needs_namespaces
 def test_a_machine_that_comes_back_is_restored_at_once(scene: Scene) -> None:
+    need_root()
     agent = scene.agent.start(prefix=NEW_MACHINE)
     event = scene.vm.restart()
     agent.until(lambda: event.status == "Started", "the approval")
@@ -290,8 +287,8 @@ def test_a_machine_that_comes_back_is_restored_at_once(scene: Scene) -> None:
     assert len(scene.diary.done) == 4, "nothing is prepared or undone a second time"
 
 
-@needs_namespaces
 def test_a_machine_started_anew_before_its_event_is_prepared_again(scene: Scene) -> None:
+    need_root()
     agent = scene.make("never").start(prefix=NEW_MACHINE)
     event = scene.vm.restart()
     agent.until(scene.diary.has("end prepare web"))

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.agent_process import COMMAND, AgentProcess, Diary
+from agent.agent_process import COMMAND
 from forewarn.testing import ServiceProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
+    from agent.agent_process import AgentProcess, Diary
     from forewarn.testing import VM, Service
 
 RULE = """
@@ -28,27 +29,16 @@ APPROVES = RULE.format(more='approve = "self"')
 
 
 @pytest.fixture
-def diary(tmp_path: Path) -> Diary:
-    return Diary(tmp_path)
-
-
-@pytest.fixture
-def make_agent(tmp_path: Path, diary: Diary) -> Iterator[Callable[..., AgentProcess]]:
+def make_agent(new_agent: Callable[..., AgentProcess], diary: Diary) -> Callable[..., AgentProcess]:
     """Starts an agent for a VM, with handlers `pool` and `web`; it has asked once when this returns."""
-    made: list[AgentProcess] = []
 
     def make(vm: VM, rules: str, *arguments: str) -> AgentProcess:
-        handlers = diary.handler("pool") + diary.handler("web")
-        agent = AgentProcess(tmp_path, rules + handlers, vm.environment)
-        made.append(agent)
+        agent = new_agent(rules + diary.handler("pool") + diary.handler("web"), vm.environment)
         agent.start(*arguments)
         agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
         return agent
 
-    yield make
-    for agent in made:
-        if agent.runs:
-            agent.kill()
+    return make
 
 
 def test_an_event_from_its_notice_to_its_end(
@@ -212,9 +202,9 @@ def test_events_of_other_machines_are_only_shown(
     assert diary.lines == []
 
 
-def test_a_dry_run_does_all_but_act(forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary) -> None:
+def test_a_dry_run_does_all_but_act(forewarn: Service, new_agent: Callable[..., AgentProcess], diary: Diary) -> None:
     vm = forewarn.vm("web-0")
-    agent = AgentProcess(diary.path.parent, APPROVES + diary.handler("pool") + diary.handler("web"), vm.environment)
+    agent = new_agent(APPROVES + diary.handler("pool") + diary.handler("web"), vm.environment)
     agent.start("--dry-run")
     vm.poll()
     event = vm.restart()
@@ -228,10 +218,9 @@ def test_a_dry_run_does_all_but_act(forewarn: Service, make_agent: Callable[...,
     assert not event.was_approved_by("web-0")
 
 
-def test_without_a_config_it_only_logs(forewarn: Service, tmp_path: Path) -> None:
+def test_without_a_config_it_only_logs(forewarn: Service, new_agent: Callable[..., AgentProcess]) -> None:
     vm = forewarn.vm("web-0")
-    agent = AgentProcess(tmp_path, "", vm.environment)
-    agent.config.write_text("")
+    agent = new_agent("", vm.environment)
     agent.start()
     vm.poll()
     vm.restart()
@@ -259,7 +248,9 @@ def test_ready_turns_red_on_an_event(forewarn: Service, make_agent: Callable[...
     agent.until(lambda: ready() == 200, "green")
 
 
-def test_thirty_seconds_are_enough_in_real_time(tmp_path: Path, diary: Diary) -> None:
+def test_thirty_seconds_are_enough_in_real_time(
+    tmp_path: Path, new_agent: Callable[..., AgentProcess], diary: Diary
+) -> None:
     """Ten times faster: of the three seconds that are left of a Preempt's notice, less than one may pass."""
     fleet = """
 [[group]]
@@ -277,7 +268,7 @@ priority = "spot"
     service.start("--fleet", str(tmp_path / "fleet.toml"), "--speed", "10")
     try:
         rules = '[[rule]]\non = "Preempt"\nprepare = ["pool"]\napprove = "self"\n'
-        agent = AgentProcess(tmp_path, rules + diary.handler("pool"), {"FOREWARN_ENDPOINT": service.metadata_url})
+        agent = new_agent(rules + diary.handler("pool"), {"FOREWARN_ENDPOINT": service.metadata_url})
         agent.start()
         agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
         (event,) = service.request_operation("eviction", "web_0")["events"]

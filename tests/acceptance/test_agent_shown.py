@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.agent_process import COMMAND, SECONDS, AgentProcess, Diary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from forewarn.testing import Service
@@ -28,19 +28,11 @@ prepare = ["pool", "web"]
 
 
 @pytest.fixture
-def diary(tmp_path: Path) -> Diary:
-    return Diary(tmp_path)
-
-
-@pytest.fixture
-def agent(forewarn: Service, tmp_path: Path, diary: Diary) -> Iterator[AgentProcess]:
+def agent(forewarn: Service, tmp_path: Path, new_agent: Callable[..., AgentProcess], diary: Diary) -> AgentProcess:
     """Not started yet."""
     vm = forewarn.vm("web-0")
     notify = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
-    agent = AgentProcess(tmp_path, RULES + diary.handler("pool") + diary.handler("web"), {**vm.environment, **notify})
-    yield agent
-    if agent.runs:
-        agent.kill()
+    return new_agent(RULES + diary.handler("pool") + diary.handler("web"), {**vm.environment, **notify})
 
 
 def status_text(agent: AgentProcess) -> tuple[int, str, str]:

@@ -8,6 +8,15 @@ from typing import Any
 
 from forewarn.wire.reading import ToldEvent, read_event
 
+WRITTEN = {
+    "EventId": "4CAEA225-A741-474D-A72E-428C86FCD853",
+    "EventStatus": "Scheduled",
+    "EventType": "Reboot",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["web-0"],
+    "NotBefore": "Thu, 22 Jul 2021 04:50:17 GMT",
+}
+"""An event as a user has it in a file: one that was really sent, of an older version."""
 NOW = datetime(2031, 5, 4, 12, 0, 0, tzinfo=UTC)
 ME = "web-0"
 

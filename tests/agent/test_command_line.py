@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agent.events import WRITTEN as EVENT
 from forewarn.agent.command.line import VERBS, main
 from forewarn.agent.command.parser import Given, choose_places, config_path, read_address
 from forewarn.agent.policy.config import Config
@@ -30,14 +31,6 @@ kind = "command"
 prepare = ["systemctl", "stop", "web"]
 undo = ["systemctl", "start", "web"]
 """
-EVENT = {
-    "EventId": "4CAEA225-A741-474D-A72E-428C86FCD853",
-    "EventStatus": "Scheduled",
-    "EventType": "Reboot",
-    "ResourceType": "VirtualMachine",
-    "Resources": ["web-0"],
-    "NotBefore": "Thu, 22 Jul 2021 04:50:17 GMT",
-}
 
 
 @pytest.fixture(autouse=True)

@@ -11,17 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.events import WRITTEN as EVENT
 from forewarn.agent.command.line import main
 from forewarn.agent.files import LARGEST
 
-EVENT = {
-    "EventId": "4CAEA225-A741-474D-A72E-428C86FCD853",
-    "EventStatus": "Scheduled",
-    "EventType": "Reboot",
-    "ResourceType": "VirtualMachine",
-    "Resources": ["web-0"],
-    "NotBefore": "Thu, 22 Jul 2021 04:50:17 GMT",
-}
 CONFIG = '[[rule]]\nname = "Büro"\nmax_duration = "10s"\nprepare = ["x"]\nwhen = "5m"\napprove = "self"\n'
 HANDLER = '[handler.x]\nkind = "command"\nprepare = ["true"]\n'
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
+from forewarn.agent.policy.hosts import show_host_port
+
 if TYPE_CHECKING:
     from forewarn.errors import ForewarnError
 
@@ -30,7 +32,6 @@ def listen_on(host: str, port: int, failure: type[ForewarnError]) -> socket.sock
     except (OSError, OverflowError, ValueError) as error:
         if listener is not None:
             listener.close()
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         problem = (getattr(error, "strerror", None) or str(error)).rstrip(".")
-        raise failure(address=address, problem=f"{problem}.") from error
+        raise failure(address=show_host_port(host, port), problem=f"{problem}.") from error
     return listener

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from forewarn.agent.handlers.processes import find_process
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _UPTIME = Path("/proc/uptime")
-_FIRST_PROCESS = Path("/proc/1/stat")
 
 
 def boot_id() -> str:
@@ -36,8 +37,5 @@ def _first_process_ticks() -> int:
     """When the first process was started, in ticks since the machine was."""
     if os.getpid() == 1:
         return 0
-    try:
-        # The program's name, in brackets, may have blanks and brackets in it.
-        return int(_FIRST_PROCESS.read_text("utf-8", "replace").rpartition(")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
-        return 0
+    first = find_process(1)
+    return 0 if first is None else first.started

@@ -14,6 +14,7 @@ from forewarn.agent.command.parser import Parser, add_places, choose_places, con
 from forewarn.agent.endpoint.address import read_endpoint
 from forewarn.agent.pages.server import Pages
 from forewarn.agent.pages.watchdog import VARIABLES, Watchdog
+from forewarn.agent.policy.hosts import show_host_port
 from forewarn.agent.slim import defer_tls
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def run(options: Namespace) -> int:
         os.environ.pop(name, None)
     with Pages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
         if pages.address is not None:
-            _log.info("Metrics and health are served.", extra={"fields": {"address": _shown(*pages.address)}})
+            _log.info("Metrics and health are served.", extra={"fields": {"address": show_host_port(*pages.address)}})
         _stop_on_signals(agent)
         watchdog.started()
         agent.run()
@@ -72,10 +73,6 @@ def run(options: Namespace) -> int:
     if agent.starts_anew:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - this very program
     return 0
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _stop_on_signals(agent: Agent) -> None:

@@ -13,7 +13,8 @@ from forewarn.agent.clock import real_seconds
 from forewarn.agent.handlers.detached import start_detached
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
 from forewarn.agent.handlers.options import read_argv, read_path
-from forewarn.agent.handlers.processes import Process, boot_id, find_process, started_at
+from forewarn.agent.handlers.processes import Process, find_process, started_at
+from forewarn.agent.machine import boot_id
 from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:

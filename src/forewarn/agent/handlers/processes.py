@@ -65,13 +65,6 @@ def end_group(group: int) -> None:
             return
 
 
-def boot_id() -> str:
-    """Which start of the machine this is: ticks and numbers of another one mean nothing."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
-
-
 def started_at(process: Process) -> float | None:
     """When it was started, in seconds since 1970 by the machine's clock as it is set now."""
     with suppress(OSError, ValueError, StopIteration):

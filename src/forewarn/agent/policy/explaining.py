@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy.doubts import doubts_about
+from forewarn.agent.policy.hosts import show_host_port
 from forewarn.agent.policy.words import approval_of, begin_of, events_of, failure_of
 from forewarn.core.durations import format_duration
 
@@ -52,8 +53,7 @@ def _explain_place(config: Config) -> list[str]:
 def _listen(config: Config) -> str | None:
     if config.listen is None:
         return None
-    host, port = config.listen
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return show_host_port(*config.listen)
 
 
 def _about_others(config: Config) -> str:

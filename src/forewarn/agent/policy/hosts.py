@@ -29,6 +29,11 @@ def read_host_port(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def show_host_port(host: str, port: int) -> str:
+    """The inverse."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _is_ipv6(text: str) -> bool:
     address, percent, zone = text.partition("%")
     return _is_address(socket.AF_INET6, address) and (not percent or _ZONE.fullmatch(zone) is not None)
