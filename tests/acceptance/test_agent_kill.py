@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -144,6 +145,50 @@ def test_killed_again_and_again(scene: Scene) -> None:
     agent.start()
     agent.until(lambda: event.status not in ("Scheduled", "Started"), "the end")
     agent.until(scene.all_is_undone, "the undo")
+    scene.diary.check(noted=("pool", "web"))
+
+
+KILLED_AT_ONCE = """
+import os, signal
+from pathlib import Path
+from forewarn.agent import Handler
+HERE = Path(__file__).parent
+class Fatal(Handler):
+    def __init__(self, options):
+        pass
+    def describe(self, action):
+        return "kill the agent"
+    def prepare(self, job):
+        if not (HERE / "killed").exists():
+            (HERE / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        job.say("prepared after all")
+    def undo(self, job):
+        job.say("undone after all")
+"""
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["event still there", "event gone meanwhile"])
+def test_killed_after_the_note_and_before_the_handler_has_done_anything(
+    scene: Scene, tmp_path: Path, gone: bool
+) -> None:
+    """The next agent cannot know how far the handler came. It prepares again, or undoes what may never have been done."""
+    (tmp_path / "fatal.py").write_text(KILLED_AT_ONCE)
+    config = '[[rule]]\nprepare = ["pool", "fatal"]\napprove = "self"\n[handler.fatal]\nfile = "fatal.py"\n'
+    agent = AgentProcess(tmp_path, config + scene.diary.handler("pool"), scene.vm.environment)
+    scene.agent = agent.start()
+    event = scene.vm.restart()
+    assert agent.wait() == -signal.SIGKILL
+    assert scene.diary.done == ["prepare pool"]
+    if gone:
+        event.cancel()
+    agent.start()
+    if not gone:
+        agent.until(lambda: event.status == "Started", "the approval")
+        scene.forewarn.advance(minutes=30)
+    agent.until_logged("everything is undone")
+    said = [message for message in agent.messages() if message.endswith("after all")]
+    assert said == ["fatal: prepared after all"] * (not gone) + ["fatal: undone after all"]
     scene.diary.check()
 
 
