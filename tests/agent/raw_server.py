@@ -14,7 +14,7 @@ from forewarn.agent.clock import real_seconds
 from forewarn.agent.endpoint.address import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, Self
 
 EMPTY_DOCUMENT = b'{"DocumentIncarnation":0,"Events":[]}'
@@ -104,6 +104,10 @@ def trickle(text: bytes) -> Callable[[socket.socket], object]:
     return deed
 
 
+def most_in_a_second(moments: Sequence[float]) -> int:
+    return max(sum(first <= moment < first + 1 for moment in moments) for first in moments)
+
+
 class RawServer:
     """Each request gets the next of its deeds; when there is none left, the last again."""
 
@@ -142,8 +146,7 @@ class RawServer:
     @property
     def most_in_a_second(self) -> int:
         """How many requests have come in the busiest second."""
-        moments = [asked.at for asked in self.asked]
-        return max(sum(first <= moment < first + 1 for moment in moments) for first in moments)
+        return most_in_a_second([asked.at for asked in self.asked])
 
     @property
     def connections(self) -> int:

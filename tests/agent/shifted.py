@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING, Any
 
+from agent.raw_server import most_in_a_second
 from forewarn.agent import clock
 from forewarn.agent.endpoint import patience
 
@@ -18,10 +20,23 @@ class Shifted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._by = 0.0
         self.pauses: list[float] = []
+        self._sent: list[float] = []
         monkeypatch.setattr(clock, "time", self)
+        put_request = HTTPConnection.putrequest
+
+        def put_and_count(connection: HTTPConnection, *arguments: Any, **options: Any) -> None:
+            self._sent.append(self.monotonic())
+            put_request(connection, *arguments, **options)
+
+        monkeypatch.setattr(HTTPConnection, "putrequest", put_and_count)
 
     def monotonic(self) -> float:
         return time.monotonic() + self._by
+
+    @property
+    def most_sent_in_a_second(self) -> int:
+        """Counted where requests are sent: on a busy machine a server may see them only after the client gave up."""
+        return most_in_a_second(self._sent)
 
     def pause(self, seconds: float) -> None:
         """Be there at once, and remember it."""
