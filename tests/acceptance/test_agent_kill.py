@@ -172,7 +172,7 @@ class Fatal(Handler):
 def test_killed_after_the_note_and_before_the_handler_has_done_anything(
     scene: Scene, tmp_path: Path, gone: bool
 ) -> None:
-    """The next agent cannot know how far the handler came. It prepares again, or undoes what may never have been done."""
+    """The next agent cannot know how far the handler came: it prepares again, or undoes what may never have begun."""
     (tmp_path / "fatal.py").write_text(KILLED_AT_ONCE)
     config = '[[rule]]\nprepare = ["pool", "fatal"]\napprove = "self"\n[handler.fatal]\nfile = "fatal.py"\n'
     agent = AgentProcess(tmp_path, config + scene.diary.handler("pool"), scene.vm.environment)

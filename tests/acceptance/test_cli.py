@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from command_line import typed
 from forewarn.testing import ServiceProcess
 from forewarn.testing.reach import DOCUMENT
 
@@ -49,7 +50,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
 
 
 def run(service: ServiceProcess, *arguments: str) -> str:
-    result = service.cli(*arguments)
+    result = typed(service, *arguments)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     return result.stdout
@@ -94,14 +95,14 @@ def test_a_redeploy_that_is_cancelled(service: ServiceProcess) -> None:
     event = operation["events"][0]
     assert (event["type"], event["source"]) == ("Redeploy", "user")
     assert parsed(service, "event", "cancel", event["id"])["status"] == "cancelled"
-    again = service.cli("event", "cancel", event["id"])
+    again = typed(service, "event", "cancel", event["id"])
     assert again.returncode == 4
     assert f"{event['id']} is over (cancelled)" in again.stderr
 
 
 def test_several_vms_at_once_or_none(service: ServiceProcess) -> None:
     before = parsed(service, "event", "list", "--all")
-    refused = service.cli("vm", "restart", "web-0", "wbe-1")
+    refused = typed(service, "vm", "restart", "web-0", "wbe-1")
     assert refused.returncode == 3
     assert "There is no VM 'wbe-1'. Did you mean 'web-1'?" in refused.stderr
     assert parsed(service, "event", "list", "--all") == before
@@ -116,10 +117,10 @@ def test_who_never_asked_gets_no_notice_and_it_is_said(service: ServiceProcess) 
 
 def test_the_document_is_what_the_vm_gets(service: ServiceProcess) -> None:
     for version in ("2017-08-01", "2020-07-01"):
-        result = service.cli("vm", "document", "web-1", "--api-version", version)
+        result = typed(service, "vm", "document", "web-1", "--api-version", version)
         target = DOCUMENT.replace("2020-07-01", version)
         assert result.stdout.encode() == service.request(target=target, source="127.0.0.2").body
-    unknown = service.cli("vm", "document", "web-1", "--api-version", "2020-01-01")
+    unknown = typed(service, "vm", "document", "web-1", "--api-version", "2020-01-01")
     assert unknown.returncode == 3
     assert "2019-08-01" in unknown.stderr
 
@@ -142,7 +143,7 @@ def test_the_fleet_is_checked_applied_and_shown(service: ServiceProcess, tmp_pat
     (operation,) = parsed(service, "vm", "restart", "web-1")["operations"]
     fewer = tmp_path / "fewer.toml"
     fewer.write_text(FLEET.split('[[vm]]\nname = "web-1"')[0])
-    refused = service.cli("fleet", "apply", str(fewer))
+    refused = typed(service, "fleet", "apply", str(fewer))
     assert refused.returncode == 4
     assert "web-1 would leave" in refused.stderr
     assert "--force" in refused.stderr
@@ -164,7 +165,7 @@ def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
 ) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text)
-    checked, applied = service.cli("fleet", "check", str(path)), service.cli("fleet", "apply", str(path))
+    checked, applied = typed(service, "fleet", "check", str(path)), typed(service, "fleet", "apply", str(path))
     assert checked.returncode == applied.returncode == 2
     assert f"{path}{where}" in checked.stderr
     assert f"{path}{where}" in applied.stderr
@@ -189,7 +190,7 @@ def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
 def test_a_wrong_word_gets_a_clear_error(
     service: ServiceProcess, arguments: tuple[str, ...], code: int, words: str
 ) -> None:
-    result = service.cli(*arguments)
+    result = typed(service, *arguments)
     assert result.returncode == code
     assert words in result.stderr
     assert "Traceback" not in result.stderr
@@ -198,7 +199,8 @@ def test_a_wrong_word_gets_a_clear_error(
 def test_settings_say_where_each_value_came_from(service: ServiceProcess, tmp_path: Path) -> None:
     config = tmp_path / "forewarn.toml"
     config.write_text("speed = 30\nrate_limit = 7\npreview_versions = true\n")
-    result = service.cli(
+    result = typed(
+        service,
         "settings",
         "--json",
         "--config",
@@ -213,9 +215,9 @@ def test_settings_say_where_each_value_came_from(service: ServiceProcess, tmp_pa
     assert values["speed"] == {"value": "60", "from": "FOREWARN_SPEED"}
     assert values["preview_versions"] == {"value": "true", "from": str(config)}
     assert values["silence"] == {"value": "1d", "from": "default"}
-    assert "FOREWARN_DATA" in service.cli("settings").stdout
+    assert "FOREWARN_DATA" in typed(service, "settings").stdout
     config.write_text("sped = 30\n")
-    unknown = service.cli("settings", "--config", str(config))
+    unknown = typed(service, "settings", "--config", str(config))
     assert unknown.returncode == 2
     assert "Did you mean 'speed'?" in unknown.stderr
 
@@ -223,7 +225,7 @@ def test_settings_say_where_each_value_came_from(service: ServiceProcess, tmp_pa
 def test_the_system_clock_cannot_be_moved(tmp_path: Path) -> None:
     service = ServiceProcess(tmp_path).start()
     try:
-        refused = service.cli("clock", "advance", "1m")
+        refused = typed(service, "clock", "advance", "1m")
         assert refused.returncode == 4
         assert "--clock virtual" in refused.stderr
     finally:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from command_line import typed
 from forewarn.testing.reach import COMMAND
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def service(forewarn: Service) -> Service:
 
 
 def run(service: Service, *arguments: str, code: int = 0) -> str:
-    result = service.cli(*arguments)
+    result = typed(service, *arguments)
     assert result.returncode == code, result.stderr
     return result.stdout if code == 0 else result.stderr
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from command_line import typed
 from golden.exchange import stop_cleanly
 
 if TYPE_CHECKING:
@@ -44,13 +45,13 @@ def service(forewarn: Service) -> Service:
 
 
 def run(service: Reach, *arguments: str) -> str:
-    result = service.cli(*arguments)
+    result = typed(service, *arguments)
     assert (result.returncode, result.stderr) == (0, ""), result
     return result.stdout
 
 
 def refused(service: Reach, *arguments: str) -> tuple[int, str]:
-    result = service.cli(*arguments)
+    result = typed(service, *arguments)
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1, result.stderr
     return result.returncode, result.stderr

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from command_line import typed
 from forewarn.settings import SETTINGS
 from forewarn.testing import Service, ServiceProcess
 
@@ -207,18 +208,18 @@ def test_what_happened_to_this_vm_in_that_month(service: Service) -> None:
     history = service.all("/v1/history?vm=web-0")
     month = history[0]["at"][:7]
     expected = [row for row in history if row["at"].startswith(month)]
-    result = service.cli("history", "--vm", "web-0", "--during", month, "--json")
+    result = typed(service, "history", "--vm", "web-0", "--during", month, "--json")
     assert json.loads(result.stdout) == {"history": expected}
-    shown = service.cli("history", "--vm", "web-0", "--during", month).stdout.splitlines()
+    shown = typed(service, "history", "--vm", "web-0", "--during", month).stdout.splitlines()
     assert [line.split()[:2] for line in shown[2:]] == [[row["at"][:10], row["at"][11:19]] for row in expected], shown
     assert "not before" in "".join(shown)
 
 
 def test_the_newest_last_and_all_of_it(service: Service) -> None:
     history = service.all("/v1/history")
-    assert json.loads(service.cli("history", "--last", "3", "--json").stdout)["history"] == history[-3:]
-    assert json.loads(service.cli("history", "--all", "--json").stdout)["history"] == history
-    two = service.cli("history", "--group", "web", "--group", "db", "--kind", "started", "--all", "--json")
+    assert json.loads(typed(service, "history", "--last", "3", "--json").stdout)["history"] == history[-3:]
+    assert json.loads(typed(service, "history", "--all", "--json").stdout)["history"] == history
+    two = typed(service, "history", "--group", "web", "--group", "db", "--kind", "started", "--all", "--json")
     assert json.loads(two.stdout)["history"] == [
         row for row in history if row["group"] in ("web", "db") and row["what"] == "started"
     ]
@@ -228,11 +229,11 @@ def test_the_newest_last_and_all_of_it(service: Service) -> None:
 def test_the_command_says_when_there_is_more(forewarn: Service) -> None:
     names = [f"vm-{number}" for number in range(60)]
     assert forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": names}).status == 201
-    result = forewarn.cli("history")
+    result = typed(forewarn, "history")
     assert "the newest 100" in result.stderr
     assert len(result.stdout.splitlines()) == 102
-    assert forewarn.cli("history", "--last", "5").stderr == ""
-    assert forewarn.cli("history", "--vm", "nobody").stdout == "Nothing of that has happened.\n"
+    assert typed(forewarn, "history", "--last", "5").stderr == ""
+    assert typed(forewarn, "history", "--vm", "nobody").stdout == "Nothing of that has happened.\n"
 
 
 def test_the_command_says_what_is_wrong(service: Service) -> None:
@@ -243,7 +244,7 @@ def test_the_command_says_what_is_wrong(service: Service) -> None:
         (("--last", "5", "--all"), "not both"),
         (("--vm", ""), "empty"),
     ):
-        result = service.cli("history", *arguments)
+        result = typed(service, "history", *arguments)
         assert (result.returncode, words in result.stderr) == (2, True), result
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from depth import amount
 from forewarn.testing.reach import DOCUMENT
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
     from forewarn.testing import ServiceProcess
 
-KILLS_EACH = 34
+KILLS_EACH = amount(34, 4)
 SEEDS = (1, 2, 3)
-"""Together more than a hundred kills; apart, so that they can run side by side."""
+"""In the deep profile more than a hundred kills together; apart, so that they can run side by side."""
 
 FLEET = """
 [[group]]

@@ -16,6 +16,7 @@ import pytest
 from acceptance.causes import PATIENT, advance_to, ask, events, get, say
 from acceptance.test_kill import Witness
 from acceptance.test_kill_causes import Program, Stage, check_once, seen, table
+from depth import amount
 from forewarn.core.causes import CAUSES, Target
 
 if TYPE_CHECKING:
@@ -297,7 +298,7 @@ def test_policy_postponement_windows_and_the_state_of_vms_and_hosts_survive_kill
 
 # --- Everything at once, in real time -------------------------------------------------------------------
 
-KILLS = 10
+KILLS = amount(10, 3)
 RACKS = [f"rack-{number}" for number in range(6)]
 HIT = [f"hit_{number}" for number in range(40)]
 ROLLOUT = {"hosts": ["rack-*"], "budget": 3, "pause": "5m", "health_time": "10h"}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from depth import amount
 from receiver import Receiver, Reply
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ name = "c"
 address = "127.0.0.3"
 """
 VMS = ("a", "b", "c")
-ROUNDS = 12
+ROUNDS = amount(12, 3)
 MOST_AT_ONCE = 8
 OPTIONS = (
     *("--webhook-private-targets", "127.0.0.1", "--webhook-retry", "0.01s", "--webhook-timeout", "5s"),

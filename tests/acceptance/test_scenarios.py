@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from command_line import typed
 from forewarn import scenarios
 from forewarn.testing.reach import COMMAND, DOCUMENT
 
@@ -65,7 +66,7 @@ def fleet_of(name: str) -> str:
 def test_every_shipped_one_is_played_to_its_end(name: str, make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=fleet_of(name))
     who = ("--group", "workers") if name == "scale-in" else ()
-    played = service.cli("scenario", "run", name, "--enable", *who)
+    played = typed(service, "scenario", "run", name, "--enable", *who)
     assert (played.returncode, played.stderr) == (0, ""), played.stdout
     title, *steps, verdict = played.stdout.splitlines()
     (run,) = service.answer("/v1/runs")["runs"]
@@ -82,7 +83,7 @@ def test_on_the_system_clock_only_the_run_goes_faster(make_service: Make) -> Non
     service = make_service(fleet=FLEET)
     service.document()
     other = service.request_operation("restart", "web-1")["events"][0]
-    played = service.cli("scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "900", "--json")
+    played = typed(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "900", "--json")
     assert played.returncode == 0, played.stdout
     run = json.loads(played.stdout)
     assert (run["state"], run["speed"], run["vms"]) == ("passed", 900, ["web-0"])
@@ -119,7 +120,7 @@ def test_an_application_that_approves_at_once_breaks_nothing(name: str, make_ser
     service = make_service(fleet=FLEET)
     application = Application(service, eager=True)
     application.start()
-    played = service.cli("scenario", "run", name, "--vm", "web-0", "--speed", "300")
+    played = typed(service, "scenario", "run", name, "--vm", "web-0", "--speed", "300")
     assert played.returncode == 0, played.stdout
     assert len(application.approved) == 1
     assert ("– cancel" in played.stdout) == (name == "cancelled-maintenance")
@@ -129,10 +130,10 @@ def test_an_application_that_is_to_see_it_sees_every_step_however_fast_the_clock
     service = make_service("--clock", "virtual", fleet=FLEET)
     application = Application(service, eager=False)
     application.start()
-    played = service.cli("scenario", "run", "degraded-hardware", "--vm", "web-0", "--seen-by", "web-0")
+    played = typed(service, "scenario", "run", "degraded-hardware", "--vm", "web-0", "--seen-by", "web-0")
     assert played.returncode == 0, played.stdout + played.stderr
     assert [statuses for statuses, _ in groupby(application.seen)] == [[], ["Scheduled"], ["Started"], []]
-    refused = service.cli("scenario", "run", "user-reboot", "--vm", "web-0", "--seen-by", "web-9")
+    refused = typed(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--seen-by", "web-9")
     assert (refused.returncode, "There is no VM 'web-9'" in refused.stderr) == (3, True)
 
 
@@ -140,23 +141,23 @@ def test_a_users_own_by_its_path(make_service: Make, tmp_path: Path) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     file = tmp_path / "mine.toml"
     file.write_text(MINE)
-    played = service.cli("scenario", "run", str(file), "--vm", "web-0", "--enable")
+    played = typed(service, "scenario", "run", str(file), "--vm", "web-0", "--enable")
     assert (played.returncode, played.stdout.splitlines()[-1]) == (
         0,
         "Passed: 3 steps in 25m of the service's time.",
     )
     file.write_text(MINE.replace('"Reboot"', '"Freeze"'))
-    played = service.cli("scenario", "run", str(file), "--vm", "web-0")
+    played = typed(service, "scenario", "run", str(file), "--vm", "web-0")
     assert (played.returncode, played.stdout.splitlines()[-1]) == (
         1,
         "Failed at step 1, restart: web-0: expected type 'Freeze', and it is 'Reboot'.",
     )
     file.write_text(MINE.replace("restart", "rstart"))
-    played = service.cli("scenario", "run", str(file), "--vm", "web-0")
+    played = typed(service, "scenario", "run", str(file), "--vm", "web-0")
     assert played.returncode == 2
     assert f"{file}:4: step[0].do: 'rstart' is not one of" in played.stderr
     assert "Did you mean 'restart'?" in played.stderr
-    played = service.cli("scenario", "run", str(tmp_path / "none.toml"))
+    played = typed(service, "scenario", "run", str(tmp_path / "none.toml"))
     assert (played.returncode, "No such file" in played.stderr) == (2, True)
 
 
@@ -170,7 +171,7 @@ def test_what_is_needed_is_said(make_service: Make) -> None:
         (("user-rebot", "--vm", "web-0"), 3, "There is no scenario 'user-rebot'. Did you mean 'user-reboot'?"),
         (("user-reboot", "--vm", "web-0", "--speed", "0"), 2, "0"),
     ):
-        played = service.cli("scenario", "run", *arguments)
+        played = typed(service, "scenario", "run", *arguments)
         assert (played.returncode, played.stdout) == (code, ""), arguments
         assert words in played.stderr
     assert service.answer("/v1/runs")["runs"] == []
@@ -226,13 +227,13 @@ def test_the_display_on_a_terminal_shows_every_step(make_service: Make) -> None:
 def test_a_run_can_be_stopped_by_somebody_else(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     run = service.control("POST", "/v1/runs", {"text": MINE, **SLOW}).json()
-    second = service.cli("scenario", "run", "user-reboot", "--vm", "web-1")
+    second = typed(service, "scenario", "run", "user-reboot", "--vm", "web-1")
     assert (second.returncode, f"forewarn scenario stop {run['id']}" in second.stderr) == (4, True)
-    stopped = service.cli("scenario", "stop", run["id"])
+    stopped = typed(service, "scenario", "stop", run["id"])
     assert (stopped.returncode, stopped.stdout) == (0, f"Run {run['id']} of scenario is stopped.\n")
-    again = service.cli("scenario", "stop", run["id"])
+    again = typed(service, "scenario", "stop", run["id"])
     assert (again.returncode, "is over (stopped)" in again.stderr) == (4, True)
-    assert service.cli("scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0
+    assert typed(service, "scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0
 
 
 def until_step(service: ServiceProcess, run_id: str, number: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trustme
 
+from command_line import typed
 from forewarn.server.tls import Certificate
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def test_a_lost_first_token_is_replaced_at_the_next_start(make_service: MakeServ
     lost, path = service.token, Path(service.data) / "admin-token"
     other = create(service, name="ci", role="viewer").json()["token"]
     path.unlink()
-    said = service.cli("vm", "list")
+    said = typed(service, "vm", "list")
     assert (said.returncode, "admin-token is not there" in said.stderr) == (5, True)
     service.stop()
     service.start()
@@ -182,22 +183,22 @@ def test_bad_input_is_explained_and_changes_nothing(forewarn: Service, case: str
 
 
 def test_the_command_line_makes_lists_and_revokes_tokens(forewarn: Service, tmp_path: Path) -> None:
-    made = forewarn.cli("token", "create", "ci", "--role", "operator", "--expires", "90d")
+    made = typed(forewarn, "token", "create", "ci", "--role", "operator", "--expires", "90d")
     assert (made.returncode, opens(forewarn, made.stdout.strip())) == (0, True)
     assert "shown this once" in made.stderr
     file = tmp_path / "web-token"
-    kept = forewarn.cli("token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(file))
+    kept = typed(forewarn, "token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(file))
     assert (kept.returncode, stat.S_IMODE(file.stat().st_mode)) == (0, 0o600)
     assert file.read_text().strip() not in kept.stdout + kept.stderr
-    listed = forewarn.cli("token", "list").stdout
+    listed = typed(forewarn, "token", "list").stdout
     assert "tenant of web" in listed
     assert "(in 90d)" in listed
-    again = forewarn.cli("token", "create", "other", "--role", "viewer", "--out", str(file))
+    again = typed(forewarn, "token", "create", "other", "--role", "viewer", "--out", str(file))
     assert (again.returncode, names(forewarn)) == (5, ["admin", "ci", "web-team"]), "what is there is not overwritten"
-    unwanted = forewarn.cli("token", "create", "ci", "--role", "viewer", "--out", str(tmp_path / "second"))
+    unwanted = typed(forewarn, "token", "create", "ci", "--role", "viewer", "--out", str(tmp_path / "second"))
     assert (unwanted.returncode, (tmp_path / "second").exists()) == (4, False)
-    assert forewarn.cli("token", "revoke", "ci").returncode == 0
-    unknown = forewarn.cli("token", "revoke", "web-taem")
+    assert typed(forewarn, "token", "revoke", "ci").returncode == 0
+    unknown = typed(forewarn, "token", "revoke", "web-taem")
     assert (unknown.returncode, "Did you mean 'web-team'?" in unknown.stderr) == (3, True)
 
 
@@ -206,14 +207,14 @@ def test_a_service_elsewhere_is_asked_with_a_token_from_a_file(make_service: Mak
     service.document()
     host, port = service.control_address
     token = tmp_path / "token"
-    service.cli("token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(token))
+    typed(service, "token", "create", "web-team", "--role", "tenant", "--group", "web", "--out", str(token))
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     elsewhere = {"FOREWARN_DATA": str(tmp_path / "nothing"), "FOREWARN_SERVER": f"http://{host}:{port}"}
-    listed = service.cli("event", "list", "--token-file", str(token), **elsewhere)
+    listed = typed(service, "event", "list", "--token-file", str(token), **elsewhere)
     assert (listed.returncode, event[:8] in listed.stdout) == (0, True)
-    approved = service.cli("event", "approve", event, **elsewhere, FOREWARN_TOKEN_FILE=str(token))
+    approved = typed(service, "event", "approve", event, **elsewhere, FOREWARN_TOKEN_FILE=str(token))
     assert (approved.returncode, "by web-team" in approved.stdout) == (0, True)
-    refused = service.cli("vm", "list", **elsewhere, FOREWARN_TOKEN_FILE=str(token))
+    refused = typed(service, "vm", "list", **elsewhere, FOREWARN_TOKEN_FILE=str(token))
     assert (refused.returncode, "A token of role tenant is not enough" in refused.stderr) == (5, True)
     for variables, code, words in (
         ({}, 5, "Name a file that has one with --token-file"),
@@ -221,7 +222,7 @@ def test_a_service_elsewhere_is_asked_with_a_token_from_a_file(make_service: Mak
         ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "forewarn:8170"}, 2, "write it like https://"),
         ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "http://127.0.0.1:1"}, 6, "does not answer"),
     ):
-        said = service.cli("event", "list", **{**elsewhere, **variables})
+        said = typed(service, "event", "list", **{**elsewhere, **variables})
         assert (said.returncode, words in said.stderr) == (code, True), said.stderr
 
 
@@ -230,9 +231,9 @@ def test_a_data_folder_that_is_typed_beats_a_server_of_the_environment(make_serv
     two = make_service(fleet=FLEET.replace("web-0", "other-0"), folder="two")
     word = json.loads((Path(one.data) / "service.json").read_text())
     variables = {"FOREWARN_SERVER": word["control"], "FOREWARN_TOKEN_FILE": word["token_file"]}
-    assert "web-0" in two.cli("vm", "list", **variables).stdout
-    assert "other-0" in two.cli("vm", "list", "--data", two.data, **variables).stdout
-    both = two.cli("vm", "list", "--data", two.data, "--server", word["control"])
+    assert "web-0" in typed(two, "vm", "list", **variables).stdout
+    assert "other-0" in typed(two, "vm", "list", "--data", two.data, **variables).stdout
+    both = typed(two, "vm", "list", "--data", two.data, "--server", word["control"])
     assert (both.returncode, "give one of them" in both.stderr) == (2, True)
 
 
@@ -273,14 +274,14 @@ def answer_of(status: str, *headers: str, body: str = "") -> bytes:
 )
 def test_what_is_not_forewarn_is_said_to_be_that(forewarn: Service, said: bytes, words: str) -> None:
     impostor = Impostor(said)
-    run = forewarn.cli("vm", "list", FOREWARN_SERVER=impostor.url)
+    run = typed(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)
     assert (run.returncode, words in run.stderr, "Traceback" in run.stderr) == (6, True, False), run.stderr
 
 
 def test_the_token_is_not_sent_on_to_where_a_server_points(forewarn: Service) -> None:
     thief = Impostor(answer_of("200 OK", body='{"vms": [], "next": null}'))
     impostor = Impostor(answer_of("302 Found", f"Location: {thief.url}/v1/vms"))
-    run = forewarn.cli("vm", "list", FOREWARN_SERVER=impostor.url)
+    run = typed(forewarn, "vm", "list", FOREWARN_SERVER=impostor.url)
     assert (run.returncode, thief.url in run.stderr) == (6, True)
     assert thief.got == []
 
@@ -290,13 +291,13 @@ NO_ADDRESSES = ("http://[::1", "http://127.0.0.1:abc", "http://a b", "http://", 
 
 @pytest.mark.parametrize("url", NO_ADDRESSES)
 def test_an_address_that_is_none_is_refused(forewarn: Service, url: str) -> None:
-    run = forewarn.cli("vm", "list", FOREWARN_SERVER=url)
+    run = typed(forewarn, "vm", "list", FOREWARN_SERVER=url)
     assert (run.returncode, "write it like https://" in run.stderr) == (2, True), run.stderr
 
 
 def test_an_empty_name_is_no_name(forewarn: Service) -> None:
     for words in (("vm", "show"), ("event", "show"), ("host", "show"), ("webhook", "show"), ("token", "revoke")):
-        run = forewarn.cli(*words, "")
+        run = typed(forewarn, *words, "")
         assert (run.returncode, "it is empty" in run.stderr) == (2, True), run.stderr
     assert forewarn.control("GET", "/v1/vms/").status == 404
 
@@ -321,16 +322,16 @@ def test_with_a_certificate_the_api_is_spoken_over_tls_alone(make_service: MakeS
     service = make_service("--tls-certificate", str(certificate), "--tls-key", str(key), fleet=FLEET)
     word = json.loads((Path(service.data) / "service.json").read_text())
     assert word["control"].startswith("https://")
-    assert service.cli("vm", "list").returncode == 0, "the local command line trusts the service's own file"
+    assert typed(service, "vm", "list").returncode == 0, "the local command line trusts the service's own file"
     elsewhere = {
         "FOREWARN_DATA": str(tmp_path / "nothing"),
         "FOREWARN_SERVER": word["control"],
         "FOREWARN_TOKEN_FILE": word["token_file"],
     }
-    assert service.cli("vm", "list", **elsewhere, SSL_CERT_FILE=str(root)).returncode == 0
-    wrong = service.cli("vm", "list", **elsewhere, SSL_CERT_FILE=str(other))
+    assert typed(service, "vm", "list", **elsewhere, SSL_CERT_FILE=str(root)).returncode == 0
+    wrong = typed(service, "vm", "list", **elsewhere, SSL_CERT_FILE=str(other))
     assert (wrong.returncode, "certificate verify failed" in wrong.stderr) == (6, True)
-    plain = service.cli("vm", "list", **{**elsewhere, "FOREWARN_SERVER": word["control"].replace("https", "http")})
+    plain = typed(service, "vm", "list", **{**elsewhere, "FOREWARN_SERVER": word["control"].replace("https", "http")})
     assert plain.returncode == 6
 
 

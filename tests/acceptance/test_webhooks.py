@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from command_line import typed
 from receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def process(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
 
 
 def run(service: Reach, *arguments: str) -> str:
-    result = service.cli(*arguments)
+    result = typed(service, *arguments)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -112,7 +113,7 @@ def test_from_adding_to_removing_by_command_line(forewarn: Service, receiver: Re
     forewarn.request_operation("restart", "db")
     assert "There is no webhook" in run(forewarn, "webhook", "list")
     assert len(receiver.got) == before
-    assert forewarn.cli("webhook", "show", "pager").returncode == 3
+    assert typed(forewarn, "webhook", "show", "pager").returncode == 3
 
 
 def verify(got: Got, secret: str) -> None:
@@ -254,7 +255,7 @@ def test_what_was_given_up_is_shown_and_sent_again(
 def test_a_test_that_is_not_taken_says_why(forewarn: Service, receiver: Receiver) -> None:
     parsed(forewarn, "webhook", "add", "pager", receiver.url())
     receiver.answer = lambda _: Reply(401)
-    result = forewarn.cli("webhook", "test", "pager")
+    result = typed(forewarn, "webhook", "test", "pager")
     assert result.returncode == 6
     assert "answered with status 401" in result.stderr
     answer = forewarn.control("POST", "/v1/webhooks/pager/test")
@@ -263,7 +264,7 @@ def test_a_test_that_is_not_taken_says_why(forewarn: Service, receiver: Receiver
         {"delivered": False, "status": 401, "problem": "answered with status 401"},
     )
     receiver.close()
-    assert "Connection refused" in forewarn.cli("webhook", "test", "pager").stderr
+    assert "Connection refused" in typed(forewarn, "webhook", "test", "pager").stderr
     receiver.open()
 
 
@@ -275,7 +276,7 @@ def test_over_tls_by_name(make_service: Callable[..., ServiceProcess], tmp_path:
     assert "status 200" in run(service, "webhook", "test", "pager")
     assert service.stop() == 0
     service.start(*targets)  # nobody trusts it now
-    assert "certificate" in service.cli("webhook", "test", "pager").stderr
+    assert "certificate" in typed(service, "webhook", "test", "pager").stderr
     receiver.close()
 
 
@@ -287,13 +288,13 @@ def test_private_targets_are_refused_unless_the_operator_allows_them(
 ) -> None:
     service = make_service("--webhook-retry", "0.01s", fleet=FLEET)
     for url in (receiver.url(), receiver.url(host="[::1]"), receiver.url(host="[::ffff:127.0.0.1]")):
-        result = service.cli("webhook", "add", "pager", url)
+        result = typed(service, "webhook", "add", "pager", url)
         assert result.returncode == 5
         assert "webhook_private_targets" in result.stderr
     # A name can be given: it is looked up, and judged, each time.
     for name, host in (("local", "localhost"), ("short", "127.1"), ("number", "2130706433")):
         parsed(service, "webhook", "add", name, receiver.url(host=host))
-        result = service.cli("webhook", "test", name)
+        result = typed(service, "webhook", "test", name)
         assert result.returncode == 6
         assert "webhook_private_targets" in result.stderr
     service.request_operation("restart", "web-0")
@@ -379,5 +380,5 @@ def test_a_secret_of_ones_own_from_a_file(forewarn: Service, receiver: Receiver,
     assert "secret of my own" not in said
     run(forewarn, "webhook", "test", "pager")
     verify(receiver.got[-1], "a secret of my own")
-    result = forewarn.cli("webhook", "add", "other", receiver.url(), "--secret-file", str(tmp_path / "none"))
+    result = typed(forewarn, "webhook", "add", "other", receiver.url(), "--secret-file", str(tmp_path / "none"))
     assert (result.returncode, "Cannot read" in result.stderr) == (2, True)
