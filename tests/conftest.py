@@ -2,15 +2,53 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
+from depth import DEEP, PROFILE
 from forewarn.testing import ServiceProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+# The tests start hundreds of processes. Without bytecode each of them would compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# No test asserts a time: what an example may take depends on the machine.
+settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
+settings.register_profile("deep", deadline=None, print_blob=True)
+settings.load_profile(PROFILE)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "deep: only run by script/test --deep")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The quick profile leaves out what is marked `deep`."""
+    left_out = [] if DEEP else [item for item in items if item.get_closest_marker("deep")]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for all that was not run, and how to run it."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = sorted({str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped})
+    said = [f"{len(skipped)} tests were skipped ({'; '.join(reasons)})."] if skipped else []
+    if any("script/peers" in reason for reason in reasons):
+        said.append("script/peers installs the programs.")
+    if not DEEP:
+        said.append("script/test --deep runs all examples, kills and deep tests.")
+    if said:
+        terminalreporter.write_line(" ".join(said))
 
 
 @pytest.fixture(scope="session")

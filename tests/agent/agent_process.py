@@ -188,8 +188,9 @@ timeout = "30s"
     def check(self, noted: Sequence[str] = ()) -> None:
         """No two runs of a handler overlap, undo is in reverse, and at the end all that was touched is undone.
 
-        An agent writes down that it will prepare, then prepares. One that was killed in between has touched nothing, but the
-        next one cannot know that: it undoes what was written down. `noted` names the handlers to which this may have happened.
+        An agent writes down that it will prepare, then prepares. One that was killed in between has touched nothing,
+        but the next one cannot know that: it undoes what was written down. `noted` names the handlers to which this
+        may have happened.
         """
         prepared: list[str] = []
         begun: set[str] = set()

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from agent.raw_server import EMPTY_DOCUMENT, RawServer, answer, close, reset, silence, then, trickle
 from agent.shifted import Shifted
+from depth import amount
 from forewarn.agent.endpoint import carrier
 from forewarn.agent.endpoint.address import Endpoint
 from forewarn.agent.endpoint.carrier import LARGEST_BODY
@@ -361,7 +362,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=amount(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=st.lists(PIECES | st.binary(max_size=20), max_size=8).map(b"".join))
 def test_whatever_comes_back_is_an_answer_or_a_trouble(raw: bytes) -> None:
     with RawServer(then(raw, close)) as server:

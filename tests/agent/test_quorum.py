@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.peer_network import EVENT, Network
+from depth import amount
 from forewarn.agent.peers.quorum import (
     Answer,
     Patience,
@@ -232,7 +233,7 @@ def check_one_mind(network: Network) -> None:
             assert after.at - before.at >= apart, f"{before} and {after}"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=amount(400))
 @given(st.integers(2, 5), st.integers(0, 10**6), st.lists(STEPS, max_size=25))
 def test_whatever_happens_never_two_and_never_early_and_in_the_end_somebody(
     count: int, seed: int, steps: list[tuple[str, int, int, str, float]]
@@ -249,7 +250,7 @@ def test_whatever_happens_never_two_and_never_early_and_in_the_end_somebody(
     assert network.mays, [machine.book and machine.book.verdict(EVENT, 0) for machine in network.machines.values()]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=amount(150))
 @given(st.integers(2, 5), st.integers(0, 10**6), st.data())
 @example(3, 0, None)
 def test_when_the_leader_dies_ready_the_next_takes_over(count: int, seed: int, data: st.DataObject | None) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import amount
 from forewarn.core.event import Event, Source, Status
 from forewarn.core.ledger import Changes, Entry
 from forewarn.core.once import Kept
@@ -142,7 +143,7 @@ def plainly(past: Past, wanted: HistoryFilter) -> list[Entry]:
 
 
 @given(past=pasts(), wanted=filters())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=amount(300))
 def test_what_is_found_is_what_was_asked_for(past: Past, wanted: HistoryFilter) -> None:
     store = SqliteStore(None)
     try:
@@ -261,7 +262,7 @@ def made(on_disk: bool) -> Iterator[SqliteStore]:
 
 
 @given(lived=lives(), cut=st.integers(0, 31), most=st.integers(1, 6), on_disk=st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=amount(100))
 def test_what_is_over_for_long_is_forgotten_and_nothing_else(
     lived: list[Life], cut: int, most: int, on_disk: bool
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
+from depth import amount
 from forewarn.testing import ServiceProcess
 from golden.exchange import POLL, Line, request, stop_cleanly
 
@@ -46,7 +47,7 @@ def damaged(draw: some.DrawFn) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=200, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=amount(200), database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=some.binary(max_size=400) | damaged() | some.lists(damaged(), max_size=3).map(b"".join))
 def test_no_bytes_bring_about_an_error_of_the_servers_or_a_hang(service: ServiceProcess, data: bytes) -> None:
     with Line(service) as line:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from depth import amount
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -58,7 +60,7 @@ NOT_CHECKED = {
     "as it is": "positive_data_acceptance,ensure_resource_availability",
     "for this fleet": "positive_data_acceptance,negative_data_rejection,ensure_resource_availability",
 }
-EXAMPLES = 15
+EXAMPLES = amount(15, 2)
 NOT_FOR_FUZZING = ("/v1/feed",)
 """What never ends by itself cannot be read to its end."""
 LENGTHS = ("notice", "duration", "by", "pause", "for", "delay")

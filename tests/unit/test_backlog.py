@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import amount
 from forewarn.core.backlog import MOST_WAITING, WINDOW, Attempt, Backlog, Pace, Settlement
 from forewarn.core.ledger import Entry
 from forewarn.core.webhooks import Undelivered, Webhook
@@ -299,7 +300,7 @@ def test_one_slow_row_does_not_let_the_list_of_what_is_ahead_grow_for_ever() -> 
     assert backlog.has_room
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=amount(300))
 @given(seed=st.integers(0, 2**32), groups=st.integers(1, 4), length=st.integers(1, 40), limit=st.integers(1, 4))
 def test_whatever_happens_each_row_is_taken_once_and_in_order(seed: int, groups: int, length: int, limit: int) -> None:
     """Failures, writes, kills and retries at random. At the end everything has been taken that was not given up."""
@@ -356,7 +357,7 @@ def test_whatever_happens_each_row_is_taken_once_and_in_order(seed: int, groups:
     assert (disk.webhook.position, disk.webhook.ahead) == (length, ())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=amount(300))
 @given(seed=st.integers(0, 2**32), groups=st.integers(1, 3), length=st.integers(1, 20), limit=st.integers(1, 3))
 def test_whenever_rows_are_asked_for_again_each_is_taken_once(seed: int, groups: int, length: int, limit: int) -> None:
     """Retries before, with and after a commit, and before whoever ordered it goes on. At the end all are taken."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_placement import fleets
 
+from depth import amount
 from forewarn.core import effects, fleet_orders, rollout_walk
 from forewarn.core.draft import Draft
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, own_host
@@ -90,7 +91,7 @@ def built_anew(fleet: Fleet) -> Fleet:
     return Fleet(fleet.vms.values(), fleet.groups.values(), fleet.hosts.values())
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=amount(120))
 @given(course=st.lists(universes(), min_size=2, max_size=4))
 def test_a_fleet_that_is_changed_is_the_same_as_one_built_anew(course: list[Fleet]) -> None:
     fleet = course[0]
@@ -102,7 +103,7 @@ def test_a_fleet_that_is_changed_is_the_same_as_one_built_anew(course: list[Flee
         fleet = changed
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=amount(100))
 @given(before=universes(), after=universes())
 def test_the_difference_says_who_leaves_and_which_groups_are_left_empty(before: Fleet, after: Fleet) -> None:
     change = difference(before, after)
@@ -119,7 +120,7 @@ NUMBERS = st.integers(0, 59)
 ACTS = st.tuples(st.sampled_from(["state", "policy", "move", "remove"]), NUMBERS, NUMBERS)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=amount(100))
 @given(fleet=universes(), acts=st.lists(ACTS, min_size=1, max_size=6))
 def test_what_orders_do_to_a_fleet_is_the_same_as_building_it_anew(
     fleet: Fleet, acts: list[tuple[str, int, int]]
@@ -178,7 +179,7 @@ WEB, THREE = [Group("web", "availability-set", 2)], [Host("h1"), Host("h2"), Hos
 FILE = Fleet([VM("a", "web", "h1", 0), VM("b", "web", "h2", 1)], WEB, THREE)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=amount(200))
 @given(history=histories())
 def test_the_same_file_again_changes_nothing(history: tuple[Fleet, Fleet]) -> None:
     declared, before = history
@@ -200,7 +201,7 @@ def test_vms_that_were_moved_to_one_host_part_when_a_file_gives_them_different_d
     assert find_clash(keep_what_happened(before, FILE).vms.values()) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=amount(200))
 @given(history=histories(), data=st.data())
 def test_another_file_keeps_what_happened_and_says_where_vms_belong(
     history: tuple[Fleet, Fleet], data: st.DataObject

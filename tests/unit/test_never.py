@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from depth import amount
 from forewarn.clock import VirtualClock
 from forewarn.core import approvals
 from forewarn.core.event import Status
@@ -351,9 +352,8 @@ class NeverAgainMachine(NeverMachine):
 
 TestNever, TestNeverAgain = NeverMachine.TestCase, NeverAgainMachine.TestCase
 TestNever.settings = TestNeverAgain.settings = settings(
-    max_examples=RUNS // 2,
+    max_examples=amount(RUNS // 2),
     stateful_step_count=STEPS,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from depth import amount
 from forewarn.clock import VirtualClock
 from forewarn.core import effects
 from forewarn.core.draft import Draft
@@ -225,7 +226,7 @@ def fits(draft: Draft, vm: VM, host: Host) -> bool:
     )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=amount(250))
 @given(draft=drafts(), data=st.data())
 def test_a_vm_goes_where_it_fits_and_the_fewest_are(draft: Draft, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, 30))
@@ -242,7 +243,7 @@ def test_a_vm_goes_where_it_fits_and_the_fewest_are(draft: Draft, data: st.DataO
         assert len(tenants(draft, chosen)) == min(len(tenants(draft, host)) for host in fitting)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=amount(120))
 @given(fleet=fleets(), makes_hosts=st.booleans(), data=st.data())
 def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
     fleet: Fleet, makes_hosts: bool, data: st.DataObject

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from test_placement import HOUR, LENGTHS, MortalEngine
 
+from depth import amount
 from forewarn.core import approvals, fleet_orders, rollout_walk
 from forewarn.core.causes import CAUSES
 from forewarn.core.durations import to_text
@@ -184,7 +185,7 @@ class PolicyMachine(MortalEngine):
 
 TestPolicy = PolicyMachine.TestCase
 TestPolicy.settings = settings(
-    max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=amount(80), stateful_step_count=30, suppress_health_check=list(HealthCheck), print_blob=True
 )
 
 
@@ -243,7 +244,7 @@ DOINGS = ["approve", "approve", "approve", "approve both", "cancel", "leave"]
 ACTS = st.tuples(st.integers(0, 14), st.sampled_from(DOINGS), st.integers(0, 5))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=amount(100))
 @given(second=st.integers(0, 4), later=st.integers(0, 4), acts=st.lists(ACTS, max_size=9), notice=st.integers(5, 15))
 @example(second=0, later=0, acts=[(1, "approve", number) for number in range(6)], notice=10)
 @example(second=0, later=0, acts=[(1, "approve", 0), *((2, "cancel", number) for number in range(1, 6))], notice=10)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_placement import fleets
 
+from depth import amount
 from forewarn.core.draft import Draft
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
 from forewarn.core.ledger import Changes, Ledger
@@ -61,7 +62,7 @@ def fleet_of(hosts: list[set[tuple[str, int]]]) -> Fleet:
     return Fleet(vms, groups, [Host(f"host-{number:03}") for number in range(len(hosts))])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=amount(200))
 @given(
     hosts=st.lists(st.sets(st.tuples(st.sampled_from("rgb"), st.integers(0, 2)), max_size=3), max_size=15),
     budget=st.integers(1, 6),
@@ -130,7 +131,7 @@ def courses(draw: st.DrawFn) -> Course:
     )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=amount(250))
 @given(
     fleet=fleets(),
     course=courses(),
@@ -175,7 +176,7 @@ def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
     assert made.waves[-1].ends_at == made.expected_end <= made.longest_end
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=amount(100))
 @given(
     fleet=fleets(vms=(3, 9), states=st.just(HostState.IN_USE), zones=("",)),
     windows=st.tuples(*[st.sampled_from([*WINDOWS, (parse_window("mon 10:00 2h"),)])] * 3),

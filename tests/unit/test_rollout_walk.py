@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from test_placement import GROUPS, HOUR, LENGTHS, MortalEngine, fleets
 
+from depth import amount
 from forewarn.core import approvals, fleet_orders, progress, rollout_walk
 from forewarn.core.event import Status
 from forewarn.core.fleet import VM, Fleet, Host, HostState
@@ -203,7 +204,7 @@ class WalkMachine(MortalEngine):
 
 TestWalk = WalkMachine.TestCase
 TestWalk.settings = settings(
-    max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=amount(150), stateful_step_count=30, suppress_health_check=list(HealthCheck), print_blob=True
 )
 
 

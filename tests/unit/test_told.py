@@ -7,12 +7,13 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from depth import amount
 from forewarn.core.ledger import Changes
 from forewarn.core.told import Tally, Told
 from forewarn.core.webhooks import Undelivered
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=amount(200))
 @given(seed=st.integers(0, 2**32))
 def test_the_counts_are_right_whatever_comes_and_goes(seed: int) -> None:
     luck, told = random.Random(seed), Told()  # noqa: S311

@@ -1,0 +1,18 @@
+"""How deep the tests go: `quick` is what a contributor waits for, `deep` is what CI runs (script/test --deep)."""
+
+from __future__ import annotations
+
+import os
+
+PROFILE = os.environ.get("TEST_PROFILE") or "quick"
+if PROFILE not in ("quick", "deep"):
+    raise SystemExit(f"TEST_PROFILE is {PROFILE!r}. It can be quick or deep.")
+
+DEEP = PROFILE == "deep"
+
+
+def amount(deep: int, quick: int | None = None) -> int:
+    """How many examples, kills or rounds: `deep` of them, or far fewer in the quick profile."""
+    if DEEP:
+        return deep
+    return max(deep // 10, 10) if quick is None else quick

@@ -1,0 +1,108 @@
+"""script/setup: what it creates, what it installs, and what it leaves alone.
+
+The project's folder is a copy with a stand-in for Python, which writes down what it is asked for and installs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYTHON = """#!/bin/sh
+case "$*" in
+-) cat >/dev/null ;;
+-VV) echo "Python 3.99" ;;
+"-m venv "*)
+  [ -z "$BROKEN" ] || exit 1
+  mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+*) echo "$*" >>asked ;;
+esac
+"""
+
+
+class Project:
+    """A clone of the project in which nothing was set up yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "script").mkdir()
+        shutil.copy(ROOT / "script" / "setup", folder / "script" / "setup")
+        shutil.copy(ROOT / "pyproject.toml", folder / "pyproject.toml")
+        (folder / "python").write_text(PYTHON)
+        (folder / "python").chmod(0o755)
+
+    def setup(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHON": str(self.folder / "python"), **variables}
+        command = [str(self.folder / "script" / "setup"), *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    @property
+    def installed(self) -> list[str]:
+        """What pip was asked for."""
+        asked = self.folder / "asked"
+        return [line.split()[-1] for line in asked.read_text().splitlines()] if asked.exists() else []
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def test_it_prints_the_folder_of_the_environment_and_installs_once(project: Project) -> None:
+    assert [project.setup().stdout, project.setup().stdout] == [".venv\n", ".venv\n"]
+    assert project.installed == ["."]
+
+
+def test_it_installs_what_tests_need_only_when_asked(project: Project) -> None:
+    for extra in ((), ("test",), (), ("test",)):
+        assert project.setup(*extra).returncode == 0
+    assert project.installed == [".", ".[test]"]
+
+
+def test_it_installs_again_after_a_change_of_the_dependencies(project: Project) -> None:
+    project.setup()
+    with (project.folder / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    project.setup()
+    assert project.installed == [".", "."]
+
+
+def test_it_leaves_an_environment_alone_that_it_did_not_create(project: Project) -> None:
+    mine = project.folder / ".venv" / "mine"
+    mine.parent.mkdir()
+    mine.touch()
+    done = project.setup("test")
+    assert done.stdout == ".venv-forewarn\n"
+    assert "did not create .venv" in done.stderr
+    assert list(mine.parent.iterdir()) == [mine]
+    assert project.setup("test").stdout == ".venv-forewarn\n"
+    assert project.installed == [".[test]"]
+
+
+def test_it_says_so_where_both_folders_belong_to_somebody_else(project: Project) -> None:
+    for name in (".venv", ".venv-forewarn"):
+        (project.folder / name).mkdir()
+    done = project.setup()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Move one of the two away" in done.stderr
+
+
+def test_it_creates_its_own_again_for_another_python_or_after_it_was_interrupted(project: Project) -> None:
+    assert project.setup(BROKEN="yes").returncode == 1
+    assert project.setup().stdout == ".venv\n"
+    (project.folder / ".venv" / "old").touch()
+    python = project.folder / "python"
+    python.write_text(PYTHON.replace("3.99", "3.100"))
+    assert project.setup().stdout == ".venv\n"
+    assert not (project.folder / ".venv" / "old").exists()
+
+
+def test_it_knows_the_extras_of_the_project(project: Project) -> None:
+    done = project.setup("tset")
+    assert (done.returncode, project.installed) == (2, [])
+    assert 'no optional dependencies called "tset"' in done.stderr
