@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import foreground
 from forewarn.testing.reach import COMMAND
 from forewarn.verify.catalogue import CHECKS
 from verify.broken import Answer, Ask, Fault, Running, running
@@ -150,7 +151,7 @@ def test_who_interrupts_it_gets_what_is_known_and_no_command_stays_behind(
     only = ("--only", "requests/document-served", "--only", "life/told")
     command = f"echo $$ >{tmp_path}/begun; cat {tmp_path}/never"
     arguments = [*COMMAND, "verify", right.here, *only, "--schedule-command", command, "--junit", str(file)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    with foreground.running(arguments) as run:
         pid = int((tmp_path / "begun").read_text())
         run.send_signal(number)
         stdout, stderr = run.communicate(timeout=60)
