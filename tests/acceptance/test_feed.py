@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
 import threading
 from http.client import HTTPException
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import foreground
 from acceptance.feed_client import Feed, Follower
 from forewarn.testing import ServiceProcess
 from forewarn.testing.reach import COMMAND
@@ -336,18 +335,7 @@ class Watch:
     """`forewarn event watch`, as typed in another terminal."""
 
     def __init__(self, service: Reach, *arguments: str) -> None:
-        # Where the suite runs in the background Ctrl-C is ignored, and so it would be in what is started from there.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            self.process = subprocess.Popen(
-                [*COMMAND, "event", "watch", *arguments],
-                env={**os.environ, **service.environment},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        finally:
-            signal.signal(signal.SIGINT, before)
+        self.process = foreground.start([*COMMAND, "event", "watch", *arguments], service.environment)
 
     def line(self) -> str:
         assert self.process.stdout is not None

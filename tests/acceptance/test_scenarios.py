@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import foreground
 from command_line import typed
 from forewarn import scenarios
 from forewarn.testing.reach import COMMAND, DOCUMENT
@@ -180,13 +181,8 @@ def test_what_is_needed_is_said(make_service: Make) -> None:
 def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     service.document()
-    with subprocess.Popen(
-        [*COMMAND, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "1"],
-        env={**os.environ, **service.environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as watching:
+    command = [*COMMAND, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "1"]
+    with foreground.running(command, service.environment) as watching:
         assert watching.stdout is not None
         for line in watching.stdout:
             if line.startswith("✓ restart"):

@@ -125,7 +125,10 @@ def test_the_journal_is_told_how_grave_a_line_is(begun: Callable[[str], io.Strin
         assert not stream.read().startswith("<")
 
 
-def test_a_log_that_cannot_be_written_is_nobodys_end(begun: Callable[[str], io.StringIO]) -> None:
+def test_a_log_that_cannot_be_written_is_nobodys_end_and_nobodys_noise(
+    begun: Callable[[str], io.StringIO], capsys: pytest.CaptureFixture[str]
+) -> None:
     stream = begun("text")
     stream.close()
     log.info("into nothing")
+    assert capsys.readouterr() == ("", "")

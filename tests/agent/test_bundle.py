@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -164,10 +165,12 @@ def test_an_old_python_says_what_it_lacks(bundle: Path) -> None:
 
 def test_the_standard_librarys_own_reader_of_toml_goes_first(bundle: Path) -> None:
     program = (
-        f"import sys; sys.path.insert(0, {str(bundle)!r}); sys.path.append({str(bundle) + '/carried'!r})\n"
-        "import tomllib; print(tomllib.__file__)"
+        f"import runpy, sys; sys.argv = [{str(bundle)!r}, '--version']\n"
+        f"try: runpy.run_path({str(bundle)!r}, run_name='__main__')\n"
+        "finally: import tomllib; print(tomllib.__file__)"
     )
-    assert ".pyz" not in run(sys.executable, "-c", program).stdout
+    done = run(sys.executable, "-I", "-S", "-c", program)
+    assert (done.stdout.splitlines()[1:], done.returncode) == ([tomllib.__file__], 0), done.stderr
 
 
 def test_it_is_the_same_each_time_and_can_be_started_as_it_is(bundle: Path, tmp_path: Path) -> None:

@@ -79,9 +79,17 @@ def test_the_history_of_one_thing_comes_in_pages_too(service: Service, noun: str
     assert found == whole["history"]
 
 
-def test_without_a_limit_a_page_has_at_most_a_hundred(service: Service) -> None:
-    assert len(service.answer("/v1/vms")["vms"]) == len(VMS)
-    assert service.answer("/v1/vms?limit=1000")["next"] is None
+@pytest.mark.forewarn(fleet='[[vm]]\nname = "many-{n}"\ncount = 101\n')
+@pytest.mark.parametrize(("name", "query"), [("vms", ""), ("events", ""), ("events", "&all=true")])
+def test_without_a_limit_a_page_has_at_most_a_hundred(forewarn: Service, name: str, query: str) -> None:
+    if name == "events":
+        forewarn.request_operation("restart", *(vm["name"] for vm in forewarn.answer("/v1/vms?limit=1000")["vms"]))
+    (whole,) = pages(forewarn, name, 1000, query)
+    assert len(whole) == 101
+    first = forewarn.answer(f"/v1/{name}?{query.removeprefix('&')}")
+    assert first[name] == whole[:100]
+    second = forewarn.answer(f"/v1/{name}?cursor={first['next']}{query}")
+    assert (second[name], second["next"]) == (whole[100:], None)
 
 
 @pytest.mark.parametrize("live", [True, False])

@@ -6,27 +6,37 @@ import json
 from pathlib import Path
 
 import click
-import pytest
 
 from forewarn import errors
 from forewarn.agent.command.line import VERBS, parser_of
-from forewarn.agent.pages.metrics import METRICS, Metric
+from forewarn.agent.pages.metrics import METRICS
 from forewarn.agent.pages.routes import PAGES
 from forewarn.cli import NOUNS, root
 from forewarn.core.causes import CAUSES
 from forewarn.core.durations import format_duration
-from forewarn.core.faults import FAULTS, FaultKind
+from forewarn.core.faults import FAULTS
 from forewarn.core.happenings import HAPPENINGS
 from forewarn.core.kinds import EVENT_TYPES
 from forewarn.errors import EXIT_CODES
 from forewarn.settings import SETTINGS
 from forewarn.verify.catalogue import CHECKS
-from forewarn.verify.check import SECTIONS, Check
+from forewarn.verify.check import SECTIONS
 from forewarn.wire.versions import API_VERSIONS
 
 ROOT = Path(__file__).parents[2]
-CONTROL_API = (ROOT / "docs" / "control-api.md").read_text()
-REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+DOCS = ROOT / "docs"
+CONTROL_API = (DOCS / "control-api.md").read_text()
+REFERENCE = (DOCS / "reference.md").read_text()
+AGENT_RUNNING = (DOCS / "agent-running.md").read_text()
+
+
+def report(missing: list[str]) -> str:
+    return "\n".join([f"{len(missing)} missing or wrong:", *missing])
+
+
+def rows(page: str, first_cell: str) -> list[list[str]]:
+    """The cells of each table row whose first cell is this one, in backquotes."""
+    return [line.split(" | ") for line in page.splitlines() if line.startswith(f"| `{first_cell}` |")]
 
 
 def commands() -> dict[str, click.Command]:
@@ -45,78 +55,101 @@ def commands() -> dict[str, click.Command]:
     return found
 
 
-@pytest.mark.parametrize("typed", commands())
-def test_every_command_is_in_the_reference_and_its_help_shows_an_example(typed: str) -> None:
-    command = commands()[typed]
-    assert f"`forewarn {typed}" in REFERENCE
-    assert f"forewarn {typed}" in (command.help or "").partition("Example")[2]
-    assert any("--json" in parameter.opts for parameter in command.params) or typed == "up"
+def test_every_command_is_in_the_reference_and_its_help_shows_an_example() -> None:
+    missing: list[str] = []
+    for typed, command in commands().items():
+        if f"`forewarn {typed}" not in REFERENCE:
+            missing.append(f"docs/reference.md: `forewarn {typed}`")
+        if f"forewarn {typed}" not in (command.help or "").partition("Example")[2]:
+            missing.append(f"forewarn {typed} --help: an example")
+        if typed != "up" and not any("--json" in parameter.opts for parameter in command.params):
+            missing.append(f"forewarn {typed}: --json")
+    assert not missing, report(missing)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_command_of_the_agent_is_in_the_reference_and_its_help_shows_an_example(verb: str) -> None:
-    help_text = parser_of(verb).format_help()
-    assert f"`forewarn agent {verb}" in REFERENCE
-    assert f"forewarn agent {verb}" in help_text.partition("Example:")[2]
-    assert "--json" in help_text or verb in ("run", "install", "bundle")
-    assert VERBS[verb] in (parser_of(verb).description or "")
+def test_every_command_of_the_agent_is_in_the_reference_and_its_help_shows_an_example() -> None:
+    missing: list[str] = []
+    for verb, says in VERBS.items():
+        help_text = parser_of(verb).format_help()
+        if f"`forewarn agent {verb}" not in REFERENCE:
+            missing.append(f"docs/reference.md: `forewarn agent {verb}`")
+        if f"forewarn agent {verb}" not in help_text.partition("Example:")[2]:
+            missing.append(f"forewarn agent {verb} --help: an example")
+        if verb not in ("run", "install", "bundle") and "--json" not in help_text:
+            missing.append(f"forewarn agent {verb}: --json")
+        if says not in (parser_of(verb).description or ""):
+            missing.append(f"forewarn agent {verb} --help: {says}")
+    assert not missing, report(missing)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_option_of_the_agent_is_on_its_page(verb: str) -> None:
-    page = (ROOT / "docs" / "agent-running.md").read_text()
-    for action in parser_of(verb)._actions:
-        for option in action.option_strings:
-            assert option in ("-h", "--help") or f"`{option}" in page, option
+def test_every_option_of_the_agent_is_on_its_page() -> None:
+    options = {option for verb in VERBS for action in parser_of(verb)._actions for option in action.option_strings}
+    missing = [option for option in sorted(options - {"-h", "--help"}) if f"`{option}" not in AGENT_RUNNING]
+    assert not missing, report(missing)
 
 
-@pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.name)
-def test_every_metric_of_the_agent_is_on_its_page(metric: Metric) -> None:
-    page = (ROOT / "docs" / "agent-running.md").read_text()
-    assert f"\n| `{metric.name}` | {metric.kind} |" in page
+def test_every_metric_of_the_agent_is_on_its_page() -> None:
+    wanted = [f"| `{metric.name}` | {metric.kind} |" for metric in METRICS.values()]
+    missing = [row for row in wanted if f"\n{row}" not in AGENT_RUNNING]
+    assert not missing, report(missing)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_page_of_the_agent_is_on_its_page(page: str) -> None:
-    assert f"\n| `{page}` |" in (ROOT / "docs" / "agent-running.md").read_text()
+def test_every_page_of_the_agent_is_on_its_page() -> None:
+    missing = [page for page in PAGES if not rows(AGENT_RUNNING, page)]
+    assert not missing, report(missing)
 
 
-@pytest.mark.parametrize("setting", SETTINGS.values(), ids=lambda setting: setting.name)
-def test_every_setting_is_in_the_reference(setting: object) -> None:
-    name = getattr(setting, "name", "")
-    assert f"| `{name}` |" in REFERENCE
-    assert getattr(setting, "flag", "") in REFERENCE
-    assert getattr(setting, "variable", "") in REFERENCE
+def test_every_setting_is_in_the_reference() -> None:
+    missing = [
+        words
+        for setting in SETTINGS.values()
+        for words in (f"| `{setting.name}` |", setting.flag, setting.variable)
+        if words not in REFERENCE
+    ]
+    assert not missing, report(missing)
 
 
-@pytest.mark.parametrize("word", [*EVENT_TYPES, *CAUSES, *(row.version for row in API_VERSIONS)])
-def test_every_type_cause_and_version_is_in_the_reference(word: str) -> None:
-    assert f"| `{word}` |" in REFERENCE
+def test_every_type_cause_and_version_is_in_the_reference() -> None:
+    words = (*EVENT_TYPES, *CAUSES, *(row.version for row in API_VERSIONS))
+    missing = [word for word in words if f"| `{word}` |" not in REFERENCE]
+    assert not missing, report(missing)
 
 
-@pytest.mark.parametrize("word", HAPPENINGS)
-def test_everything_that_history_says_is_in_the_page_on_webhooks(word: str) -> None:
-    page = (ROOT / "docs" / "webhooks.md").read_text()
-    assert f"| `{word}` | `forewarn.{word.replace(' ', '-')}` | {HAPPENINGS[word]} |" in page
+def test_every_kind_of_history_row_is_on_the_page_on_webhooks() -> None:
+    page = (DOCS / "webhooks.md").read_text()
+    wanted = [f"| `{what}` | `forewarn.{what.replace(' ', '-')}` | {says} |" for what, says in HAPPENINGS.items()]
+    missing = [row for row in wanted if row not in page]
+    assert not missing, report(missing)
 
 
-@pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda kind: kind.name)
-def test_every_fault_is_on_the_page_of_faults_with_what_it_strikes(kind: FaultKind) -> None:
-    page = (ROOT / "docs" / "faults.md").read_text()
-    (row,) = [line for line in page.splitlines() if line.startswith(f"| `{kind.name}` |")]
-    assert row.split(" | ")[1] == (", ".join(kind.methods) or "–")
-    assert kind.delay is None or format_duration(kind.delay) in row
+def test_every_fault_is_on_the_page_of_faults_with_what_it_strikes() -> None:
+    page = (DOCS / "faults.md").read_text()
+    wrong: list[str] = []
+    for kind in FAULTS.values():
+        methods = ", ".join(kind.methods) or "–"
+        delay = format_duration(kind.delay) if kind.delay is not None else ""
+        match rows(page, kind.name):
+            case [[_, shown, *rest]] if shown == methods and delay in " ".join(rest):
+                pass
+            case found:
+                wrong.append(f"{kind.name}: one row with {methods} and {delay or 'any delay'}, not {found}")
+    assert not wrong, report(wrong)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_every_check_is_on_its_page_with_its_mark_and_its_rule(check: Check) -> None:
-    page = (ROOT / "docs" / "verify.md").read_text()
-    _, _, section = page.partition(f"### {check.section}. {SECTIONS[check.section]}\n")
-    assert f"\n| `{check.name}` | {check.mark} | {check.rule} |" in section.partition("\n### ")[0]
+def test_every_check_is_on_its_page_with_its_mark_and_its_rule() -> None:
+    page = (DOCS / "verify.md").read_text()
+    missing: list[str] = []
+    for check in CHECKS:
+        heading = f"### {check.section}. {SECTIONS[check.section]}"
+        section = page.partition(f"{heading}\n")[2].partition("\n### ")[0]
+        row = f"| `{check.name}` | {check.mark} | {check.rule} |"
+        if f"\n{row}" not in section:
+            missing.append(f"{heading}: {row}")
+    assert not missing, report(missing)
 
 
 def test_the_page_on_verifying_has_no_other_checks_and_all_options() -> None:
-    page = (ROOT / "docs" / "verify.md").read_text()
+    page = (DOCS / "verify.md").read_text()
     assert page.partition("## The checks")[2].count("\n| `") == len(CHECKS)
     for parameter in commands()["verify"].params:
         assert parameter.name == "url" or f"| `{parameter.opts[0]}" in page
@@ -124,7 +157,7 @@ def test_the_page_on_verifying_has_no_other_checks_and_all_options() -> None:
 
 def routes() -> dict[str, str]:
     """Every request of the control API, with whom its description says it is for."""
-    paths = json.loads((ROOT / "docs" / "openapi.json").read_text())["paths"]
+    paths = json.loads((DOCS / "openapi.json").read_text())["paths"]
     return {
         f"{method.upper()} {path}": operation["description"]
         for path, item in paths.items()
@@ -132,17 +165,21 @@ def routes() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("route", routes())
-def test_every_request_is_on_the_page_of_the_api_with_who_may_send_it(route: str) -> None:
-    who = routes()[route].removeprefix("For ").removesuffix(".")
-    (row,) = [line for line in CONTROL_API.splitlines() if line.startswith(f"| `{route}` |")]
-    least = who.replace(" or admin", "").replace("viewer, operator", "viewer").replace(", or tenant", ", tenant")
-    assert row.split(" | ")[1] == least
+def test_every_request_is_on_the_page_of_the_api_with_who_may_send_it() -> None:
+    wrong: list[str] = []
+    for route, description in routes().items():
+        who = description.removeprefix("For ").removesuffix(".")
+        least = who.replace(" or admin", "").replace("viewer, operator", "viewer").replace(", or tenant", ", tenant")
+        found = [cells[1] for cells in rows(CONTROL_API, route)]
+        if found != [least]:
+            wrong.append(f"{route}: one row for {least}, not {found}")
+    assert not wrong, report(wrong)
 
 
-@pytest.mark.parametrize("family", EXIT_CODES, ids=lambda family: family.__name__)
-def test_every_family_of_errors_is_in_the_reference_with_its_exit_code(family: type[errors.ForewarnError]) -> None:
-    assert f"| `{family.__name__}` | {EXIT_CODES[family]} |" in REFERENCE
+def test_every_family_of_errors_is_in_the_reference_with_its_exit_code() -> None:
+    wanted = [f"| `{family.__name__}` | {code} |" for family, code in EXIT_CODES.items()]
+    missing = [row for row in wanted if row not in REFERENCE]
+    assert not missing, report(missing)
 
 
 def test_every_error_belongs_to_one_family_and_has_a_message() -> None:
@@ -153,10 +190,19 @@ def test_every_error_belongs_to_one_family_and_has_a_message() -> None:
             assert found.__doc__
 
 
-@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda page: page.name)
-def test_no_link_between_pages_is_broken(page: Path) -> None:
-    text = page.read_text()
-    for part in text.split("](")[1:]:
-        target = part.partition(")")[0].partition("#")[0]
-        if target and "://" not in target:
-            assert (page.parent / target).exists(), target
+def test_no_link_between_pages_is_broken() -> None:
+    pages = [*ROOT.glob("*.md"), *DOCS.glob("*.md")]
+    links = [
+        (page, number, part.partition(")")[0].partition("#")[0])
+        for page in pages
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        for part in line.split("](")[1:]
+    ]
+    inside = [(page, number, target) for page, number, target in links if target and "://" not in target]
+    assert inside
+    broken = [
+        f"{page.relative_to(ROOT)}:{number}: {target}"
+        for page, number, target in inside
+        if not (page.parent / target).exists()
+    ]
+    assert not broken, report(broken)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
-
-import pytest
+from typing import TYPE_CHECKING
 
 from forewarn.core.fleet import HostState
 from forewarn.core.happenings import HAPPENINGS
 from forewarn.core.rollout import Stage
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "forewarn"
-MODULES = sorted(SOURCE.rglob("*.py"))
+MODULES = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+CLOCKS = {SOURCE / "clock.py", SOURCE / "agent" / "clock.py"}
+SCRIPTS = sorted(SOURCE.rglob("*.sql"))
 
 # What each part may import of Forewarn. The first prefix that fits a module decides.
 ENGINE_PARTS = {
@@ -81,38 +85,80 @@ MAY_IMPORT: dict[str, set[str]] = {
 # What only the composition root, and who starts it, needs.
 BUILDS = {"assembly", "server"}
 FORBIDDEN_NAMES = {"util", "utils", "helper", "helpers", "common", "base", "misc", "manager", "types", "models"}
-LONGEST = 300
+INPUT_AND_OUTPUT = {
+    "os",
+    "socket",
+    "logging",
+    "asyncio",
+    "threading",
+    "subprocess",
+    "pathlib",
+    "sqlite3",
+    "random",
+}
+SQL_TIME = ("now(", "current_timestamp", "current_time", "current_date", "datetime(", "julianday", "'now'")
+WIRE_NAMES = {
+    "NotBefore",
+    "EventId",
+    "EventStatus",
+    "DocumentIncarnation",
+    "StartRequests",
+    "Resources",
+}
 
 
 def part_of(module: Path) -> str:
     return module.relative_to(SOURCE).with_suffix("").parts[0]
 
 
-def imports(module: Path) -> set[str]:
-    """The parts of Forewarn that a module imports."""
-    found = set()
-    for node in ast.walk(ast.parse(module.read_text())):
-        names = []
+def place(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def imported(module: Path) -> Iterator[tuple[str, int]]:
+    """The full name of everything that a module imports, with the line."""
+    for node in ast.walk(MODULES[module]):
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
-            parts = name.split(".")
-            if parts[0] == "forewarn" and len(parts) > 1 and parts[1] != "__version__":
-                found.add(parts[1])
-    return found
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) != "__init__"], ids=lambda m: m.stem)
-def test_arrows_point_down_only(module: Path) -> None:
-    part = part_of(module)
-    assert part in MAY_IMPORT, f"{part} has no place in the layers"
-    assert imports(module) - {part} <= MAY_IMPORT[part]
+def imported_parts(module: Path) -> Iterator[tuple[str, int]]:
+    """The parts of Forewarn that a module imports, with the line."""
+    for name, line in imported(module):
+        package, _, rest = name.partition(".")
+        part = rest.partition(".")[0]
+        if package == "forewarn" and part not in ("", "__version__"):
+            yield part, line
+
+
+def report(violations: list[str]) -> str:
+    return "\n".join([f"{len(violations)} violations:", *violations])
+
+
+def test_there_are_modules_and_scripts_to_check() -> None:
+    assert {part_of(module) for module in MODULES} - {"__init__"} == set(MAY_IMPORT)
+    assert SCRIPTS
+
+
+def test_imports_point_down_only() -> None:
+    violations = [
+        f"{place(module, line)}: {part_of(module)} imports {part}"
+        for module in MODULES
+        if part_of(module) != "__init__"
+        for part, line in imported_parts(module)
+        if part not in {part_of(module), *MAY_IMPORT.get(part_of(module), ())}
+    ]
+    assert not violations, report(violations)
 
 
 def test_only_the_composition_root_builds() -> None:
-    builders = {module.name for module in MODULES if part_of(module) == "cli" and imports(module) & BUILDS}
+    builders = {
+        module.name
+        for module in MODULES
+        if part_of(module) == "cli" and not BUILDS.isdisjoint(part for part, _ in imported_parts(module))
+    }
     assert builders == {"up.py"}
 
 
@@ -121,49 +167,58 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     assert not names & FORBIDDEN_NAMES
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.stem)
-def test_modules_stay_small(module: Path) -> None:
-    assert len(module.read_text().splitlines()) <= LONGEST
-
-
-@pytest.mark.parametrize("module", [m for m in MODULES if m.name != "clock.py"], ids=lambda m: m.stem)
-def test_only_the_clock_reads_the_time(module: Path) -> None:
-    tree = ast.parse(module.read_text())
+def time_readings(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """What in a module reads the time, with the line."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            assert "time" not in {alias.name for alias in node.names}
-        if isinstance(node, ast.ImportFrom):
-            assert node.module != "time"
-        if isinstance(node, ast.Attribute):
-            assert node.attr not in {"utcnow", "today"}
-            assert not (node.attr == "now" and isinstance(node.value, ast.Name) and node.value.id == "datetime")
+        if isinstance(node, ast.Import) and "time" in {alias.name for alias in node.names}:
+            yield "imports time", node.lineno
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            yield "imports from time", node.lineno
+        if isinstance(node, ast.Attribute) and (
+            node.attr in {"utcnow", "today"}
+            or (node.attr == "now" and isinstance(node.value, ast.Name) and node.value.id == "datetime")
+        ):
+            yield f"uses {ast.unparse(node)}", node.lineno
 
 
-@pytest.mark.parametrize("script", sorted(SOURCE.rglob("*.sql")), ids=lambda path: path.stem)
-def test_no_sql_reads_the_time(script: Path) -> None:
-    text = script.read_text().lower()
-    for word in ("now(", "current_timestamp", "current_time", "current_date", "datetime(", "julianday", "'now'"):
-        assert word not in text
+def test_only_the_clock_reads_the_time() -> None:
+    violations = [
+        f"{place(module, line)}: {what}"
+        for module, tree in MODULES.items()
+        if module not in CLOCKS
+        for what, line in time_readings(tree)
+    ]
+    assert not violations, report(violations)
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) in ("core", "wire")], ids=lambda m: m.stem)
-def test_the_core_and_the_wire_do_no_input_or_output(module: Path) -> None:
-    tree = ast.parse(module.read_text())
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert not imported & {
-        "os",
-        "socket",
-        "logging",
-        "asyncio",
-        "threading",
-        "subprocess",
-        "pathlib",
-        "sqlite3",
-        "random",
-    }
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    assert not called & {"open", "print", "input"}
+def test_no_sql_reads_the_time() -> None:
+    violations = [
+        f"{place(script, number)}: {word}"
+        for script in SCRIPTS
+        for number, line in enumerate(script.read_text().lower().splitlines(), 1)
+        for word in SQL_TIME
+        if word in line
+    ]
+    assert not violations, report(violations)
+
+
+def test_the_core_and_the_wire_do_no_input_or_output() -> None:
+    violations = []
+    for module, tree in MODULES.items():
+        if part_of(module) not in ("core", "wire"):
+            continue
+        violations += [
+            f"{place(module, line)}: imports {name}"
+            for name, line in imported(module)
+            if name.partition(".")[0] in INPUT_AND_OUTPUT
+        ]
+        violations += [
+            f"{place(module, node.lineno)}: calls {node.func.id}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            if node.func.id in {"open", "print", "input"}
+        ]
+    assert not violations, report(violations)
 
 
 NOTED_BY = {"Entry": 1, "note_event": 2, "note_operation": 2, "_note": 2}
@@ -173,8 +228,8 @@ NOTED_BY = {"Entry": 1, "note_event": 2, "note_operation": 2, "_note": 2}
 def test_every_word_of_history_has_a_row() -> None:
     """Webhooks can be narrowed to these words: one without a row could not be asked for."""
     said = {f"host {state}" for state in HostState} | {f"rollout {stage}" for stage in Stage if not stage.live}
-    for module in [module for module in MODULES if part_of(module) == "core"]:
-        for call in [node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)]:
+    for tree in [tree for module, tree in MODULES.items() if part_of(module) == "core"]:
+        for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if name in NOTED_BY:
                 given = [keyword.value for keyword in call.keywords if keyword.arg == "what"]
@@ -190,20 +245,12 @@ def test_every_word_of_history_has_a_row() -> None:
 
 
 def test_wire_names_live_only_in_the_wire() -> None:
-    for module in MODULES:
-        # What verifies states the wire once more, by itself: a mistake in one must not be the same mistake in both.
-        if part_of(module) in ("wire", "errors", "verify"):
-            continue
-        strings = {
-            node.value
-            for node in ast.walk(ast.parse(module.read_text()))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        }
-        assert not strings & {
-            "NotBefore",
-            "EventId",
-            "EventStatus",
-            "DocumentIncarnation",
-            "StartRequests",
-            "Resources",
-        }
+    # verify states the wire a second time, on purpose: a mistake in one must not be the same mistake in both.
+    violations = [
+        f"{place(module, node.lineno)}: {node.value!r}"
+        for module, tree in MODULES.items()
+        if part_of(module) not in ("wire", "errors", "verify")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in WIRE_NAMES
+    ]
+    assert not violations, report(violations)

@@ -30,17 +30,18 @@ def document(**changes: object) -> str:
     return json.dumps(whole)
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_every_golden_document_is_read_whole(path: Path) -> None:
-    parsed = json.loads(path.read_bytes())
-    told = read_document(path.read_bytes())
-    assert told.incarnation == parsed["DocumentIncarnation"]
-    assert [event.raw for event in told.events] == parsed["Events"]
-    for event, raw in zip(told.events, parsed["Events"], strict=True):
-        assert (event.id, event.type, event.status) == (raw["EventId"], raw["EventType"], raw["EventStatus"])
-        assert (event.not_before is None) == (raw["EventStatus"] == "Started")
-        assert event.duration_seconds == raw.get("DurationInSeconds")
-        assert (event.description, event.source) == (raw.get("Description"), raw.get("EventSource"))
+def test_every_golden_document_is_read_whole() -> None:
+    assert GOLDEN
+    for path in GOLDEN:
+        parsed = json.loads(path.read_bytes())
+        told = read_document(path.read_bytes())
+        assert told.incarnation == parsed["DocumentIncarnation"], path
+        assert [event.raw for event in told.events] == parsed["Events"], path
+        for event, raw in zip(told.events, parsed["Events"], strict=True):
+            assert (event.id, event.type, event.status) == (raw["EventId"], raw["EventType"], raw["EventStatus"]), path
+            assert (event.not_before is None) == (raw["EventStatus"] == "Started"), path
+            assert event.duration_seconds == raw.get("DurationInSeconds"), path
+            assert (event.description, event.source) == (raw.get("Description"), raw.get("EventSource")), path
 
 
 @pytest.mark.parametrize(
@@ -121,9 +122,10 @@ def several(*events: object) -> str:
 GOOD = json.loads(document())["Events"][0]
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_what_can_be_read_is_read_alike(path: Path) -> None:
-    assert read_what_can_be(path.read_bytes()) == (read_document(path.read_bytes()), ())
+def test_what_can_be_read_is_read_alike() -> None:
+    assert GOLDEN
+    for path in GOLDEN:
+        assert read_what_can_be(path.read_bytes()) == (read_document(path.read_bytes()), ()), path
 
 
 @pytest.mark.parametrize(

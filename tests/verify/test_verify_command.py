@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import foreground
 from forewarn.testing.reach import COMMAND
 from forewarn.verify.catalogue import CHECKS
 from verify.broken import Answer, Ask, Fault, Running, running
@@ -150,7 +151,7 @@ def test_who_interrupts_it_gets_what_is_known_and_no_command_stays_behind(
     only = ("--only", "requests/document-served", "--only", "life/told")
     command = f"echo $$ >{tmp_path}/begun; cat {tmp_path}/never"
     arguments = [*COMMAND, "verify", right.here, *only, "--schedule-command", command, "--junit", str(file)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    with foreground.running(arguments) as run:
         pid = int((tmp_path / "begun").read_text())
         run.send_signal(number)
         stdout, stderr = run.communicate(timeout=60)
@@ -170,11 +171,23 @@ def test_a_report_that_cannot_be_written_does_not_take_the_table_with_it(right: 
     assert "/dev/full" in run.stderr
 
 
-def test_the_list_asks_nobody() -> None:
+def test_the_list_needs_no_server() -> None:
     run = typed("--list", "--json")
     assert run.returncode == 0
     assert [check["name"] for check in json.loads(run.stdout)["checks"]] == [check.name for check in CHECKS]
     assert "finding/any-host" in typed("--list").stdout
+
+
+def test_the_list_asks_no_server_and_runs_no_command(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        command = f"touch {tmp_path}/ran"
+        places = (url, "--other", url, "--outside", url, "--timeout", "1s")
+        assert typed(*places, "--schedule-command", command, "--list").returncode == 0
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            server.accept()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
