@@ -146,7 +146,7 @@ class _Server(ThreadingHTTPServer):
 class Receiver:
     """Listens until it is closed; can be opened again on the same port."""
 
-    def __init__(self, *, tls: bool = False) -> None:
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, *, tls: bool = False) -> None:
         self.answer: Answer = lambda _: Reply()
         self.got: list[Got] = []
         """All requests, in the order in which they came."""
@@ -157,12 +157,12 @@ class Receiver:
         """How many bytes of a flood have gone out until the other side had enough."""
         self.flood_over = threading.Event()
         self._server: _Server | None = None
-        self.port = 0
+        self.host, self.port = host, port
         self.open()
 
     def open(self) -> None:
         self.closed.clear()
-        self._server = _Server(("127.0.0.1", self.port), _Handler)
+        self._server = _Server((self.host, self.port), _Handler)
         self._server.receiver = self
         self.port = self._server.server_address[1]
         if self._tls:

@@ -1,0 +1,337 @@
+"""A data folder of an earlier release is opened, and what was under way in it goes on to its end.
+
+The folders were written by the releases themselves, which were killed in the middle of their work. The tests look at
+them from outside alone: a change of names, modules or tables must not need a change here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections import Counter
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from fixtures.releases import PROSE, RELEASES, differences, stored_addresses, unpack
+from forewarn.testing import ServiceProcess
+from receiver import Receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from receiver import Got
+
+OPTIONS = (
+    *("--clock", "virtual", "--preview-versions", "true", "--silence", "3650d"),
+    *("--webhook-private-targets", "127.0.0.0/8", "--webhook-retry", "0.01s"),
+)
+TARGET = "/metadata/scheduledevents?api-version=2020-07-01"
+LISTS = ("vms", "hosts", "groups", "operations", "events", "tokens", "webhooks", "history")
+VOLATILE = {
+    "vms": frozenset(("last_heard_at",)),  # written each minute only: a kill may take the last minute back
+    "webhooks": frozenset(("position", "waiting", "failed")),  # they go on as soon as the service runs
+}
+LONGEST = "20d"
+"""By then all that was under way is over, also what waits for a maintenance window."""
+
+
+class Scene(NamedTuple):
+    """A service over a folder of an earlier release, and the receiver of its webhooks."""
+
+    service: ServiceProcess
+    receiver: Receiver
+    facts: Any
+    """What the release showed before it was killed."""
+
+    def to_the_end(self, *, with_kill: bool) -> None:
+        """Approve what the rollout waits for, let time pass, and withdraw the advice, which never ends by itself."""
+        rollout = self.service.answer(f"/v1/rollouts/{self.facts['rollout']}")
+        waiting = next(row for row in rollout["under_way"] if row["host"] == "rack-08")
+        (event,) = self.service.answer(f"/v1/operations/{waiting['operation']}")["events"]
+        assert self.service.approve(event["id"], source=self.facts["addresses"]["web-0"]).status == 200
+        if with_kill:
+            self.service.kill()
+            self.service.start(*OPTIONS)
+        self.service.advance(LONGEST)
+        advice = self.facts["named"]["advice"]
+        assert self.service.control("POST", f"/v1/operations/{advice}/cancel").status == 200
+
+    def look(self) -> View:
+        service, facts = self.service, self.facts
+        paths = {what: f"/v1/{what}?all=true" if what in ("operations", "events") else f"/v1/{what}" for what in LISTS}
+        rollouts = [service.answer(f"/v1/rollouts/{row['id']}") for row in service.all("/v1/rollouts?all=true")]
+        return View(
+            facts,
+            {what: service.all(path) for what, path in paths.items()} | {"rollouts": rollouts},
+            service.answer("/v1/clock")["now"],
+        )
+
+
+class View(NamedTuple):
+    """What the control API shows, beside what the release showed before it was killed."""
+
+    facts: Any
+    lists: dict[str, list[Any]]
+    now: str
+
+    def operation(self, name: str) -> dict[str, Any]:
+        """An operation of the release, as it showed it."""
+        wanted = self.facts["named"][name]
+        found: dict[str, Any] = next(row for row in self.facts["operations"] if row["id"] == wanted)
+        return found
+
+    def rollouts(self) -> list[Any]:
+        """The rollout that was under way, as it was shown by the release, and as it is."""
+        lists = (self.facts["rollouts"], self.lists["rollouts"])
+        return [next(row for row in rows if row["id"] == self.facts["rollout"]) for rows in lists]
+
+    def event(self, name: str, group: str) -> dict[str, Any]:
+        """The event of an operation for a group, as the release showed it."""
+        found: dict[str, Any] = next(row for row in self.operation(name)["events"] if row["group"] == group)
+        return found
+
+
+@contextmanager
+def opened(release: str, folder: Path) -> Iterator[Scene]:
+    facts = unpack(release, "service", folder)
+    with stored_addresses(), closing(Receiver(*facts["hooks"])) as receiver, ServiceProcess(folder) as service:
+        yield Scene(service.start(*OPTIONS), receiver, facts)
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def release(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def scene(release: str, tmp_path: Path) -> Iterator[Scene]:
+    with opened(release, tmp_path) as found:
+        yield found
+
+
+# --- What is stored -------------------------------------------------------------------------------------
+
+
+def test_everything_is_still_there(scene: Scene) -> None:
+    view = scene.look()
+    for what, rows in view.lists.items():
+        ignored = PROSE | VOLATILE.get(what, frozenset())
+        assert list(differences(view.facts[what], rows, what, ignored)) == []
+    _, rollout = view.rollouts()
+    assert [len(rollout[name]) for name in ("waiting", "under_way", "done")] == [1, 2, 2], "in the middle of a wave"
+    shown = scene.service.cli("event", "list")
+    assert shown.returncode == 0, shown.stderr
+    live = [event["id"] for event in view.facts["events"] if not event["ended_at"]]
+    assert [event_id for event_id in live if event_id[:8] not in shown.stdout] == []
+
+
+def test_vms_see_the_same_document_with_the_same_tag_at_the_same_time(scene: Scene) -> None:
+    service, facts = scene.service, scene.facts
+    assert service.answer("/v1/clock")["now"] == facts["now"]
+    for vm, document in facts["documents"].items():
+        source, tag = facts["addresses"][vm], facts["tags"][vm]
+        answer = service.request(target=TARGET, source=source)
+        assert (answer.json(), answer.headers["etag"]) == (document, tag), vm
+        headers = {"Metadata": "true", "If-None-Match": tag}
+        assert service.request(target=TARGET, source=source, headers=headers).status == 304, vm
+    (door,) = (vm for vm in facts["vms"] if vm["name"] == "door")
+    host, port = door["listen"].split(":")
+    answer = service.request(target=TARGET, address=(host, int(port)))
+    assert answer.json() == facts["documents"]["door"], "it has an address of its own"
+
+
+def test_what_is_asked_for_from_now_on_keeps_to_what_is_stored(scene: Scene) -> None:
+    service = scene.service
+    assert not service.answer("/v1/vms/Worker_IN_0")["listening"], "idle was silent for a day"
+    document = service.document(target=TARGET, source=scene.facts["addresses"]["idle-0"])
+    assert (document["DocumentIncarnation"], document["Events"]) == (0, [])
+    newest = service.all("/v1/history")[-1]
+    assert (newest["sequence"], newest["what"], newest["group"]) == (len(scene.facts["history"]) + 1, "enabled", "idle")
+    redeployed = service.request_operation("redeploy", "web-0")
+    assert redeployed["events"][0]["status"] == "started", "web approves redeploys by itself"
+    deleted = service.request_operation("scale-in", "batch_0")
+    assert deleted["events"][0]["status"] == "scheduled", "batch gets notice of a deletion"
+    updated = service.request_operation("host-update", host="rack-10")
+    assert updated["events"][0]["not_before"].endswith("T01:00:00.000000Z"), "db has a window, at 2 o'clock in Berlin"
+    assert service.control("POST", "/v1/hosts/rack-05/return").status == 200
+    degraded = service.answer(f"/v1/operations/{scene.facts['named']['degraded']}")
+    assert degraded["progress"] == "cancelled", "nobody need leave a host that is well again"
+
+
+# --- What was under way ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def end(release: str, tmp_path_factory: pytest.TempPathFactory) -> View:
+    """When all that was under way is over. The service was killed once more on the way."""
+    with opened(release, tmp_path_factory.mktemp(release)) as scene:
+        scene.to_the_end(with_kill=True)
+        return scene.look()
+
+
+def test_all_is_done_and_nothing_twice(end: View) -> None:
+    rows = end.lists["history"]
+    operations = {row["id"]: row for row in end.lists["operations"]}
+    assert operations.keys() >= {row["id"] for row in end.facts["operations"]}
+    ends = {name: operations[number]["progress"] for name, number in end.facts["named"].items()}
+    assert ends == dict.fromkeys(ends, "done") | {"cancelled": "cancelled", "advice": "cancelled"}
+    done = Counter((row["operation"], row["event"], row["what"]) for row in rows if row["operation"] in operations)
+    assert [what for what, count in done.items() if count > 1] == []
+    for operation in operations.values():
+        assert operation["ended_at"]
+        assert ((operation["id"], None, "carried out") in done) == (operation["progress"] == "done")
+        for event in operation["events"]:
+            happened = {what for _, event_id, what in done if event_id == event["id"]} - {"approved", "postponed"}
+            went = {"started", "completed"} if operation["progress"] == "done" else {"cancelled"}
+            assert happened == {"scheduled"} | went
+
+
+def test_history_goes_on_without_a_gap(end: View) -> None:
+    before, rows = end.facts["history"], end.lists["history"]
+    assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
+    assert list(differences(before, rows[: len(before)])) == []
+
+
+def test_nothing_starts_before_its_time(end: View) -> None:
+    """What nobody approves starts at the NotBefore that was told; also where one of two groups has approved."""
+    started = {row["event"]: row["at"] for row in end.lists["history"] if row["what"] == "started"}
+    for name, group in {
+        "scheduled": "web",
+        "shared": "db",
+        "windowed": "db",
+        "degraded": "db",
+        "hurried": "batch",
+    }.items():
+        event = end.event(name, group)
+        assert (event["status"], event["approved_at"]) == ("scheduled", None)
+        assert started[event["id"]] == event["not_before"], name
+    held = end.operation("held")
+    assert held["holds_until"], "a group with a window is not told"
+    (after,) = (row for row in end.lists["operations"] if row["id"] == held["id"])
+    assert after["started_at"] == held["holds_until"]
+    for name, group in {"shared": "web", "terminated": "batch"}.items():
+        event = end.event(name, group)
+        assert (event["status"], bool(event["approved_at"])) == ("scheduled", True)
+        assert started[event["id"]] == event["not_before"], f"{name}: one was approved, but not the other"
+
+
+def test_a_rollout_goes_on_from_the_wave_it_was_in(end: View) -> None:
+    before, after = end.rollouts()
+    assert (after["id"], after["stage"], after["wave"]) == (before["id"], "done", before["wave"] + 1)
+    hosts = [*before["done"], *(row["host"] for row in before["under_way"]), *before["waiting"]]
+    assert sorted(after["done"]) == sorted(hosts)
+    updates = [row for row in end.lists["operations"] if row["rollout"] == before["id"]]
+    assert sorted(row["host"] for row in updates) == sorted(hosts), "each host once"
+    assert {row["health"] for row in updates} == {"good"}
+
+
+def test_the_fleet_has_changed_only_by_what_was_under_way(end: View) -> None:
+    before, after = ({vm["name"]: vm for vm in vms} for vms in (end.facts["vms"], end.lists["vms"]))
+    assert before.keys() - after.keys() == {"batch_1", "batch_3"}, "they were being deleted"
+    assert {name for name, vm in after.items() if vm["host"] != before[name]["host"]} == {"db-1", "batch_0"}
+    changing = frozenset(("host", "home", "incarnation", "events", "last_heard_at"))
+    assert list(differences([before[name] for name in after], list(after.values()), "vms", changing)) == []
+    states = [{host["name"]: host["state"] for host in hosts} for hosts in (end.facts["hosts"], end.lists["hosts"])]
+    assert states[0].items() <= states[1].items(), "one may have come: a spare for db-1"
+    assert {vm: after[vm]["incarnation"] > before[vm]["incarnation"] for vm in ("web-0", "db-0", "batch_0")} == {
+        "web-0": True,
+        "db-0": True,
+        "batch_0": True,
+    }
+
+
+# --- Webhooks -------------------------------------------------------------------------------------------
+
+
+def test_webhooks_get_what_they_did_not_get_and_nothing_twice(scene: Scene) -> None:
+    service, receiver, facts = scene.service, scene.receiver, scene.facts
+    failures = {row["sequence"]: row["given_up"] for row in facts["webhooks/pager/failures"]}
+    assert {*failures.values()} == {True, False}, "some are given up, some wait"
+    position = next(hook["position"] for hook in facts["webhooks"] if hook["name"] == "pager")
+    assert max(facts["taken"]["/pager"]) > position + 1, "some are delivered beyond the position"
+    scene.to_the_end(with_kill=False)  # what is on its way at a kill may come twice
+    rows = {row["sequence"]: row for row in service.all("/v1/history")}
+    first = min(facts["taken"]["/pager"])
+    wanted = {
+        "/pager": {number for number in rows if number >= first and not failures.get(number)},
+        "/narrow": {number for number, row in rows.items() if number >= first and is_for_narrow(row)},
+    }
+    expected = {path: sorted(numbers - set(facts["taken"][path])) for path, numbers in wanted.items()}
+    receiver.until(lambda: all({*numbers} <= {*taken(receiver, path)} for path, numbers in expected.items()))
+    assert {path: sorted(taken(receiver, path)) for path in expected} == expected
+    for group in {row["group"] for row in rows.values()}:
+        in_order = [number for number in taken(receiver, "/pager") if rows[number]["group"] == group]
+        assert in_order == sorted(in_order), group
+    for got in receiver.taken:
+        assert got.event["source"] == facts["source"]
+        assert is_signed_with(facts[f"secret of {got.path[1:]}"], got)
+    given_up = {number for number, is_given_up in failures.items() if is_given_up}
+    shown = {row["sequence"] for row in service.all("/v1/webhooks/pager/failures") if row["given_up"]}
+    assert shown == given_up
+    assert service.control("POST", "/v1/webhooks/pager/retry").status == 200
+    receiver.until(lambda: given_up <= {*taken(receiver, "/pager")})
+    assert service.stop() == 0
+    assert sorted(taken(receiver, "/pager")) == sorted([*expected["/pager"], *given_up])
+
+
+def taken(receiver: Receiver, path: str) -> list[int]:
+    return [int(got.id) for got in receiver.taken if got.path == path]
+
+
+def is_for_narrow(row: dict[str, Any]) -> bool:
+    return row["group"] == "web" and row["what"] in ("scheduled", "started", "completed")
+
+
+def is_signed_with(secret: str, got: Got) -> bool:
+    signed = got.headers["forewarn-timestamp"].encode() + b"." + got.body
+    return got.headers["forewarn-signature"] == "v1=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+# --- Tokens and keys ------------------------------------------------------------------------------------
+
+
+def test_tokens_open_what_they_opened(scene: Scene) -> None:
+    service, facts = scene.service, scene.facts
+    assert service.token == facts["admin"], "the file with the first token is not written anew"
+    body = {"cause": "restart", "vms": ["web-1"], "dry_run": True}
+    statuses = {
+        name: (
+            service.control("GET", "/v1/vms", token=facts[name]).status,
+            service.control("POST", "/v1/operations", body, token=facts[name]).status,
+        )
+        for name in ("admin", "ops", "brief", "web-team", "revoked")
+    }
+    assert statuses == {
+        "admin": (200, 200),
+        "ops": (200, 200),
+        "brief": (200, 403),
+        "web-team": (403, 403),
+        "revoked": (401, 401),
+    }
+    seen = service.control("GET", "/v1/events", token=facts["web-team"]).json()["events"]
+    live = [event["id"] for event in facts["events"] if event["group"] == "web" and not event["ended_at"]]
+    assert sorted(event["id"] for event in seen) == sorted(live)
+    service.advance("31d")
+    assert service.control("GET", "/v1/vms", token=facts["brief"]).status == 401, "it has expired"
+
+
+def test_a_request_that_is_repeated_is_answered_as_it_was(scene: Scene) -> None:
+    service, facts = scene.service, scene.facts
+    headers = {"Idempotency-Key": "restart-web-2"}
+
+    def ask(body: dict[str, Any]) -> Any:
+        return service.control("POST", "/v1/operations", body, token=facts["ops"], headers=headers)
+
+    again = ask(facts["asked"])
+    assert (again.status, again.json()) == (201, facts["answered"])
+    assert again.headers["idempotency-replayed"] == "true"
+    assert ask({**facts["asked"], "vms": ["web-1"]}).status == 409
+    late = {"name": "late", "role": "viewer"}
+    token = service.control("POST", "/v1/tokens", late, headers={"Idempotency-Key": "late"})
+    assert (token.status, token.json()["name"], token.json()["token"]) == (201, "late", None)
+    assert len(service.all("/v1/history")) == len(facts["history"])
+    service.advance("1d")
+    assert ask(facts["asked"]).json()["operations"][0]["id"] != facts["named"]["scheduled"], "its day is over"
