@@ -317,6 +317,7 @@ def walk(stage: Stage, rng: random.Random | None = None) -> list[dict[str, Any]]
     return views
 
 
+@pytest.mark.deep
 def test_with_kills_everything_takes_the_same_course_as_without(make_stage: MakeStage) -> None:
     calm = walk(make_stage("calm"))
     killed = walk(make_stage("killed"), random.Random(4))  # noqa: S311

@@ -123,6 +123,7 @@ def walk_a_wave(rollout: Rollout, may_kill: Callable[[str], None]) -> None:
     assert rollout.live() == []
 
 
+@pytest.mark.deep
 def test_a_rollout_with_kills_at_every_stage_updates_each_host_once(rollout: Rollout) -> None:
     rng = random.Random(5)  # noqa: S311
 
@@ -370,7 +371,7 @@ def kill_amid_clients(stage: Stage, witness: Witness, rng: random.Random) -> Non
     assert enough, "the service answers nothing"
 
 
-@pytest.mark.parametrize("fabric", ["simulated", "command"])
+@pytest.mark.parametrize("fabric", [pytest.param("simulated", marks=pytest.mark.deep), "command"])
 def test_in_real_time_nothing_that_was_promised_is_lost_and_nothing_is_done_twice(tmp_path: Path, fabric: str) -> None:
     (tmp_path / "fleet.toml").write_text(REAL_FLEET)
     (tmp_path / "health").write_text(WELL)
@@ -385,7 +386,7 @@ def test_in_real_time_nothing_that_was_promised_is_lost_and_nothing_is_done_twic
         for _ in range(KILLS):
             kill_amid_clients(stage, witness, rng)
             check(stage.service, witness)
-        ends = time.monotonic() + 60
+        ends = time.monotonic() + 150
         while get(stage.service, "operations")["operations"] or get(stage.service, "rollouts")["rollouts"]:
             assert time.monotonic() < ends, "something does not end"
         stage.again()
