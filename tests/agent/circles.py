@@ -14,6 +14,8 @@ from forewarn.agent.policy.config import Member, PeersSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pytest
+
     from forewarn.agent.peers.quorum import Verdict
 
 EVENT = "28512AF7-C957-4500-9BC4-842D6FB531E4"
@@ -160,6 +162,15 @@ class Party:
 
     def until_why(self, name: str, *words: str) -> None:
         self.until(lambda verdicts: all(word in verdicts[name].why for word in words))
+
+    def until_logged(self, caplog: pytest.LogCaptureFixture, text: str) -> None:
+        """A line of the log need not come in the same moment as what it is about."""
+        with self._news:
+            for _ in range(int(PATIENCE_SECONDS * 20)):
+                if text in caplog.text:
+                    return
+                self._news.wait(0.05)
+        raise AssertionError(f"{text!r} is not in the log: {caplog.text}")
 
     def _wake(self) -> None:
         with self._news:

@@ -46,7 +46,7 @@ def test_an_old_answer_is_not_taken_again(make_party: Callable[..., Party], capl
     assert b'"state":"ready"' in old
     link.instead = lambda _: old
     party.until_why("web-0", "1 of 2 support this machine")
-    assert "not sealed with our secret for this request" in caplog.text
+    party.until_logged(caplog, "not sealed with our secret for this request")
 
 
 def test_an_answer_of_one_does_not_stand_for_another(
@@ -57,8 +57,8 @@ def test_an_answer_of_one_does_not_stand_for_another(
     party.say(READY)
     party.until_why("web-0", "all are ready")  # the word of web-2 comes by web-1
     assert party.circles["web-0"].snapshot()["web-2"]["heard_seconds_ago"] is None
-    assert "web-2 is not what answers at 127.0.0.1:" in caplog.text
-    assert "web-0 takes this machine for web-2: see its [peers] members." in caplog.text
+    party.until_logged(caplog, "web-2 is not what answers at 127.0.0.1:")
+    party.until_logged(caplog, "web-0 takes this machine for web-2: see its [peers] members.")
 
 
 def sealed(body: bytes) -> Callable[[bytes], bytes]:
@@ -107,7 +107,7 @@ def test_what_is_no_answer_is_said_once_and_not_believed(
     assert sum(told in record.getMessage() for record in caplog.records) == 1
     party.links["web-0", "web-1"].instead = None
     party.until_may("web-0")
-    assert "web-1 answers again." in caplog.text
+    party.until_logged(caplog, "web-1 answers again.")
 
 
 # Who comes to the door.
