@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from depth import DEEP, PROFILE
 from forewarn.testing import ServiceProcess
@@ -23,6 +23,9 @@ sys.dont_write_bytecode = False
 # No test asserts a time: what an example may take depends on the machine.
 settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
 settings.register_profile("deep", deadline=None, print_blob=True)
+settings.register_profile(
+    "mutate", deadline=None, max_examples=20, derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
+)
 settings.load_profile(PROFILE)
 
 
@@ -45,7 +48,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     said = [f"{len(skipped)} tests were skipped ({'; '.join(reasons)})."] if skipped else []
     if any("script/peers" in reason for reason in reasons):
         said.append("script/peers installs the programs.")
-    if not DEEP:
+    if PROFILE == "quick":
         said.append("script/test --deep runs all examples, kills and deep tests.")
     if said:
         terminalreporter.write_line(" ".join(said))

@@ -1,12 +1,15 @@
-"""How deep the tests go: `quick` is what a contributor waits for, `deep` is what CI runs (script/test --deep)."""
+"""How deep the tests go: `quick` is what a contributor waits for, `deep` is what CI runs (script/test --deep).
+
+script/mutate runs `mutate`: quick, with the same examples each time.
+"""
 
 from __future__ import annotations
 
 import os
 
 PROFILE = os.environ.get("TEST_PROFILE") or "quick"
-if PROFILE not in ("quick", "deep"):
-    raise SystemExit(f"TEST_PROFILE is {PROFILE!r}. It can be quick or deep.")
+if PROFILE not in ("quick", "deep", "mutate"):
+    raise SystemExit(f"TEST_PROFILE is {PROFILE!r}. It can be quick, deep or mutate.")
 
 DEEP = PROFILE == "deep"
 
