@@ -48,21 +48,7 @@ MUTATED = (
     "vitals.py",
     "writer.py",
     # The metadata plane.
-    "server/approvals.py",
-    "server/bounded.py",
-    "server/callers.py",
-    "server/fastlane.py",
-    "server/faulty.py",
-    "server/holds.py",
-    "server/intake.py",
-    "server/lane.py",
-    "server/metadata.py",
-    "server/pages.py",
-    "server/request.py",
-    "server/stamp.py",
-    "server/tally.py",
-    "server/waiters.py",
-    "server/witness.py",
+    "metadata",
 )
 SEED = 1
 MUTANTS = 300

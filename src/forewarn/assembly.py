@@ -22,26 +22,20 @@ from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.faults import Faults
+from forewarn.metadata.limits import Limits
+from forewarn.metadata.routes import Rules
+from forewarn.metadata.server import MetadataServer
 from forewarn.play.player import Player
-from forewarn.server.callers import Callers
 from forewarn.server.control import SEEN_WITHIN, Control, control_app
-from forewarn.server.faulty import metadata_app
+from forewarn.server.control_server import ControlServer
 from forewarn.server.first_token import leave_admin_token
-from forewarn.server.lane import Lane
-from forewarn.server.listeners import MetadataServer, Server, address_of, open_socket
-from forewarn.server.metadata import Rules
-from forewarn.server.metrics import Metrics, fault_metrics, lane_metrics, webhook_metrics
-from forewarn.server.pages import Pages
-from forewarn.server.stamp import Stamp
-from forewarn.server.tally import Tallies
+from forewarn.server.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.server.tls import Certificate
-from forewarn.server.waiters import Waiters
 from forewarn.server.webhooks.dispatcher import Dispatcher
 from forewarn.server.webhooks.outbound import Outbound
-from forewarn.server.witness import Witness
 from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
-from forewarn.wire.versions import available_versions
+from forewarn.system.sockets import address_of, open_socket
 
 if TYPE_CHECKING:
     import socket
@@ -120,6 +114,20 @@ def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
     )
 
 
+def limits_of(values: dict[str, Any]) -> Limits:
+    """What a client of the metadata service may send, and how slowly."""
+    return Limits(
+        head_bytes=values["head_size"],
+        head_seconds=values["head_timeout"].total_seconds(),
+        body_seconds=values["body_timeout"].total_seconds(),
+        idle_seconds=values["idle_timeout"].total_seconds(),
+        unread_seconds=values["unread_timeout"].total_seconds(),
+        pipelined_requests=values["pipelined_requests"],
+        connections=values["connections"],
+        connections_per_address=values["connections_per_address"],
+    )
+
+
 class Assembly:
     """Everything that runs, put together."""
 
@@ -147,37 +155,23 @@ class Assembly:
             first_get_delay=values["first_get_delay"],
         )
         self.faults = Faults(self.engine, allowed=values["allow_faults"])
-        pages, stamp = Pages(self.engine), Stamp(clock)
+        self.metadata = MetadataServer(self.engine, metadata_listener, rules, limits_of(values), self.faults)
         if isinstance(clock, VirtualClock):
-            clock.on_move = stamp.turn
-        versions = available_versions(preview=rules.preview_versions)
-        lane = Lane(
-            self.engine,
-            Callers(self.engine, rules.rate_limit),
-            pages,
-            stamp,
-            Waiters(self.engine),
-            Tallies(versions),
-            versions,
-            limited=rules.rate_limit > 0,
-            fast=values["fast_lane"] and not self.faults.allowed,  # a fault strikes in the application
-        )
-        self.witness = Witness(metadata_app(lane, rules, self.faults), lane)
-        self.metadata = MetadataServer(self.witness, metadata_listener, lane)
+            clock.on_move = self.metadata.common_headers.refresh
         self.engine.subscribe(self._on_published)
         outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
         pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
-        audience = partial(self.witness.audience, limit=SEEN_WITHIN)
-        self.player = Player(self.engine, self.faults, audience, versions[max(versions)])
+        audience = partial(self.metadata.seen.audience, limit=SEEN_WITHIN)
+        newest = self.metadata.versions[max(self.metadata.versions)]
+        self.player = Player(self.engine, self.faults, audience, newest)
         metrics = Metrics(self.engine)
-        metrics.add(partial(lane_metrics, lane))
+        metrics.add(partial(metadata_metrics, self.metadata))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
         metrics.add(partial(fault_metrics, self.faults))
         control = Control(
             self.engine,
             self.metadata,
-            self.witness,
             metrics,
             self.webhooks,
             self.faults,
@@ -185,7 +179,7 @@ class Assembly:
             preview_versions=rules.preview_versions,
         )
         self._feed = control.feed
-        self.control = Server(control_app(self.engine, control), control_listener, certificate=self.certificate)
+        self.control = ControlServer(control_app(self.engine, control), control_listener, self.certificate)
 
     async def start(self, prepare: Callable[[], Awaitable[None]], left: str, leave: Callable[[str], None]) -> None:
         """Start all. `prepare` sees to the fleet before anybody else can; `left` is the token that an earlier start

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+def _nothing() -> None:
+    pass
+
+
 class Faults:
     """Which requests the endpoint fails on purpose. None unless that is allowed."""
 
@@ -36,6 +40,8 @@ class Faults:
         self._engine = engine
         self._active: dict[str, Fault] = {}
         """By their ids, the oldest first."""
+        self.on_change: Callable[[], None] = _nothing
+        """Called when there is one more: answers that were laid ready do not hold any more."""
         self._added = 0
         self._documents: dict[str, tuple[Document, Document | None]] = {}
         """What each group was told last, and what before that in the same enabling."""
@@ -100,6 +106,7 @@ class Faults:
         return list(cleared.values())
 
     def _put_back(self, more: dict[str, Fault]) -> None:
+        self.on_change()
         together = {**self._active, **more}
         self._active = dict(sorted(together.items(), key=lambda each: int(each[0][1:])))
 

@@ -175,6 +175,28 @@ SETTINGS = {
         Setting(
             "rate_limit", "5", "N", "Requests per second and VM; 0: no limit.", _number(0, 1_000_000, "of requests")
         ),
+        Setting("head_size", "16384", "BYTES", "How large the head of a VM's request may be.", _count(1_048_576, 1024)),
+        Setting("head_timeout", "10s", "LENGTH", "How long the head of a VM's request may take.", _length(0.1)),
+        Setting("body_timeout", "10s", "LENGTH", "How long the body of a VM's request may take.", _length(0.1)),
+        Setting("idle_timeout", "75s", "LENGTH", "How long a VM's connection may be idle.", _length(0.1)),
+        Setting("unread_timeout", "30s", "LENGTH", "How long a VM may leave its answers unread.", _length(0.1)),
+        Setting(
+            "pipelined_requests",
+            "1",
+            "N",
+            "How many requests of a VM are read ahead while one is in progress.",
+            _count(1000, 1),
+        ),
+        Setting(
+            "connections", "0", "N", "How many connections VMs may have together; 0: any number.", _count(10_000_000)
+        ),
+        Setting(
+            "connections_per_address",
+            "1000",
+            "N",
+            "How many connections to the metadata service one address may have; 0: any number.",
+            _count(10_000_000),
+        ),
         Setting("first_get_delay", "0s", "LENGTH", "How long a group's first GET is held.", parse_duration),
         Setting("silence", "24h", "LENGTH", "After how long without a GET a group is told no more.", _length(1)),
         Setting("fabric", "simulated", "|".join(FABRICS), "Who does the work that is announced.", _fabric),
@@ -202,13 +224,10 @@ SETTINGS = {
             "post_without_header", "false", "true|false", "Take approvals without the header Metadata: true.", _switch
         ),
         Setting(
-            "fast_lane", "true", "true|false", "Answer polls in the protocol; false: all go the long way.", _switch
-        ),
-        Setting(
             "allow_faults",
             "false",
             "true|false",
-            "Let operators make the endpoint fail on purpose; polls then all go the long way.",
+            "Let operators make the endpoint fail on purpose.",
             _switch,
         ),
         Setting(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WATCHED = {module.__file__: module.__name__.rpartition(".")[2] for module in (program, run_lock, processes, output)}
 WATCHED[subprocess.__file__] = "subprocess"
-SECONDS = 60
+SECONDS = 300
 
 
 def run(folder: Path, place: str, argv: list[str]) -> None:

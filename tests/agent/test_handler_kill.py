@@ -27,7 +27,7 @@ ROOT = HERE.parents[1]
 LONELY = """
 import fcntl, os, signal, sys, threading
 folder = sys.argv[1]
-signal.alarm(60)
+signal.alarm(300)
 busy = open(folder + "/busy", "a")
 try:
     fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)

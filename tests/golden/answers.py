@@ -1,4 +1,4 @@
-"""The one list of requests and answers: both lanes are held to it, and docs/fidelity.md is made from it."""
+"""The one list of requests and answers: the service is held to it, and docs/fidelity.md is made from it."""
 
 from __future__ import annotations
 

@@ -75,15 +75,19 @@ _TOLD_MOMENT = re.compile(rb'"NotBefore":"' + DATE + rb'"')
 
 @dataclass
 class World:
-    """Services with the same past: both lanes, under each set of rules."""
+    """Services with the same past, one under each set of rules."""
 
     ids: dict[str, str]
     tags: dict[str, str]
-    services: dict[tuple[str, str], ServiceProcess]
+    services: dict[str, ServiceProcess]
 
-    def ask(self, lane: str, row: Row, times: int) -> list[Reply]:
-        """The row's answers, asked several times over on one connection where it stays open."""
-        with Line(self.services[lane, row.rules], row.source) as line:
+    def ask_first(self, row: Row, times: int) -> list[Reply]:
+        """The row's answers, each the first of its connection."""
+        return [reply for _ in range(times) for reply in self.ask_repeatedly(row, 1)]
+
+    def ask_repeatedly(self, row: Row, times: int) -> list[Reply]:
+        """The row's answers, all on one connection where it stays open."""
+        with Line(self.services[row.rules], row.source) as line:
             data = self._fill(row)
             return [line.ask(data) for _ in range(1 if row.closes else times)]
 
@@ -108,8 +112,8 @@ class World:
             text = text.replace(event_id.encode(), f"<{name} lower>".encode())
         return _TOLD_MOMENT.sub(b'"NotBefore":"<not before>"', text)
 
-    def approved(self, lane: str, name: str) -> bool:
-        event = self.services[lane, DEFAULT].answer(f"/v1/events/{self.ids[name]}")
+    def approved(self, name: str) -> bool:
+        event = self.services[DEFAULT].answer(f"/v1/events/{self.ids[name]}")
         return event["approved_at"] is not None
 
     def stop(self) -> None:
@@ -140,10 +144,9 @@ def build(folder: Path) -> World:
     assert code == 0
     services = {}
     for rules, settings in RULES.items():
-        for lane in ("true", "false"):
-            place = folder / f"{rules}-{lane}"
-            shutil.copytree(first.folder, place)
-            services[lane, rules] = ServiceProcess(place).start(*arguments, "--fast-lane", lane, *settings)
+        place = folder / rules
+        shutil.copytree(first.folder, place)
+        services[rules] = ServiceProcess(place).start(*arguments, *settings)
     return World(ids, tags, services)
 
 

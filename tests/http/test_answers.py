@@ -1,4 +1,4 @@
-"""One list of requests, both lanes: the same bytes, and the bytes that the list says."""
+"""One list of requests, first on a connection and repeated on one: the same bytes, and those that the list says."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from golden.rows import Row
 
-LANES = ("true", "false")
-
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
@@ -26,27 +24,25 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.mark.parametrize("row", ANSWERS, ids=lambda row: row.name)
-def test_both_lanes_give_the_answer_of_the_list(world: World, row: Row) -> None:
-    fast, slow = (world.ask(lane, row, times=3) for lane in LANES)
-    for reply in (*fast, *slow):
+def test_the_first_and_the_repeated_answer_are_those_of_the_list(world: World, row: Row) -> None:
+    first, repeated = world.ask_first(row, times=2), world.ask_repeatedly(row, times=3)
+    for reply in (*first, *repeated):
         assert world.named(reply) == row.expected
-    assert [reply.masked for reply in fast] == [reply.masked for reply in slow]
-    numbers = [reply.header("x-ms-request-id") for reply in (*fast, *slow)]
+    assert len({reply.masked for reply in (*first, *repeated)}) == 1
+    numbers = [reply.header("x-ms-request-id") for reply in (*first, *repeated)]
     assert len(set(numbers)) == len(numbers)
 
 
 def test_an_unknown_id_among_known_ones_approves_none(world: World) -> None:
     row = next(row for row in ANSWERS if row.name == "approval with one id unknown")
-    for lane in LANES:
-        assert [reply.status for reply in world.ask(lane, row, times=1)] == [400]
-        assert not world.approved(lane, "untouched")
+    assert [reply.status for reply in world.ask_repeatedly(row, times=1)] == [400]
+    assert not world.approved("untouched")
 
 
 def test_an_approval_is_noted(world: World) -> None:
     row = next(row for row in ANSWERS if row.name == "approval")
-    for lane in LANES:
-        assert [reply.status for reply in world.ask(lane, row, times=1)] == [200]
-        assert world.approved(lane, "waiting")
+    assert [reply.status for reply in world.ask_repeatedly(row, times=1)] == [200]
+    assert world.approved("waiting")
 
 
 def test_the_list_names_each_answer_once_and_says_how_it_is_known() -> None:

@@ -12,16 +12,16 @@ from golden.answers_limits import HEAD_TOO_LARGE, MALFORMED
 from golden.exchange import POLL, Line, request, stop_cleanly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TARGET = "/metadata/scheduledevents?api-version=2020-07-01"
 TRUE = (("Metadata", "true"),)
 CHUNKED = (*TRUE, ("Transfer-Encoding", "chunked"))
 
 
-@pytest.fixture(scope="module", params=["true", "false"], ids=["fast", "slow"])
-def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    running = ServiceProcess(tmp_path_factory.mktemp("hostile")).start("--fast-lane", request.param)
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    running = ServiceProcess(tmp_path_factory.mktemp("hostile")).start()
     running.document()
     yield running
     stop_cleanly(running)
@@ -186,8 +186,10 @@ def test_a_client_that_asks_before_it_sends_too_large_a_body_is_refused(service:
 # --- Slow -----------------------------------------------------------------------------------------
 
 
-def test_requests_that_never_finish_are_closed(service: ServiceProcess) -> None:
-    """Waits for the server's own deadline; all of them at once, since it takes its seconds."""
+def test_requests_that_never_finish_are_closed(make_service: Callable[..., ServiceProcess]) -> None:
+    """Waits for the server's own deadlines; all of them at once."""
+    service = make_service("--head-timeout", "1s", "--body-timeout", "1s")
+    service.document()
     unfinished = (POLL[:1], POLL[:-2], POLL + POLL[:-1], post(b"{}")[:-1], request("POST", TARGET, CHUNKED, b"5\r\n{"))
     lines = [Line(service) for _ in unfinished]
     for line, data in zip(lines, unfinished, strict=True):
@@ -197,3 +199,69 @@ def test_requests_that_never_finish_are_closed(service: ServiceProcess) -> None:
     for line in lines:
         line.socket.close()
     assert service.request().status == 200
+
+
+def test_idle_connections_are_closed_and_those_that_poll_or_wait_are_not(
+    make_service: Callable[..., ServiceProcess],
+) -> None:
+    service = make_service("--idle-timeout", "1s", "--clock", "virtual")
+    tag = service.request().headers["etag"]
+    held = request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60")))
+    with Line(service) as waiting, Line(service) as idle, Line(service) as polling:
+        waiting.send(held)
+        assert idle.ask(POLL).status == 200
+        polling.socket.settimeout(0.2)
+        while True:  # until the idle one is closed
+            assert polling.ask(POLL).status == 200
+            idle.socket.settimeout(0.2)
+            try:
+                assert idle.socket.recv(1) == b""
+            except TimeoutError:
+                continue
+            break
+        name = service.answer("/v1/vms")["vms"][0]["name"]
+        service.request_operation("restart", name)
+        assert waiting.answer().status == 200
+
+
+def test_who_does_not_read_is_cut_off(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--unread-timeout", "1s")
+    service.document()
+    with Line(service) as deaf, pytest.raises(ConnectionError):
+        deaf.send(POLL * 1_000_000)  # more than any buffer takes
+    assert service.request().status == 200
+
+
+def test_connections_are_limited_in_all_and_by_address(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--connections", "5", "--connections-per-address", "3")
+
+    def is_served(line: Line) -> bool:
+        try:
+            return line.ask(POLL).status == 404  # this address is no VM's
+        except ConnectionError:
+            return False
+
+    def count(address: str, number: int) -> list[bool]:
+        lines.extend(Line(service, address) for _ in range(number))
+        return [is_served(line) for line in lines[-number:]]
+
+    lines: list[Line] = []
+    assert count("127.0.0.8", 4) == [True] * 3 + [False]
+    assert count("127.0.0.9", 3) == [True] * 2 + [False]
+    for line in lines:
+        line.socket.close()
+    assert "connections to the metadata service, which closes new ones" in service.greeting
+    while not count("127.0.0.8", 1)[0]:  # until the service has seen that the others are closed
+        lines[-1].socket.close()
+    lines[-1].socket.close()
+
+
+@pytest.mark.parametrize("size", [2000, 40_000])
+def test_the_size_of_a_head_can_be_set(make_service: Callable[..., ServiceProcess], size: int) -> None:
+    service = make_service("--head-size", str(size))
+    service.document()
+    with Line(service) as line:
+        assert line.ask(request("GET", TARGET, (*TRUE, ("X-Large", "a" * (size - 500))))).status == 200
+        reply = line.ask(request("GET", TARGET, (*TRUE, ("X-Large", "a" * size))))
+        assert reply.status == 431
+        assert str(size).encode() in reply.body

@@ -1,4 +1,4 @@
-"""Polls that are held until the document changes, in both lanes.
+"""Polls that are held until the document changes.
 
 No hold of these tests may last its sixty seconds: the sockets give up long before, so what comes was woken.
 """
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from forewarn.testing import ServiceProcess
 
-LANES = pytest.mark.parametrize("lane", ["true", "false"], ids=["fast", "slow"])
 VERSIONS = request("GET", "/metadata/versions", (("Metadata", "true"),))
 
 TWO_VMS = """
@@ -53,10 +52,10 @@ address = "127.0.0.2"
 
 @pytest.fixture
 def make(make_service: Callable[..., ServiceProcess]) -> Callable[..., ServiceProcess]:
-    """Starts a service in one of the lanes, with two VMs unless told otherwise."""
+    """Starts a service with two VMs unless told otherwise."""
 
-    def start(lane: str, *, fleet: str = TWO_VMS, **variables: str) -> ServiceProcess:
-        return make_service("--clock", "virtual", "--fast-lane", lane, fleet=fleet, **variables)
+    def start(*, fleet: str = TWO_VMS, **variables: str) -> ServiceProcess:
+        return make_service("--clock", "virtual", fleet=fleet, **variables)
 
     return start
 
@@ -93,9 +92,8 @@ def statuses(reply: Reply) -> list[str]:
 # --- What ends a hold -----------------------------------------------------------------------------
 
 
-@LANES
-def test_a_held_poll_sees_each_change_at_once(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_a_held_poll_sees_each_change_at_once(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     with Line(service) as line:
 
         def held_while(change: Callable[[], object]) -> list[str]:
@@ -118,9 +116,8 @@ def test_a_held_poll_sees_each_change_at_once(make: Callable[..., ServiceProcess
         assert held_while(lambda: service.advance("15m")) == ["Started"]
 
 
-@LANES
-def test_the_answer_is_that_of_a_poll_and_says_what_was_applied(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_the_answer_is_that_of_a_poll_and_says_what_was_applied(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     row = Row(name="", mark="", says="", answer=b"{}", tag=1, applied="wait=60")
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), "respond-async, wait=300"))
@@ -132,18 +129,16 @@ def test_the_answer_is_that_of_a_poll_and_says_what_was_applied(make: Callable[.
         assert reply.body == service.request().body
 
 
-@LANES
-def test_what_a_version_does_not_show_wakes_it_all_the_same(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_what_a_version_does_not_show_wakes_it_all_the_same(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), version="2017-08-01"))
         assert service.control("POST", "/v1/operations", {"cause": "eviction", "vms": ["first"]}).status == 201
         assert line.answer().body == b'{"DocumentIncarnation":1,"Events":[]}'
 
 
-@LANES
-def test_another_groups_change_wakes_nobody(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_another_groups_change_wakes_nobody(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     tag_of(service, "127.0.0.2")
     with Line(service) as line:
         hold(service, line, patient(tag_of(service)))
@@ -153,10 +148,9 @@ def test_another_groups_change_wakes_nobody(make: Callable[..., ServiceProcess],
         assert statuses(line.answer()) == ["Scheduled"]
 
 
-@LANES
-def test_an_approval_that_changes_nothing_wakes_nobody(make: Callable[..., ServiceProcess], lane: str) -> None:
+def test_an_approval_that_changes_nothing_wakes_nobody(make: Callable[..., ServiceProcess]) -> None:
     shared = '[[host]]\nname = "shared"\n' + TWO_VMS.replace("[[vm]]", '[[vm]]\nhost = "shared"')
-    service = make(lane, fleet=shared)
+    service = make(fleet=shared)
     tag_of(service, "127.0.0.2")
     tag_of(service)
     assert service.control("POST", "/v1/operations", {"cause": "host-update", "host": "shared"}).status == 201
@@ -170,9 +164,8 @@ def test_an_approval_that_changes_nothing_wakes_nobody(make: Callable[..., Servi
         assert statuses(line.answer()) == ["Started"]
 
 
-@LANES
-def test_its_time_is_real_whatever_the_clock_says(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_its_time_is_real_whatever_the_clock_says(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     tag = tag_of(service)
     with Line(service) as line, Line(service) as short:
         hold(service, line, patient(tag))
@@ -184,9 +177,8 @@ def test_its_time_is_real_whatever_the_clock_says(make: Callable[..., ServicePro
         assert short.ask(POLL).status == 200
 
 
-@LANES
-def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     tag = tag_of(service)
     with Line(service) as line:
         hold(service, line, patient(tag))
@@ -200,9 +192,8 @@ def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., Se
     assert not service.answer("/v1/vms/first")["listening"], "nobody waits any more"
 
 
-@LANES
-def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     tag = tag_of(service)
     with Line(service) as star, Line(service) as several:
         hold(service, star, patient("*"))
@@ -214,9 +205,8 @@ def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., Service
 # --- What is not held -----------------------------------------------------------------------------
 
 
-@LANES
-def test_what_need_not_wait_is_answered_at_once(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_what_need_not_wait_is_answered_at_once(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     tag = tag_of(service)
     at_once: list[tuple[str | None, str, int, str | None]] = [
         ('"old"', "wait=10", 200, "wait=10"),
@@ -236,9 +226,8 @@ def test_what_need_not_wait_is_answered_at_once(make: Callable[..., ServiceProce
             assert (reply.status, reply.header("preference-applied")) == (status, applied), prefer
 
 
-@LANES
-def test_a_bad_request_is_refused_at_once(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_a_bad_request_is_refused_at_once(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     tag = tag_of(service)
     with Line(service) as line:
         replies = [
@@ -250,11 +239,10 @@ def test_a_bad_request_is_refused_at_once(make: Callable[..., ServiceProcess], l
         assert [reply.header("preference-applied") for reply in replies] == [None] * 3
 
 
-@LANES
-def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., ServiceProcess], lane: str) -> None:
+def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., ServiceProcess]) -> None:
     # One request in a hundred seconds: what enables the group is sent by the other VM of it.
     fleet = MANY.replace(f"count = {SEVERAL}", "count = 2").replace("127.0.1.1-127.0.2.245", "127.0.1.1-127.0.1.2")
-    service = make(lane, fleet=fleet, FOREWARN_RATE_LIMIT="0.01")
+    service = make(fleet=fleet, FOREWARN_RATE_LIMIT="0.01")
     tag = tag_of(service, "127.0.1.2")
     with Line(service, "127.0.1.1") as line:
         hold(service, line, patient(tag))
@@ -267,9 +255,8 @@ def test_a_hold_is_one_request_to_the_rate_limit(make: Callable[..., ServiceProc
 # --- The connection -------------------------------------------------------------------------------
 
 
-@LANES
-def test_what_is_sent_behind_a_held_poll_is_answered_behind_it(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_what_is_sent_behind_a_held_poll_is_answered_behind_it(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     tag = tag_of(service)
     with Line(service) as line:
         hold(service, line, patient(tag) + patient(tag) + VERSIONS + POLL)
@@ -282,11 +269,8 @@ def test_what_is_sent_behind_a_held_poll_is_answered_behind_it(make: Callable[..
         assert statuses(line.answer()) == ["Started"]
 
 
-@LANES
-def test_a_client_that_wants_to_close_is_closed_behind_its_answer(
-    make: Callable[..., ServiceProcess], lane: str
-) -> None:
-    service = make(lane)
+def test_a_client_that_wants_to_close_is_closed_behind_its_answer(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     with Line(service) as line:
         hold(service, line, patient(tag_of(service), "wait=60", ("Connection", "close")))
         service.request_operation("restart", "first")
@@ -295,9 +279,8 @@ def test_a_client_that_wants_to_close_is_closed_behind_its_answer(
         assert line.rest() == b""
 
 
-@LANES
-def test_many_are_each_answered_once(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane, fleet=MANY)
+def test_many_are_each_answered_once(make: Callable[..., ServiceProcess]) -> None:
+    service = make(fleet=MANY)
     sources = [f"127.0.{1 + number // 256}.{number % 256}" for number in range(1, SEVERAL + 1)]
     tag = tag_of(service, sources[0])
     lines = [Line(service, source) for source in sources]
@@ -328,9 +311,8 @@ def test_many_are_each_answered_once(make: Callable[..., ServiceProcess], lane: 
 # --- The service and the fleet --------------------------------------------------------------------
 
 
-@LANES
-def test_a_stop_waits_for_no_hold(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_a_stop_waits_for_no_hold(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     tag = tag_of(service)
     with Line(service) as line, Line(service) as behind:
         hold(service, line, patient(tag))
@@ -343,28 +325,26 @@ def test_a_stop_waits_for_no_hold(make: Callable[..., ServiceProcess], lane: str
         assert (line.rest(), behind.rest()) == (b"", b"")
 
 
-@LANES
-def test_who_asks_again_after_a_crash_has_missed_nothing(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_who_asks_again_after_a_crash_has_missed_nothing(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     tag = tag_of(service)
     with Line(service) as line:
         hold(service, line, patient(tag))
         service.kill()
         assert line.rest() == b""
-    service.start("--clock", "virtual", "--fast-lane", lane)
+    service.start("--clock", "virtual")
     with Line(service) as line:
         hold(service, line, patient(tag))
         service.request_operation("restart", "first")
         assert statuses(line.answer()) == ["Scheduled"]
     service.kill()
-    service.start("--clock", "virtual", "--fast-lane", lane)
+    service.start("--clock", "virtual")
     with Line(service) as line:
         assert statuses(line.ask(patient(tag))) == ["Scheduled"]
 
 
-@LANES
-def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make(lane)
+def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     with Line(service) as staying, Line(service, "127.0.0.2") as leaving:
         hold(service, staying, patient(tag_of(service)))
         hold(service, leaving, patient(tag_of(service, "127.0.0.2")))
@@ -376,11 +356,8 @@ def test_a_vm_that_leaves_is_told_so_and_the_others_wait_on(make: Callable[..., 
         assert statuses(staying.answer()) == ["Scheduled"]
 
 
-@LANES
-def test_an_address_that_is_given_to_another_vm_hears_of_that_one(
-    make: Callable[..., ServiceProcess], lane: str
-) -> None:
-    service = make(lane)
+def test_an_address_that_is_given_to_another_vm_hears_of_that_one(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
     tag_of(service, "127.0.0.2")
     service.request_operation("restart", "second")
     with Line(service) as line:
@@ -389,11 +366,10 @@ def test_an_address_that_is_given_to_another_vm_hears_of_that_one(
         assert statuses(line.answer()) == ["Scheduled"]
 
 
-@LANES
-def test_a_vm_with_an_address_of_its_own_waits_there(make: Callable[..., ServiceProcess], lane: str) -> None:
+def test_a_vm_with_an_address_of_its_own_waits_there(make: Callable[..., ServiceProcess]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         own = free.getsockname()
-    service = make(lane, fleet=TWO_VMS.replace('address = "127.0.0.2"', f'listen = "127.0.0.1:{own[1]}"'))
+    service = make(fleet=TWO_VMS.replace('address = "127.0.0.2"', f'listen = "127.0.0.1:{own[1]}"'))
     tag = service.request(address=own).headers["etag"]
     with Line(service, address=own) as line:
         hold(service, line, patient(tag))

@@ -42,9 +42,8 @@ def metrics(service: ServiceProcess) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("lane", ["true", "false"])
-def test_what_happens_is_counted(make_service: MakeService, lane: str) -> None:
-    service = make_service("--clock", "virtual", fleet=FLEET, FOREWARN_FAST_LANE=lane)
+def test_what_happens_is_counted(make_service: MakeService) -> None:
+    service = make_service("--clock", "virtual", fleet=FLEET)
     for _ in range(3):
         tag = service.request().headers["etag"]
     service.request(headers={"Metadata": "true", "If-None-Match": tag})

@@ -26,11 +26,9 @@ GROWTH_KB = 30 * 1024
 PUSHED_AT_MOST = 64 * 1024 * 1024
 
 
-@pytest.fixture(scope="module", params=["true", "false"], ids=["fast", "slow"])
-def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    running = ServiceProcess(tmp_path_factory.mktemp("pipelines")).start(
-        "--clock", "virtual", "--fast-lane", request.param
-    )
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    running = ServiceProcess(tmp_path_factory.mktemp("pipelines")).start("--clock", "virtual")
     running.document()
     yield running
     stop_cleanly(running)

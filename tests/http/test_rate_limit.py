@@ -1,4 +1,4 @@
-"""The rate limit: one bucket per VM, whatever the lane, the connection or the path."""
+"""The rate limit: one bucket per VM, whatever the connection or the path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from forewarn.testing import ServiceProcess
 
-LANES = pytest.mark.parametrize("lane", ["true", "false"])
 TRUE = (("Metadata", "true"),)
 VERSIONS = request("GET", "/metadata/versions", TRUE)
 # Fifteen above the limit: the bucket would need three seconds to let all of them pass.
@@ -35,9 +34,9 @@ addresses = "127.0.0.1-127.0.0.4"
 
 
 @pytest.fixture
-def limited(make_service: Callable[..., ServiceProcess]) -> Callable[[str, str], ServiceProcess]:
-    def make(lane: str, rate: str) -> ServiceProcess:
-        service = make_service("--fast-lane", lane, fleet=FLEET, FOREWARN_RATE_LIMIT=rate)
+def limited(make_service: Callable[..., ServiceProcess]) -> Callable[[str], ServiceProcess]:
+    def make(rate: str) -> ServiceProcess:
+        service = make_service(fleet=FLEET, FOREWARN_RATE_LIMIT=rate)
         # The last VM enables the group, so that the others' buckets are still full.
         assert service.request(source="127.0.0.4").status == 200
         return service
@@ -61,32 +60,26 @@ def check(replies: list[Reply]) -> None:
     assert {reply.unmeasured for reply in replies if reply.status == 429} == {THROTTLED.expected}
 
 
-@LANES
-def test_a_burst_of_polls_is_cut_off_for_this_vm_alone(
-    limited: Callable[[str, str], ServiceProcess], lane: str
-) -> None:
-    service = limited(lane, "5")
+def test_a_burst_of_polls_is_cut_off_for_this_vm_alone(limited: Callable[[str], ServiceProcess]) -> None:
+    service = limited("5")
     check(burst(service, *[POLL] * BURST))
     check(burst(service, *[POLL] * BURST, source="127.0.0.2"))
     assert service.request(source="127.0.0.3").status == 200
 
 
-@LANES
-def test_the_same_poll_over_and_over_is_cut_off(limited: Callable[[str, str], ServiceProcess], lane: str) -> None:
-    with Line(limited(lane, "5")) as line:
+def test_the_same_poll_over_and_over_is_cut_off(limited: Callable[[str], ServiceProcess]) -> None:
+    with Line(limited("5")) as line:
         check([line.ask(POLL) for _ in range(BURST)])
 
 
-@LANES
-def test_polls_and_other_requests_count_together(limited: Callable[[str, str], ServiceProcess], lane: str) -> None:
-    service = limited(lane, "5")
+def test_polls_and_other_requests_count_together(limited: Callable[[str], ServiceProcess]) -> None:
+    service = limited("5")
     check(burst(service, *[POLL, VERSIONS] * (BURST // 2)))
     check(burst(service, *[VERSIONS, POLL] * (BURST // 2), source="127.0.0.2"))
 
 
-@LANES
-def test_connections_count_together(limited: Callable[[str, str], ServiceProcess], lane: str) -> None:
-    service = limited(lane, "5")
+def test_connections_count_together(limited: Callable[[str], ServiceProcess]) -> None:
+    service = limited("5")
     lines = [Line(service) for _ in range(BURST)]
     for line in lines:
         line.send(POLL)
@@ -97,29 +90,22 @@ def test_connections_count_together(limited: Callable[[str, str], ServiceProcess
     check(sorted(replies, key=lambda reply: reply.status))
 
 
-@LANES
-def test_the_rate_is_looked_at_before_anything_in_the_request(
-    limited: Callable[[str, str], ServiceProcess], lane: str
-) -> None:
+def test_the_rate_is_looked_at_before_anything_in_the_request(limited: Callable[[str], ServiceProcess]) -> None:
     wrong = [
         request("GET", "/nowhere", (("X-Forwarded-For", "1.2.3.4"),)),
         request("DELETE", "/metadata/scheduledevents"),
         request("POST", "/metadata/scheduledevents?api-version=2020-07-01", TRUE, b"junk"),
     ]
-    replies = burst(limited(lane, "5"), *[POLL] * LIMIT, *wrong * LIMIT)
+    replies = burst(limited("5"), *[POLL] * LIMIT, *wrong * LIMIT)
     assert {reply.unmeasured for reply in replies[LIMIT:] if reply.status == 429} == {THROTTLED.expected}
     assert {400, 404, 405}.isdisjoint({reply.status for reply in replies[LIMIT : LIMIT + 3]})
 
 
-@LANES
-def test_a_stranger_is_a_stranger_however_often_he_asks(
-    limited: Callable[[str, str], ServiceProcess], lane: str
-) -> None:
-    replies = burst(limited(lane, "5"), *[POLL] * BURST, source="127.0.0.9")
+def test_a_stranger_is_a_stranger_however_often_he_asks(limited: Callable[[str], ServiceProcess]) -> None:
+    replies = burst(limited("5"), *[POLL] * BURST, source="127.0.0.9")
     assert {reply.status for reply in replies} == {404}
 
 
-@LANES
-def test_nought_is_no_limit(limited: Callable[[str, str], ServiceProcess], lane: str) -> None:
-    replies = burst(limited(lane, "0"), *[POLL, VERSIONS] * 200)
+def test_nought_is_no_limit(limited: Callable[[str], ServiceProcess]) -> None:
+    replies = burst(limited("0"), *[POLL, VERSIONS] * 200)
     assert {reply.status for reply in replies} == {200}

@@ -106,3 +106,17 @@ def test_it_knows_the_extras_of_the_project(project: Project) -> None:
     done = project.setup("tset")
     assert (done.returncode, project.installed) == (2, [])
     assert 'no optional dependencies called "tset"' in done.stderr
+
+
+def test_it_uses_another_folder_only_if_it_creates_or_created_it(project: Project) -> None:
+    for _ in range(2):
+        assert project.setup("test", ".venv-oldest").stdout == ".venv-oldest\n"
+    assert project.installed == [".[test]"]
+    mine = project.folder / "mine" / "file"
+    mine.parent.mkdir()
+    mine.touch()
+    done = project.setup("test", "mine")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "did not create mine" in done.stderr
+    assert list(mine.parent.iterdir()) == [mine]
+    assert not (project.folder / ".venv").exists()

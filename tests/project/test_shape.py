@@ -43,6 +43,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "fabrics": {"fabrics", "ports", "core", "errors"},
     **{part: {*ENGINE_PARTS, "clock", "ports", "core", "errors"} for part in ("engine", *ENGINE_PARTS)},
     "faults": {"engine", "clock", "ports", "core", "errors"},
+    "system": {"errors"},
+    "connections": {"clock"},
+    # The plane that VMs see.
+    "metadata": {"metadata", "connections", "engine", "faults", "clock", "ports", "wire", "system", "core", "errors"},
     "scenarios": {"wire", "core", "errors"},
     "play": {"play", "engine", "faults", "clock", "ports", "wire", "core", "errors"},
     "server": {
@@ -58,6 +62,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "core",
         "errors",
         "settings",
+        "metadata",
+        "system",
+        "connections",
     },
     # The composition root: it alone builds clock, store and fabric.
     "assembly": {
@@ -73,6 +80,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire",
         "core",
         "errors",
+        "metadata",
+        "system",
     },
     # In the VM, from a single file and on an older Python: nothing of the service.
     "agent": {"agent", "wire", "core", "errors"},

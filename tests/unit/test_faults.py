@@ -14,18 +14,10 @@ from forewarn.core.faults import FAULTS, LONGEST_DELAY, MOST_FAULTS, Fault, Faul
 from forewarn.core.fleet import VM, Fleet
 from forewarn.errors import BadOption, FaultsNotAllowed, ForewarnError, TooMany, Unknown, UnknownVM
 from forewarn.faults import Faults
+from forewarn.metadata.routes import Rules
+from forewarn.metadata.server import MetadataServer
 from forewarn.ports import HistoryFilter
-from forewarn.server.callers import Callers
-from forewarn.server.faulty import Faulty
-from forewarn.server.lane import Lane
-from forewarn.server.listeners import MetadataServer, address_of, open_socket
-from forewarn.server.metadata import Rules
-from forewarn.server.pages import Pages
-from forewarn.server.stamp import Stamp
-from forewarn.server.tally import Tallies
-from forewarn.server.waiters import Waiters
-from forewarn.server.witness import Witness
-from forewarn.wire.versions import available_versions
+from forewarn.system.sockets import address_of, open_socket
 from golden.exchange import POLL
 
 if TYPE_CHECKING:
@@ -282,11 +274,8 @@ class Running(NamedTuple):
 async def running() -> AsyncIterator[Running]:
     fleet = Fleet([VM("web-0", "web-0", "a", address="127.0.0.1")])
     async with running_engine(fleet=fleet) as engine:
-        versions, faults = available_versions(preview=False), Faults(engine, allowed=True)
-        callers, tallies = Callers(engine, 0), Tallies(versions)
-        stamp, waiters = Stamp(engine.clock), Waiters(engine)
-        lane = Lane(engine, callers, Pages(engine), stamp, waiters, tallies, versions, limited=False, fast=False)
-        server = MetadataServer(Witness(Faulty(lane, Rules(), faults), lane), open_socket("127.0.0.1:0"), lane)
+        faults = Faults(engine, allowed=True)
+        server = MetadataServer(engine, open_socket("127.0.0.1:0"), Rules(rate_limit=0), faults=faults)
         await server.start()
         try:
             yield Running(faults, server)
@@ -308,21 +297,19 @@ async def turn() -> None:
 @pytest.mark.parametrize("kind", ["slow", "stall"])
 async def test_who_goes_away_while_kept_waiting_leaves_nothing_behind(kind: str) -> None:
     async with running() as service:
-        state = service.server.server_state
         before = asyncio.all_tasks()
         await service.faults.add(FaultOrder(kind, delay=LONGEST_DELAY), "me")
         _, writer = await service.connect()
         writer.write(POLL)
-        await until(lambda: service.faults.struck[kind] == 1 and len(state.tasks) == 1)
+        await until(lambda: service.faults.struck[kind] == 1 and len(service.server.connections) == 1)
         writer.close()
-        await until(lambda: not state.tasks and not state.connections)
+        await until(lambda: not service.server.connections)
         await until(lambda: asyncio.all_tasks() <= before)
 
 
 @pytest.mark.parametrize("kind", ["reset", "length", "stall"])
 async def test_whose_connection_was_ended_leaves_nothing_behind(kind: str) -> None:
     async with running() as service:
-        state = service.server.server_state
         delay = timedelta(seconds=0.01) if kind == "stall" else None
         await service.faults.add(FaultOrder(kind, delay=delay), "me")
         reader, writer = await service.connect()
@@ -332,5 +319,5 @@ async def test_whose_connection_was_ended_leaves_nothing_behind(kind: str) -> No
                 await reader.read()
         else:
             assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
-        await until(lambda: not state.tasks and not state.connections)
+        await until(lambda: not service.server.connections)
         writer.close()

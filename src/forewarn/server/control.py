@@ -42,17 +42,16 @@ from forewarn.wire.shapes_schema import page_schema
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
     from forewarn.engine import Engine
     from forewarn.faults import Faults
+    from forewarn.metadata.server import MetadataServer
     from forewarn.play.player import Player
-    from forewarn.server.listeners import MetadataServer
     from forewarn.server.metrics import Metrics
     from forewarn.server.webhooks.dispatcher import Dispatcher
-    from forewarn.server.witness import Witness
+    from forewarn.wire.metrics_text import Metric
 
 TOML = "application/toml"
 SEEN_WITHIN = timedelta(seconds=30)
@@ -67,7 +66,6 @@ class Control:
         self,
         engine: Engine,
         metadata: MetadataServer,
-        witness: Witness,
         metrics: Metrics,
         webhooks: Dispatcher,
         faults: Faults,
@@ -81,7 +79,6 @@ class Control:
         self._player = player
         self._metrics = metrics
         self._metadata = metadata
-        self._witness = witness
         self._versions = available_versions(preview=preview_versions)
         self.feed = Feed(engine)
         metrics.add(self._followers)
@@ -209,7 +206,7 @@ class Control:
             )
             raise BadRequestBody(pointer="/limit", problem=problem, valid=A_LENGTH)
         if vms:
-            with self._witness.audience(vms, limit if limit is not None else SEEN_WITHIN) as audience:
+            with self._metadata.seen.audience(vms, limit if limit is not None else SEEN_WITHIN) as audience:
                 gone = asyncio.create_task(until_gone(request))
                 gone.add_done_callback(lambda _: audience.abandon())
                 try:

@@ -7,13 +7,13 @@ import gc
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from forewarn.server.listeners import release
+from forewarn.system.sockets import release
 from forewarn.wire.fleet_file import parse_fleet
 
 if TYPE_CHECKING:
     from forewarn.core.fleet_change import FleetChange
     from forewarn.engine import Engine
-    from forewarn.server.listeners import MetadataServer
+    from forewarn.metadata.server import MetadataServer
 
 
 def applied_before(engine: Engine, text: str, path: str) -> bool:

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from forewarn import __version__
 from forewarn.errors import StoreFailed
 from forewarn.server.endpoints import Endpoint
-from forewarn.server.metrics import CONTENT_TYPE
+from forewarn.wire.metrics_text import CONTENT_TYPE
 from forewarn.wire.schema import TEXT, ref
 
 if TYPE_CHECKING:

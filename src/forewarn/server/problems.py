@@ -21,7 +21,6 @@ from forewarn.errors import (
     Unknown,
     UnknownPath,
 )
-from forewarn.wire.answer import error_answer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,20 +28,10 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ExceptionHandler
 
-    from forewarn.wire.answer import Answer
 
 logger = logging.getLogger(__name__)
 
 PROBLEM = "application/problem+json"
-
-# On this wire a thing that is not known is a bad request: 404 is for paths and versions.
-METADATA_STATUS: dict[type[ForewarnError], int] = {
-    Invalid: 400,
-    NotFound: 400,
-    Conflict: 400,
-    Forbidden: 400,
-    Unavailable: 503,
-}
 
 CONTROL_STATUS: dict[type[ForewarnError], int] = {
     Invalid: 400,
@@ -56,11 +45,6 @@ CONTROL_STATUS: dict[type[ForewarnError], int] = {
 def family(error: ForewarnError) -> type[ForewarnError]:
     """Which of the five an error belongs to."""
     return next(kind for kind in CONTROL_STATUS if isinstance(error, kind))
-
-
-def metadata_answer(error: ForewarnError) -> Answer:
-    """The error as the metadata service says it."""
-    return error_answer(METADATA_STATUS[family(error)], str(error))
 
 
 def problem(

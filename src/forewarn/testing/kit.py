@@ -42,7 +42,7 @@ class Kit(Making):
         allowed = limit_of(limit, seen_by)
         if not seen_by:
             return await service.engine.advance(length)
-        with service.witness.audience(seen_by, allowed) as audience:
+        with service.metadata.seen.audience(seen_by, allowed) as audience:
             return await service.engine.advance(length, audience)
 
     async def _advance_to_start(self, event: Event | str, seen_by: list[str], limit: Length | None) -> datetime:
@@ -70,16 +70,16 @@ class Kit(Making):
 
     def documents_seen_by(self, vm: VM | str) -> list[ToldDocument]:
         """Every document that the VM was given, in order; what it was given several times in a row is there once."""
-        given = self.loop.call(self._running.witness.documents, self._once_known(vm))
+        given = self.loop.call(self._running.metadata.seen.documents, self._once_known(vm))
         return [read_document(one.body) for one in given]
 
     def times_asked_by(self, vm: VM | str) -> int:
         """How often the VM has asked for its document."""
-        return self.loop.call(self._running.witness.asks, self._once_known(vm))
+        return self.loop.call(self._running.metadata.seen.asks, self._once_known(vm))
 
     def _once_known(self, vm: VM | str) -> str:
         """The name of a VM that is there, or has asked while it was."""
         name = name_of(vm)
-        if not self.loop.call(self._running.witness.asks, name):
+        if not self.loop.call(self._running.metadata.seen.asks, name):
             self.look(lambda engine: engine.fleet.vm(name))  # or it says which there are
         return name

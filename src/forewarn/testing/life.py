@@ -78,7 +78,7 @@ class Life(Reach):
         if values["fabric"] == "command" and values["data"] == MEMORY:
             values = {**values, ORDERS_FOLDER: self._folder()}
         service = Assembly(values)
-        service.witness.keep_documents()
+        service.metadata.seen.keep_documents()
         await service.start(lambda: self._prepare(service), "", self._keep_token)
         return service
 

@@ -21,6 +21,11 @@ def _bad_version(newest: tuple[str, ...]) -> bytes:
     return json.dumps({"error": text, "newest-versions": newest}, separators=(",", ":")).encode()
 
 
+def head_too_large(most_bytes: int) -> Answer:
+    """The head of the request has more bytes than are read."""
+    return error_answer(431, f"Request header fields too large. At most {most_bytes} bytes are read.")
+
+
 NOT_A_VM = error_answer(404, "Not found.")
 TOO_MANY = Answer(429, b"Throttle Result: Too Many Requests", TEXT)
 FORWARDED = error_answer(400, "Bad request. Requests with an X-Forwarded-For header are not served.")
@@ -33,7 +38,6 @@ BAD_VERSION = Answer(400, _bad_version(NEWEST_THREE))
 BAD_INSTANCE_VERSION = Answer(400, _bad_version(NEWEST_INSTANCE_VERSIONS))
 UNKNOWN_VERSION = Answer(404, b'{ "error": "Not found. Invalid version requested" }')
 BODY_TOO_LARGE = error_answer(413, "Request entity too large. The body may have at most 65536 bytes.")
-HEAD_TOO_LARGE = error_answer(431, "Request header fields too large. At most 16384 bytes are read.")
 MALFORMED = error_answer(400, "Bad request. This is not an HTTP request.")
 
 # What the service says when it fails on purpose; 410 and 500 are documented as statuses, their texts are not.

@@ -1,15 +1,15 @@
-"""The metrics of an agent, in Prometheus' text format. Written by hand: an agent has the standard library alone."""
+"""The metrics of an agent, for Prometheus."""
 
 from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from forewarn.wire.metrics_text import Labels, Metric, Sample, write_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _RUNS = (
     ("prepare", "done", "prepared"),
@@ -17,18 +17,6 @@ _RUNS = (
     ("undo", "done", "undone"),
     ("undo", "failed", "undo failed"),
 )
-
-Labels = tuple[tuple[str, str], ...]
-Samples = list[tuple[Labels, float]]
-
-
-class Metric(NamedTuple):
-    """One metric: what it is, and how it is had from a snapshot."""
-
-    name: str
-    kind: str
-    help: str
-
 
 METRICS = {
     metric.name: metric
@@ -56,18 +44,15 @@ METRICS = {
 
 
 def render_metrics(snapshot: Mapping[str, Any], version: str) -> str:
-    """All of them. Those that have no value at the moment are left out."""
-    lines = []
-    for name, samples in _samples(snapshot, version).items():
-        metric = METRICS[name]
-        if samples:
-            full = f"forewarn_agent_{name}"
-            lines += [f"# HELP {full} {metric.help}", f"# TYPE {full} {metric.kind}"]
-            lines += [f"{full}{_labels(labels)} {_number(value)}" for labels, value in samples]
-    return "\n".join(lines) + "\n"
+    """The page with all metrics, except those that have no value at the moment."""
+    return write_metrics(
+        METRICS[name]._replace(name=f"forewarn_agent_{name}", samples=samples)
+        for name, samples in _samples(snapshot, version).items()
+        if samples
+    )
 
 
-def _samples(snapshot: Mapping[str, Any], version: str) -> dict[str, Samples]:
+def _samples(snapshot: Mapping[str, Any], version: str) -> dict[str, list[Sample]]:
     polling: Mapping[str, Any] = snapshot.get("polling") or {}
     events: list[dict[str, Any]] = snapshot.get("events") or []
     mine = [event for event in events if event.get("mine")]
@@ -75,41 +60,41 @@ def _samples(snapshot: Mapping[str, Any], version: str) -> dict[str, Samples]:
     peers: Mapping[str, Mapping[str, Any]] = snapshot.get("peers") or {}
     known = (("version", version), ("vm", _text(snapshot.get("vm"))), ("endpoint", _text(snapshot.get("endpoint"))))
     return {
-        "info": [(known, 1)],
+        "info": [Sample(known, 1)],
         "ready": _one(snapshot.get("ready")),
         "dry_run": _one(snapshot.get("dry_run")),
         "run_seconds": _one(snapshot.get("run_seconds")),
         "turned_seconds_ago": _one(snapshot.get("turned_seconds_ago")),
         "answers_total": _one(polling.get("answers")),
-        "troubles_total": [((("kind", kind),), count) for kind, count in (polling.get("troubles") or {}).items()],
+        "troubles_total": [Sample((("kind", kind),), count) for kind, count in (polling.get("troubles") or {}).items()],
         "in_trouble": _one(bool(polling.get("trouble"))),
         "answered_seconds_ago": _one(polling.get("answered_seconds_ago")),
         "incarnation": _one(polling.get("incarnation")),
         "long_poll": _one(polling.get("long_poll")),
         "events": _counted(events),
-        "event_phase": [(_event_labels(event, phase=_text(event.get("phase"))), 1) for event in mine],
+        "event_phase": [Sample(_event_labels(event, phase=_text(event.get("phase"))), 1) for event in mine],
         "event_not_before_seconds": _until(mine, snapshot.get("now")),
         "handler_runs_total": [
-            ((("action", action), ("result", result)), counts.get(key, 0)) for action, result, key in _RUNS
+            Sample((("action", action), ("result", result)), counts.get(key, 0)) for action, result, key in _RUNS
         ],
         "approvals_total": [
-            ((("result", "done"),), counts.get("approved", 0)),
-            ((("result", "failed"),), counts.get("approve failed", 0)),
+            Sample((("result", "done"),), counts.get("approved", 0)),
+            Sample((("result", "failed"),), counts.get("approve failed", 0)),
         ],
-        "peer_silent": [((("peer", name),), bool(peer.get("silent"))) for name, peer in peers.items()],
+        "peer_silent": [Sample((("peer", name),), bool(peer.get("silent"))) for name, peer in peers.items()],
         "peer_heard_seconds_ago": [
-            ((("peer", name),), peer["heard_seconds_ago"])
+            Sample((("peer", name),), peer["heard_seconds_ago"])
             for name, peer in peers.items()
             if peer.get("heard_seconds_ago") is not None
         ],
     }
 
 
-def _one(value: float | None) -> Samples:
-    return [] if value is None else [((), value)]
+def _one(value: float | None) -> list[Sample]:
+    return [] if value is None else [Sample((), value)]
 
 
-def _counted(events: Iterable[Mapping[str, Any]]) -> Samples:
+def _counted(events: Iterable[Mapping[str, Any]]) -> list[Sample]:
     found = Counter(
         (
             ("type", _text(event.get("type"))),
@@ -118,7 +103,7 @@ def _counted(events: Iterable[Mapping[str, Any]]) -> Samples:
         )
         for event in events
     )
-    return list(found.items())
+    return [Sample(labels, number) for labels, number in found.items()]
 
 
 def _event_labels(event: Mapping[str, Any], **more: str) -> Labels:
@@ -126,11 +111,11 @@ def _event_labels(event: Mapping[str, Any], **more: str) -> Labels:
     return tuple((name, _text(value)) for name, value in named.items())
 
 
-def _until(events: Iterable[Mapping[str, Any]], now: str | None) -> Samples:
+def _until(events: Iterable[Mapping[str, Any]], now: str | None) -> list[Sample]:
     if not now:
         return []
     return [
-        (_event_labels(event), (read_moment(event["not_before"]) - read_moment(now)).total_seconds())
+        Sample(_event_labels(event), (read_moment(event["not_before"]) - read_moment(now)).total_seconds())
         for event in events
         if event.get("not_before")
     ]
@@ -143,21 +128,3 @@ def read_moment(text: str) -> datetime:
 
 def _text(value: object) -> str:
     return "" if value is None else str(value)
-
-
-def _labels(labels: Labels) -> str:
-    if not labels:
-        return ""
-    inside = ",".join(f'{name}="{_quoted(value)}"' for name, value in labels)
-    return f"{{{inside}}}"
-
-
-def _quoted(value: str) -> str:
-    whole = value.encode("utf-8", "replace").decode()  # half a letter would cost whoever reads it the whole page
-    return whole.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    if isinstance(value, bool):
-        return str(int(value))
-    return str(value) if isinstance(value, int) else f"{value:.3f}"

@@ -64,7 +64,8 @@ def answer(method: str, target: str, snapshot: Mapping[str, Any]) -> Page:
     if path == "/metrics":
         # What only a scraper needs is loaded when the first one comes.
         from forewarn import __version__
-        from forewarn.agent.pages.metrics import CONTENT_TYPE, render_metrics
+        from forewarn.agent.pages.metrics import render_metrics
+        from forewarn.wire.metrics_text import CONTENT_TYPE
 
         return Page(200, render_metrics(snapshot, __version__), CONTENT_TYPE)
     if path == "/status":

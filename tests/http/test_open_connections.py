@@ -1,12 +1,10 @@
-"""What a connection that stays open is told while the world changes around it, in both lanes."""
+"""What a connection that stays open is told while the world changes around it."""
 
 from __future__ import annotations
 
 import json
 from email.utils import format_datetime
 from typing import TYPE_CHECKING
-
-import pytest
 
 from golden.exchange import POLL, Line, request
 
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
 
     from forewarn.testing import ServiceProcess
 
-LANES = pytest.mark.parametrize("lane", ["true", "false"])
 TRUE = (("Metadata", "true"),)
 
 TWO_VMS = """
@@ -37,11 +34,8 @@ def apply(service: ServiceProcess, fleet: str) -> None:
     assert answer.status == 200, answer
 
 
-@LANES
-def test_the_same_poll_again_and_again_sees_each_change_at_once(
-    make_service: Callable[..., ServiceProcess], lane: str
-) -> None:
-    service = make_service("--clock", "virtual", "--fast-lane", lane, fleet=TWO_VMS)
+def test_the_same_poll_again_and_again_sees_each_change_at_once(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--clock", "virtual", fleet=TWO_VMS)
     with Line(service) as line:
 
         def poll() -> tuple[int, list[str]]:
@@ -59,9 +53,8 @@ def test_the_same_poll_again_and_again_sees_each_change_at_once(
         assert [poll() for _ in range(3)] == [(6, [])] * 3
 
 
-@LANES
-def test_a_tag_stops_matching_when_the_document_changes(make_service: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make_service("--clock", "virtual", "--fast-lane", lane, fleet=TWO_VMS)
+def test_a_tag_stops_matching_when_the_document_changes(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--clock", "virtual", fleet=TWO_VMS)
     with Line(service) as line:
         tag = line.ask(POLL).header("etag") or ""
         conditional = POLL.replace(b"\r\n\r\n", f"\r\nIf-None-Match: {tag}\r\n\r\n".encode())
@@ -72,11 +65,8 @@ def test_a_tag_stops_matching_when_the_document_changes(make_service: Callable[.
         assert {reply.header("etag") for reply in replies}.isdisjoint({tag})
 
 
-@LANES
-def test_an_open_connection_loses_its_vm_and_gets_another(
-    make_service: Callable[..., ServiceProcess], lane: str
-) -> None:
-    service = make_service("--clock", "virtual", "--fast-lane", lane, fleet=TWO_VMS)
+def test_an_open_connection_loses_its_vm_and_gets_another(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--clock", "virtual", fleet=TWO_VMS)
     name = request("GET", "/metadata/instance/compute/name?api-version=2021-02-01&format=text", TRUE)
     for source in ("127.0.0.1", "127.0.0.2"):
         service.document(source=source)
@@ -94,11 +84,10 @@ def test_an_open_connection_loses_its_vm_and_gets_another(
         assert [json.loads(line.ask(POLL).body)["Events"] for _ in range(3)] == [[]] * 3
 
 
-@LANES
 def test_a_vm_that_leaves_while_its_first_poll_is_held_learns_nothing(
-    make_service: Callable[..., ServiceProcess], lane: str
+    make_service: Callable[..., ServiceProcess],
 ) -> None:
-    service = make_service("--first-get-delay", "1h", "--fast-lane", lane, fleet=TWO_VMS)
+    service = make_service("--first-get-delay", "1h", fleet=TWO_VMS)
     with Line(service, "127.0.0.2") as leaving, Line(service) as staying:
         # The answers to what is sent first show that the polls behind them have been read.
         for line in (leaving, staying):
@@ -111,9 +100,8 @@ def test_a_vm_that_leaves_while_its_first_poll_is_held_learns_nothing(
         assert staying.answer().status == 200
 
 
-@LANES
-def test_the_date_follows_the_virtual_clock(make_service: Callable[..., ServiceProcess], lane: str) -> None:
-    service = make_service("--clock", "virtual", "--fast-lane", lane)
+def test_the_date_follows_the_virtual_clock(make_service: Callable[..., ServiceProcess]) -> None:
+    service = make_service("--clock", "virtual")
     polls = (POLL, POLL, request("GET", "/metadata/versions", TRUE), b"not HTTP\r\n\r\n")
 
     def dates() -> set[str | None]:

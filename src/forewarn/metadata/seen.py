@@ -1,29 +1,26 @@
-"""Sees which documents VMs are given, and that they come back for more: by then they have taken in the last one.
+"""Which documents VMs were given, and that they came back for more: by then they have processed the last one.
 
-Whoever moves a virtual clock for an application that polls in a process of its own can wait for that. It stands around
-the whole application, so that what was spoilt on the way out does not count as given.
+A virtual clock can wait for that, for an application that polls in a process of its own. A document counts when it went
+out whole: one that an injected fault has damaged does not.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.errors import Abandoned, NotSeen, Stopping
-from forewarn.server.lane import EVENTS_PATH
 from forewarn.wire.document import entity_tag, parse_start_requests, tag_matches
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime, timedelta
 
-    from forewarn.server.fastlane import FastLane
-    from forewarn.server.lane import Lane
-    from forewarn.server.metadata import Metadata
-    from forewarn.server.request import Receive
-
-    Send = Callable[[dict[str, Any]], Awaitable[None]]
+    from forewarn.engine import Engine
+    from forewarn.metadata.replies import Reply
+    from forewarn.metadata.request import Request
 
 
 class Given(NamedTuple):
@@ -36,11 +33,11 @@ class Given(NamedTuple):
 class Sight:
     """What is known of one VM."""
 
-    __slots__ = ("asks", "documents", "given", "known", "said", "status", "under_way")
+    __slots__ = ("asks", "documents", "given", "in_progress", "known", "said", "status")
 
     def __init__(self) -> None:
         self.asks = 0
-        self.under_way = 0
+        self.in_progress = 0
         """How many of them are not answered yet."""
         self.status = 0
         """Of the last answer."""
@@ -55,37 +52,31 @@ class Sight:
     def forget(self) -> None:
         """Whoever asks from now on may be another program than before. But a poll that is held is there now."""
         self.given = ""
-        self.known = self.said if self.under_way else ""
+        self.known = self.said if self.in_progress else ""
 
 
-class Witness:
-    """The metadata service's application, watched."""
+class Seen:
+    """What VMs have asked for and were given. The connections say so while `watching`."""
 
-    def __init__(self, app: Metadata, lane: Lane) -> None:
-        self._app = app
-        self._lane = lane
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._sights: dict[str, Sight] = {}
-        self._watchers = 0
         self._waiting: set[asyncio.Event] = set()
         self._keeping = False
         self._approvers: dict[str, set[str]] = {}
         self.stopping = False
-
-    @property
-    def connection(self) -> type[FastLane]:
-        """What a connection to it is made of."""
-        return self._app.connection
+        self.watching: bool = engine.clock.virtual
+        """Also while nobody waits: a poll that is held now may still be held when somebody does. But time that runs by
+        itself waits for nobody."""
 
     def stop(self) -> None:
         """Nobody is waited for any more."""
         self.stopping = True
-        self._tell()
-        self._app.stop()
+        self._notify()
 
     def keep_documents(self) -> None:
         """From now on, for good: remember every document that is given."""
-        self._keeping = True
-        self._begin()
+        self._keeping = self.watching = True
 
     def documents(self, vm: str) -> list[Given]:
         """What the VM was given since `keep_documents`, in order; the same several times in a row is one."""
@@ -103,29 +94,19 @@ class Witness:
 
     @contextmanager
     def audience(self, vms: Sequence[str], limit: timedelta) -> Iterator[Audience]:
-        """These VMs, to be waited for. Meanwhile every poll is looked at."""
-        audience = Audience(self, self._lane, vms, limit)
+        """These VMs, to be waited for."""
+        audience = Audience(self, self._engine, vms, limit)
         for name in vms:
             self.sight(name).forget()
         self._waiting.add(audience.asked)
-        self._begin()
         try:
             yield audience
         finally:
             self._waiting.discard(audience.asked)
-            self._watchers -= 1
-            if not self._watchers:
-                self._lane.go_fast()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for asked in self._waiting:
             asked.set()
-
-    def _begin(self) -> None:
-        """What the protocol answers by itself is not seen here: have it hand on everything."""
-        self._watchers += 1
-        if self._watchers == 1:
-            self._lane.go_slow()
 
     def has(self, vm: str, tag: str) -> bool:
         """Whether the VM has come back with this document, or after it."""
@@ -135,78 +116,66 @@ class Witness:
     def sight(self, vm: str) -> Sight:
         return self._sights.setdefault(vm, Sight())
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        caller = scope["state"]["caller"]
-        if self._keeping and caller is not None and scope["method"] == "POST" and scope["path"].lower() == EVENTS_PATH:
-            await self._watch_approval(caller.vm, scope, receive, send)
+    # --- What connections say -------------------------------------------------------------------------
+
+    def asked(self, request: Request) -> None:
+        """A request has begun."""
+        if request.caller is None or request.method != "GET" or not request.target.is_document:
             return
-        # Also while nobody waits: a poll that is held now may still be held when somebody does. But time that runs
-        # by itself waits for nobody.
-        if (
-            not (self._lane.engine.clock.virtual or self._keeping)
-            or caller is None
-            or scope["method"] != "GET"
-            or scope["path"].lower() != EVENTS_PATH
-        ):
-            await self._app(scope, receive, send)
-            return
-        sight = self.sight(caller.vm)
+        sight = request.sight = self.sight(request.caller.vm)
+        sight.in_progress += 1
         sight.asks += 1
-        sight.said = _tags(scope["headers"])
+        sight.said = _tags(request.values(b"if-none-match"))
         sight.known = ",".join(filter(None, (sight.said, sight.given)))
-        self._tell()
-        tag, body = "", b""
+        self._notify()
 
-        async def watched(message: dict[str, Any]) -> None:
-            nonlocal tag, body
-            await send(message)
-            if message["type"] == "http.response.start":
-                sight.status = message["status"]
-                tag = next((value.decode() for name, value in message["headers"] if name == b"etag"), "")
-            else:
-                body += message.get("body", b"")
-                if sight.status == 200 and body and not message.get("more_body", False):
-                    sight.given = tag
-                    if self._keeping and (not sight.documents or sight.documents[-1].body != body):
-                        sight.documents.append(Given(self._lane.engine.clock.now(), body))
+    def answered(self, request: Request, answer: Reply) -> None:
+        """It was answered, whole."""
+        sight, caller = request.sight, request.caller
+        if sight is not None:
+            sight.status = answer.status
+            if answer.status == HTTPStatus.OK and answer.body:
+                sight.given = _tag_in(answer.head)
+                if self._keeping and (not sight.documents or sight.documents[-1].body != answer.body):
+                    sight.documents.append(Given(self._engine.clock.now(), answer.body))
+        elif (
+            self._keeping
+            and caller is not None
+            and request.method == "POST"
+            and request.target.is_document
+            and answer.status == HTTPStatus.OK
+        ):
+            for event_id in parse_start_requests(request.body):  # history has only the first who approved
+                self._approvers.setdefault(event_id.lower(), set()).add(caller.vm)
 
-        sight.under_way += 1
-        try:
-            await self._app(scope, receive, watched)
-        finally:
-            sight.under_way -= 1
+    def failed(self, request: Request, status: int) -> None:
+        """Only a part of the answer was sent."""
+        if request.sight is not None:
+            request.sight.status = status
 
-    async def _watch_approval(self, vm: str, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Note who has approved what: history has only the first."""
-        body = bytearray()
-
-        async def received() -> dict[str, Any]:
-            message = await receive()
-            body.extend(message.get("body", b""))
-            return message
-
-        async def watched(message: dict[str, Any]) -> None:
-            if message.get("status") == 200:  # before the client has it, and looks whether it is noted
-                for event_id in parse_start_requests(bytes(body)):
-                    self._approvers.setdefault(event_id.lower(), set()).add(vm)
-            await send(message)
-
-        await self._app(scope, received, watched)
+    def left(self, request: Request) -> None:
+        """It is over, answered or not."""
+        if request.sight is not None:
+            request.sight.in_progress -= 1
+            request.sight = None
 
 
-def _tags(headers: list[tuple[bytes, bytes]]) -> str:
+def _tag_in(head: bytes) -> str:
+    return head.partition(b"\r\netag: ")[2].partition(b"\r\n")[0].decode()
+
+
+def _tags(said: list[str]) -> str:
     """What the caller says that it has. A star says nothing of that."""
-    said = [value.decode("latin-1") for name, value in headers if name == b"if-none-match"]
     return ",".join(tag for tag in ",".join(said).split(",") if tag.strip() not in ("", "*"))
 
 
 class Audience:
     """Some VMs that are to take in every document before time goes on."""
 
-    def __init__(self, witness: Witness, lane: Lane, vms: Sequence[str], limit: timedelta) -> None:
-        self._witness = witness
-        self._engine = lane.engine
-        self._vms = [lane.engine.fleet.vm(name).name for name in vms]
+    def __init__(self, seen: Seen, engine: Engine, vms: Sequence[str], limit: timedelta) -> None:
+        self._seen = seen
+        self._engine = engine
+        self._vms = [engine.fleet.vm(name).name for name in vms]
         self._limit = limit
         self._abandoned = False
         self.asked = asyncio.Event()
@@ -229,16 +198,16 @@ class Audience:
 
     def _has_seen(self, name: str) -> bool:
         document = self._engine.document(self._engine.fleet.vms[name].group)
-        return document.enabled and self._witness.has(name, entity_tag(document))
+        return document.enabled and self._seen.has(name, entity_tag(document))
 
     async def wait(self) -> None:
         """Until nobody is missing; an error when that takes too long."""
-        before = {name: self._witness.asks(name) for name in self._vms}
+        before = {name: self._seen.asks(name) for name in self._vms}
         try:
             async with asyncio.timeout(self._limit.total_seconds()):
                 while self.missing():
                     self.asked.clear()
-                    if self._witness.stopping:
+                    if self._seen.stopping:
                         raise Stopping
                     if self._abandoned:
                         raise Abandoned
@@ -248,7 +217,7 @@ class Audience:
 
     def _not_seen(self, before: dict[str, int]) -> NotSeen:
         name = self.missing()[0]
-        sight = self._witness.sight(name)
+        sight = self._seen.sight(name)
         asks = sight.asks - before[name]
         did, remedy = f"it asked {asks} times, and was last answered {sight.status}", ""
         if asks == 0:

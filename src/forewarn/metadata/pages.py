@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn import __version__
+from forewarn.metadata.replies import SERVER
 from forewarn.wire.answer import JSON
 from forewarn.wire.document import entity_tag, render
 
@@ -12,20 +12,16 @@ if TYPE_CHECKING:
     from forewarn.engine import Engine, Published
     from forewarn.wire.versions import ApiVersion
 
-SERVER = f"IMDS/{__version__}"
-
 
 class Page(NamedTuple):
-    """A document in one version: whole answers but for the stamp, and what is needed to build them anew."""
+    """A document in one version: whole answers but for the common headers."""
 
     tag: str
     body: bytes
     found_head: bytes
-    """An answer with the document, up to where the stamp goes."""
+    """An answer with the document, up to where the common headers go."""
     unchanged_head: bytes
-    """A 304, up to where the stamp goes."""
-    same_tags: frozenset[bytes]
-    """The plain spellings of the tag that If-None-Match may have."""
+    """A 304, up to where the common headers go."""
 
 
 class Pages:
@@ -56,7 +52,6 @@ class Pages:
                 f"etag: {tag}\r\nserver: {SERVER}\r\n"
             ).encode(),
             f"HTTP/1.1 304 Not Modified\r\netag: {tag}\r\nserver: {SERVER}\r\n".encode(),
-            frozenset((tag.encode(), tag.strip('"').encode())),
         )
         self._pages.setdefault(group, {})[version.name] = page
         return page

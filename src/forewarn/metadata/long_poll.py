@@ -1,4 +1,4 @@
-"""Who waits for a group's document to change: polls that are held, in either lane."""
+"""Long polls: requests that wait for a group's document to change."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from forewarn.engine import Engine, Published
+    from forewarn.metadata.routes import Result
 
 WOKEN_AT_ONCE = 250
 """So many are woken in a turn of the loop: others' polls are answered in between."""
@@ -107,26 +108,50 @@ class Waiters:
             self._go_on()
 
 
-class Bell:
-    """The waiter of a request that the application answers: rings for as long as it has time to listen."""
+class LongPoll:
+    """One poll that is held until its document changes or its time is over.
 
-    def __init__(self, waiters: Waiters, seconds: float) -> None:
+    It is no task, but one entry among the waiters, one timer and one future: thousands of them must cost little.
+    """
+
+    __slots__ = ("_answer", "_group", "_look", "_timer", "_waiters")
+
+    def __init__(self, waiters: Waiters, look: Callable[[bool], Result | str], seconds: float) -> None:
+        """`look` gives the answer, or the group for which to wait on; it is told whether the time is over."""
         self._waiters = waiters
-        self._until_seconds = asyncio.get_running_loop().time() + seconds
-        self._rung = asyncio.Event()
+        self._look = look
+        self._group = ""
+        loop = asyncio.get_running_loop()
+        self._answer: asyncio.Future[Result] = loop.create_future()
+        self._timer = loop.call_later(seconds, self._expire)
+
+    def begin(self, group: str) -> asyncio.Future[Result]:
+        """The answer to come. To cancel it is to wait no longer."""
+        self._answer.add_done_callback(self._end)
+        self._join(group)
+        return self._answer
 
     def wake(self) -> None:
-        self._rung.set()
+        """Something has changed: answer, if it is what was waited for."""
+        self._try(over=self._waiters.stopping)
 
-    async def wait(self, group: str) -> bool:
-        """Until something of the group has changed; False when the time is over before."""
+    def _expire(self) -> None:
+        self._waiters.leave(self._group, self)
+        self._try(over=True)
+
+    def _try(self, *, over: bool) -> None:
+        if self._answer.done():
+            return
+        found = self._look(over)
+        if isinstance(found, str):
+            self._join(found)
+        else:
+            self._answer.set_result(found)
+
+    def _join(self, group: str) -> None:
+        self._group = group
         self._waiters.join(group, self)
-        try:
-            async with asyncio.timeout_at(self._until_seconds):
-                await self._rung.wait()
-        except TimeoutError:
-            return False
-        finally:
-            self._waiters.leave(group, self)
-            self._rung.clear()
-        return True
+
+    def _end(self, _: object) -> None:
+        self._timer.cancel()
+        self._waiters.leave(self._group, self)

@@ -1,4 +1,4 @@
-"""What differs in every answer: the date, and a request id that no other answer has."""
+"""The headers that differ in every answer: the date, and a request id that no other answer has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ENDINGS = tuple(b"%03x\r\n" % number for number in range(4096))
 
 
-class Stamp:
+class CommonHeaders:
     """Two header lines, made ahead: to format a date and a GUID would cost more than the rest of the answer.
 
     The date is refreshed at the turn of each second, or when a virtual clock has moved; ids begin with
@@ -30,26 +30,21 @@ class Stamp:
         self._ready: Iterator[bytes] = iter(())
 
     def next(self) -> bytes:
-        """The two headers as bytes."""
+        """The two header lines."""
         for line in self._ready:
             return line
         return self._refill()
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """The two headers as pairs."""
-        lines = self.next().split(b"\r\n")[:2]
-        return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
-
-    def turn(self) -> None:
+    def refresh(self) -> None:
         """The date may have changed."""
         self._ready = iter(())
 
     async def keep(self) -> None:
-        """Turn with each second of the real time, for ever."""
+        """Refresh at each second of the real time, for ever."""
         while True:
             into_second = self._clock.now().microsecond / 1_000_000
             await asyncio.sleep(1 - into_second)
-            self.turn()
+            self.refresh()
 
     def _refill(self) -> bytes:
         self._blocks += 1

@@ -11,7 +11,7 @@ OTHER = "other"
 """Stands for every version that is not served here: what a client can make up must not make a row each."""
 
 
-class Tally:
+class Counter:
     """One number that goes up. Whoever counts often keeps it: to add one is all that it costs then."""
 
     __slots__ = ("count",)
@@ -20,33 +20,33 @@ class Tally:
         self.count = 0
 
 
-class Tallies:
-    """All tallies of the metadata service. Each answered request is in one of them."""
+class Counters:
+    """All counters of the metadata service. Each answered request is in one of them."""
 
     def __init__(self, versions: Container[str]) -> None:
         self._versions = versions
-        self._polls: dict[tuple[str, int], Tally] = {}
-        self._approvals: dict[int, Tally] = {}
+        self._polls: dict[tuple[str, int], Counter] = {}
+        self._approvals: dict[int, Counter] = {}
 
-    def poll(self, version: str, status: int) -> Tally:
+    def poll(self, version: str, status: int) -> Counter:
         """GETs at this api-version (empty when none was named) that were answered with this status."""
         key = (version if not version or version in self._versions else OTHER, status)
-        tally = self._polls.get(key)
-        if tally is None:
-            tally = self._polls[key] = Tally()
-        return tally
+        counter = self._polls.get(key)
+        if counter is None:
+            counter = self._polls[key] = Counter()
+        return counter
 
-    def approval(self, status: int) -> Tally:
+    def approval(self, status: int) -> Counter:
         """POSTs that were answered with this status."""
-        tally = self._approvals.get(status)
-        if tally is None:
-            tally = self._approvals[status] = Tally()
-        return tally
+        counter = self._approvals.get(status)
+        if counter is None:
+            counter = self._approvals[status] = Counter()
+        return counter
 
     def polls(self) -> dict[tuple[str, int], int]:
         """How many GETs, by version and status."""
-        return {key: tally.count for key, tally in self._polls.items()}
+        return {key: counter.count for key, counter in self._polls.items()}
 
     def approvals(self) -> dict[int, int]:
         """How many POSTs, by status."""
-        return {status: tally.count for status, tally in self._approvals.items()}
+        return {status: counter.count for status, counter in self._approvals.items()}

@@ -1,0 +1,1 @@
+"""The metadata plane: what VMs see."""

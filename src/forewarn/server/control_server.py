@@ -1,0 +1,118 @@
+"""Runs the control API: uvicorn's HTTP protocol behind a guard for each connection, in the loop that is there.
+
+uvicorn does not listen itself, because it cannot limit the time of a TLS handshake. It does not take the signals
+either: those belong to the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from forewarn.connections import Connections
+from forewarn.server.connection_guard import Guard, Limits, track_answers
+
+if TYPE_CHECKING:
+    import socket
+
+    from starlette.types import ASGIApp
+
+    from forewarn.server.connection_guard import HttpProtocol
+    from forewarn.server.tls import Certificate
+
+logger = logging.getLogger(__name__)
+
+
+class ControlServer:
+    """Serves an ASGI application on a bound socket, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        certificate: Certificate | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.listener = listener
+        self._certificate = certificate
+        self._limits = limits or Limits()
+        self._uvicorn = uvicorn.Server(
+            uvicorn.Config(
+                track_answers(app),
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,  # else a forged X-Forwarded-For would be the client's address
+                server_header=False,
+                # The guard closes idle connections. uvicorn would do it in the middle of a head.
+                timeout_keep_alive=math.ceil(self._limits.idle_seconds + self._limits.head_seconds),
+            )
+        )
+        self._connections: Connections[Guard] = Connections(
+            "control API", self._limits.connections, self._limits.connections_per_address
+        )
+        self._listening: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        config = self._uvicorn.config
+        config.load()
+        self._tasks.append(asyncio.create_task(self._uvicorn.main_loop()))  # the date of the answers
+        tls: dict[str, Any] = {}
+        if self._certificate is not None:
+            self._tasks.append(asyncio.create_task(self._certificate.keep()))
+            tls = {"ssl": self._certificate.context, "ssl_handshake_timeout": self._limits.handshake_seconds}
+        self._listening = await asyncio.get_running_loop().create_server(
+            lambda: Guard(self._limits, self._connections, self._make_protocol),
+            sock=self.listener,
+            backlog=config.backlog,
+            **tls,
+        )
+
+    def _make_protocol(self, state: dict[str, Any]) -> HttpProtocol:
+        make: Any = self._uvicorn.config.http_protocol_class
+        protocol: HttpProtocol = make(
+            config=self._uvicorn.config, server_state=self._uvicorn.server_state, app_state=state
+        )
+        return protocol
+
+    async def stop(self) -> None:
+        """Take no more requests, and answer those that the application works on."""
+        if self._listening is not None:
+            self._listening.close()
+        self.listener.close()
+        for guard in self._connections.close():
+            guard.stop()
+        try:
+            async with asyncio.timeout(self._limits.stop_seconds):
+                await self._wait_for_clients()
+                # The application may have something left to do when its client is gone.
+                if self._uvicorn.server_state.tasks:
+                    await asyncio.wait(self._uvicorn.server_state.tasks)
+        except TimeoutError:
+            self._end_requests()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _wait_for_clients(self) -> None:
+        while self._connections.all():
+            try:
+                async with asyncio.timeout(self._limits.stalled_seconds):
+                    await self._connections.none_open.wait()
+            except TimeoutError:
+                for guard in self._connections.all():
+                    guard.abort_if_stalled()
+
+    def _end_requests(self) -> None:
+        tasks = list(self._uvicorn.server_state.tasks)
+        logger.error("The time for a graceful stop is over. %d requests to the control API are cancelled.", len(tasks))
+        for guard in self._connections.all():
+            guard.abort()
+        for task in tasks:
+            task.cancel()

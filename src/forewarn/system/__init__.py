@@ -1,0 +1,1 @@
+"""What needs the operating system and the standard library only."""

@@ -1,0 +1,50 @@
+"""Sockets that listen."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+
+from forewarn.errors import CannotListen
+
+
+def open_socket(address: str) -> socket.socket:
+    """Listen on HOST:PORT, or say why that cannot be."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, int(port)))
+    except OSError as error:
+        listener.close()
+        raise CannotListen(address=address, problem=_why(error, host, port)) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _why(error: OSError, host: str, port: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "another program listens there. Stop it, or choose another port."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"this machine has no such address. Add it first, for example: ip address add {host}/32 dev lo"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"port {port} needs the right to bind low ports (root, or CAP_NET_BIND_SERVICE)."
+    if isinstance(error, socket.gaierror):
+        return f"{host!r} is not an address of this machine or a name for one."
+    return str(error)
+
+
+def address_of(listener: socket.socket) -> str:
+    """HOST:PORT as it came out, with the port that was given for 0."""
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def release(reserved: dict[str, socket.socket]) -> None:
+    """Let go of sockets that were reserved for nothing."""
+    for listener in reserved.values():
+        with contextlib.suppress(OSError):
+            listener.close()
