@@ -192,6 +192,16 @@ def test_who_waits_is_listening_however_long_ago_it_asked(make: Callable[..., Se
     assert not service.answer("/v1/vms/first")["listening"], "nobody waits any more"
 
 
+def test_who_hangs_up_does_not_count_as_listening(make: Callable[..., ServiceProcess]) -> None:
+    service = make()
+    with Line(service) as line:
+        hold(service, line, patient(tag_of(service)))
+    while b"\nforewarn_held_polls 0.0\n" not in service.control("GET", "/metrics").body:
+        pass
+    service.advance("25h")
+    assert not service.answer("/v1/vms/first")["listening"]
+
+
 def test_a_star_and_a_list_wait_for_a_change_as_well(make: Callable[..., ServiceProcess]) -> None:
     service = make()
     tag = tag_of(service)

@@ -188,6 +188,16 @@ def test_another_program_in_the_place_of_the_first_is_waited_for_anew(forewarn: 
     assert event.was_approved_by(vm)
 
 
+def test_a_tag_that_was_named_once_is_no_sign_of_life(forewarn: Service) -> None:
+    """Only a poll that is held now says that its program is there."""
+    vm = forewarn.vm("web-0")
+    tag = forewarn.request(address=address_in(vm.endpoint)).headers["etag"]
+    named = {"Metadata": "true", "If-None-Match": tag}
+    assert forewarn.request(headers=named, address=address_in(vm.endpoint)).status == 304
+    with pytest.raises(errors.NotSeen, match="it did not ask"):
+        forewarn.advance(minutes=1, seen_by=vm, limit=0.05)
+
+
 def test_who_asks_and_is_never_given_it_is_told_apart(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     vm.restart()

@@ -1,0 +1,24 @@
+"""Errors as the metadata service answers them."""
+
+from __future__ import annotations
+
+import pytest
+
+from forewarn.errors import BadStartRequests, ForewarnError, StoreFailed, UnknownVM
+from forewarn.metadata.replies import error_reply
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (BadStartRequests(problem="The body is not JSON."), 400),
+        (UnknownVM(name="web-0", hint=""), 404),  # it has left the fleet
+        (StoreFailed(problem="The disk is full."), 503),
+    ],
+    ids=["bad request", "VM that left", "full disk"],
+)
+def test_each_family_has_its_status(error: ForewarnError, status: int) -> None:
+    answer = error_reply(error)
+    assert answer.status == status
+    assert answer.head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"content-length: %d\r\n" % len(answer.body) in answer.head
