@@ -78,6 +78,7 @@ class Connection(asyncio.Protocol):
         "_repeat",
         "_repeat_bytes",
         "_repeat_reply",
+        "_seen",
         "_server",
         "_tail",
         "_target",
@@ -91,6 +92,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: MetadataServer, listener: str | None = None) -> None:
         self._server = server
+        self._seen = server.seen
         self._listener = listener
         """The address of one VM that was called, if it is one."""
         self.transport: asyncio.Transport
@@ -155,7 +157,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.remove(self)
         if self._current is not None:
-            self._server.seen.left(self._current)
+            self._seen.left(self._current)
         pending, self._pending = self._pending, None
         # Nothing may hold this connection in a circle: then it is freed here and now, not by the collector.
         self._parser = self._repeat = self._incoming = self._current = None
@@ -187,7 +189,7 @@ class Connection(asyncio.Protocol):
                 server.asked.add(self._group)
                 self._counter.count += 1
                 self.transport.write(self._head + server.common_headers.next() + self._tail)
-                if server.seen.watching:
+                if self._seen.watching:
                     self._note_repeat()
                 return
         was_idle = self._is_idle
@@ -227,9 +229,9 @@ class Connection(asyncio.Protocol):
 
     def _note_repeat(self) -> None:
         if self._repeat is not None and self._repeat_reply is not None:
-            self._server.seen.asked(self._repeat)
-            self._server.seen.answered(self._repeat, self._repeat_reply)
-            self._server.seen.left(self._repeat)
+            self._seen.asked(self._repeat)
+            self._seen.answered(self._repeat, self._repeat_reply)
+            self._seen.left(self._repeat)
 
     @property
     def _may_read_ahead(self) -> bool:
@@ -390,8 +392,8 @@ class Connection(asyncio.Protocol):
     def _start(self, request: Request) -> None:
         self._current = request
         request.caller = self.find_caller()
-        if self._server.seen.watching:
-            self._server.seen.asked(request)
+        if self._seen.watching:
+            self._seen.asked(request)
         try:
             result = self._server.answer(request)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is answered
@@ -443,9 +445,9 @@ class Connection(asyncio.Protocol):
         body = b"" if request.method == "HEAD" else answer.body
         self.transport.write(answer.head + self._server.common_headers.next() + answer.rest + end + body)
         self._server.count(request, answer.status)
-        if self._server.seen.watching:
-            self._server.seen.answered(request, answer)
-            self._server.seen.left(request)
+        if self._seen.watching:
+            self._seen.answered(request, answer)
+            self._seen.left(request)
         if not request.keep_alive:
             self._close()
         elif request.is_held and self._server.waiters.set_aside(self):
@@ -496,7 +498,7 @@ class Connection(asyncio.Protocol):
     def send_part(self, request: Request, answer: Reply, part: bytes) -> None:
         """Send the head of an answer, and only a part of what it announces. The connection has to be closed then."""
         self._server.count(request, answer.status)
-        self._server.seen.failed(request, answer.status)
+        self._seen.failed(request, answer.status)
         self.transport.write(answer.head + self._server.common_headers.next() + answer.rest + b"\r\n" + part)
 
     def end(self) -> None:
