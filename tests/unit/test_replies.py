@@ -6,6 +6,7 @@ import pytest
 
 from forewarn.errors import BadStartRequests, ForewarnError, StoreFailed, UnknownVM
 from forewarn.metadata.replies import error_reply
+from forewarn.metadata.routes import failure
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,9 @@ def test_each_family_has_its_status(error: ForewarnError, status: int) -> None:
     assert answer.status == status
     assert answer.head.startswith(b"HTTP/1.1 %d " % status)
     assert b"content-length: %d\r\n" % len(answer.body) in answer.head
+
+
+def test_a_bug_is_a_500_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    answer = failure(RuntimeError("a bug"))
+    assert (answer.status, b"a bug" in answer.body) == (500, False)
+    assert "a bug" in caplog.text
