@@ -246,6 +246,7 @@ def test_what_history_has_let_go_of_is_skipped_and_counted_once() -> None:
     assert backlog.skip(3) == 0
     assert backlog.skip(7) == 3, "3, 5 and 6: the fourth was delivered"
     assert backlog.skip(7) == 0
+    assert (backlog.skip(6), backlog.newest) == (0, 6), "it does not go back"
     backlog.take(rows("a", first=7), 0)
     (attempt,) = begin_all(backlog)
     backlog.delivered(attempt, 0)

@@ -19,7 +19,16 @@ from forewarn.core.fleet_orders import Policy, set_policy
 from forewarn.core.targets import parse_targets
 from forewarn.core.terms import Terms
 from forewarn.core.told import Tally
-from forewarn.core.webhooks import MOST_WEBHOOKS, Undelivered, Webhook, add_webhook, remove_webhook, retry, settle
+from forewarn.core.webhooks import (
+    MOST_GROUPS,
+    MOST_WEBHOOKS,
+    Undelivered,
+    Webhook,
+    add_webhook,
+    remove_webhook,
+    retry,
+    settle,
+)
 from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
 from forewarn.ports import HistoryFilter
 from forewarn.server.webhooks.channel import row_of
@@ -726,10 +735,16 @@ async def test_what_is_wrong_with_a_webhook_is_said_and_nothing_is_added(
 async def test_there_is_a_bound_to_how_many_there_are() -> None:
     async with running() as (engine, _):
         for number in range(MOST_WEBHOOKS):
-            wishes = hook("http://example.com/", f"hook-{number}", kinds=("host failed",))
+            wishes = hook(
+                "http://example.com/", f"hook-{number}", kinds=("host failed",), groups=("web",) * MOST_GROUPS
+            )
             await engine.order(add_webhook, wishes, "ops")
         with pytest.raises(TooMany, match="at most 100"):
             await engine.order(add_webhook, hook("http://example.com/"), "ops")
+        await asyncio.gather(  # in one batch: the one makes room for the other
+            engine.order(remove_webhook, "hook-0", "ops"),
+            engine.order(add_webhook, hook("http://example.com/", kinds=("host failed",)), "ops"),
+        )
 
 
 async def test_history_names_the_host_of_a_webhook_but_not_what_may_be_secret() -> None:

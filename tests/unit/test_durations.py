@@ -26,6 +26,10 @@ def test_what_is_no_length(text: str) -> None:
         parse_duration(text)
 
 
+def test_a_negative_length_is_written_with_a_minus() -> None:
+    assert format_duration(timedelta(seconds=-90)) == "-1m30s"
+
+
 @given(st.integers(0, 3660 * 86400))
 def test_what_is_written_is_read_again(seconds: int) -> None:
     length = timedelta(seconds=seconds)

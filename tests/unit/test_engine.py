@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from engines import FLEET, MINUTE, START, approve, ask, cancel, make_engine, running_engine
 
+from forewarn.core import fleet_orders
 from forewarn.core.event import Status
-from forewarn.core.fleet import VM, Fleet
-from forewarn.core.operations import Progress
+from forewarn.core.fleet import VM, Fleet, Group, Host
+from forewarn.core.happenings import HAPPENINGS
+from forewarn.core.operations import Progress, Request
+from forewarn.core.requests import request
 from forewarn.core.terms import Terms
 from forewarn.errors import (
     AlreadyStarted,
+    BadOption,
+    NoHostFits,
     NothingToDo,
+    StoreFailed,
     UnknownCause,
     UnknownEvent,
     UnknownStartRequest,
     UnknownVM,
+    VMDeallocated,
     VMHasLiveEvent,
 )
 from forewarn.ports import HistoryFilter
@@ -173,6 +180,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
         document = engine.document("web")
         assert (document.incarnation, document.enabled) == (0, True)
         assert document.enabling != first
+        assert {entry.what for entry in await engine.archive.history(HistoryFilter())} <= HAPPENINGS.keys()
 
 
 async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
@@ -217,6 +225,32 @@ async def test_a_wrong_request_changes_nothing(cause: str, vms: list[str], error
         assert await engine.archive.history(HistoryFilter()) == before
 
 
+@pytest.mark.parametrize(
+    ("cause", "vm", "options", "error"),
+    [
+        ("restart", "spot_0", {}, VMDeallocated),
+        ("live-migration", "plain", {}, NoHostFits),
+        ("restart", "plain", {"deadline": START + timedelta(days=1)}, BadOption),
+    ],
+)
+async def test_a_request_that_does_not_fit_the_vm_or_its_cause_changes_nothing(
+    cause: str, vm: str, options: dict[str, Any], error: type[Exception]
+) -> None:
+    fleet = Fleet(
+        [VM("spot_0", "spot", "a", priority="spot"), VM("plain", "plain", "a")],
+        [Group("spot", "scale-set", 5, 5)],
+        [Host("a")],
+    )
+    async with running_engine(fleet=fleet, terms=Terms(makes_hosts=False)) as engine:
+        await ask(engine, "eviction", "spot_0")
+        await engine.advance(2 * MINUTE)
+        before = await engine.archive.history(HistoryFilter())
+        with pytest.raises(error):
+            await ask(engine, cause, vm, **options)
+        assert engine.live_operations() == []
+        assert await engine.archive.history(HistoryFilter()) == before
+
+
 async def test_an_unknown_event_gets_the_nearest_one_as_a_hint() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "restart", "web-0")
@@ -257,6 +291,36 @@ async def test_orders_that_arrive_together_are_answered_each_for_itself() -> Non
         )
         assert [isinstance(outcome, UnknownVM) for outcome in outcomes] == [False, True, False, False]
         assert len(engine.live_events()) == 3
+
+
+async def test_an_order_sees_the_work_on_a_host_that_arrived_with_it() -> None:
+    async with running_engine() as engine:
+        moved_away, withdrawn = await asyncio.gather(
+            engine.order(request, Request("degraded-hardware", host="host-b"), "operator"),
+            engine.order(fleet_orders.return_host, "host-b", "operator"),
+        )
+        assert [one.id for one in withdrawn] == [one.id for one in moved_away]
+        assert engine.live_events() == []
+
+
+async def test_vitals_count_commits_and_say_why_the_last_one_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_engine() as engine:
+        vitals, before = engine.vitals, sum(engine.vitals.commits.counts)
+        assert (vitals.commits.sum > 0, vitals.problem) == (True, "")
+        with pytest.raises(NothingToDo):
+            await ask(engine, "restart")
+        assert sum(vitals.commits.counts) == before, "what changes nothing is not written"
+
+        def fail(_: object) -> None:
+            raise StoreFailed(problem="no room")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine._store, "commit", fail)
+            with pytest.raises(StoreFailed):
+                await ask(engine, "restart", "web-0")
+            assert "no room" in vitals.problem
+        await ask(engine, "restart", "web-0")
+        assert (vitals.failed_commits, vitals.problem) == (1, "")
 
 
 async def test_the_fabric_failing_being_slow_or_forgetting_only_delays_the_end() -> None:

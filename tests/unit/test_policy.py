@@ -16,6 +16,7 @@ from depth import amount
 from forewarn.core import approvals, fleet_orders, rollout_walk
 from forewarn.core.causes import CAUSES
 from forewarn.core.durations import to_text
+from forewarn.core.explain import explain
 from forewarn.core.fleet import VM, Fleet, Group, Host, own_host
 from forewarn.core.fleet_orders import Policy
 from forewarn.core.ledger import Changes
@@ -212,6 +213,25 @@ async def test_who_is_not_told_and_has_no_windows_keeps_nothing_waiting() -> Non
         assert [event.not_before.hour for event in engine.live_events()] == [23], "the window is another one now"
         await approve(engine, *operation.events, by="red-1")
         assert [one.progress for one in engine.live_operations()] == [Progress.STARTED]
+
+
+async def test_a_group_has_the_policy_that_whoever_set_it_is_answered() -> None:
+    async with running_engine(fleet=SHARED) as engine:
+        answered = await engine.order(fleet_orders.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
+        assert answered == engine.fleet.group("red") == SHARED.group("red")._replace(windows=WINDOWS[1])
+
+
+async def test_the_window_that_is_waited_for_is_said_and_when_it_closes() -> None:
+    always = (parse_window("daily 00:00 24h"),)
+    async with running_engine(fleet=SHARED) as engine:
+        await engine.order(fleet_orders.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
+        await engine.order(fleet_orders.set_policy, "green", Policy(windows=always), "operator")
+        operation = await ask(engine, "host-update", host="a")
+        waits = explain(engine.draft(), engine.terms, operation, None).waits
+        opens = START.replace(hour=22, minute=0, second=0)
+        words = {"red": "daily 22:00 4h UTC, which then closes 2041-05-07 02:00 UTC", "green": "daily 00:00 1d UTC"}
+        assert {wait.group: wait.words for wait in waits if wait.what == "window"} == words
+        assert {wait.until for wait in waits} == {opens}
 
 
 async def test_a_rollout_keeps_to_the_windows_unless_it_insists() -> None:

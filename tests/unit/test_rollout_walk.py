@@ -18,8 +18,9 @@ from test_placement import GROUPS, HOUR, LENGTHS, MortalEngine, fleets
 from depth import amount
 from forewarn.core import approvals, fleet_orders, progress, rollout_walk
 from forewarn.core.event import Status
+from forewarn.core.explain import Wait, explain
 from forewarn.core.fleet import VM, Fleet, Host, HostState
-from forewarn.core.operations import Progress, Request
+from forewarn.core.operations import Health, Progress, Request
 from forewarn.core.requests import request
 from forewarn.core.rollout import Course, Stage
 from forewarn.core.terms import Terms
@@ -28,7 +29,9 @@ from forewarn.ports import HistoryFilter, ListFilter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
 
+    from forewarn.core.explain import Explanation
     from forewarn.core.ledger import Entry
     from forewarn.core.operations import Operation
     from forewarn.core.rollout import Rollout
@@ -272,6 +275,62 @@ async def test_a_failed_gate_stops_the_walk_and_withdraws_what_is_only_scheduled
         await engine.advance(2 * HOUR)
         ended_how = {one.host: one.progress for _, one in await engine.archive.operations(ListFilter(live=False))}
         assert (ended_how["h1"], ended_how.get("h3")) == (Progress.DONE, None), "nothing more is announced"
+
+
+async def test_what_is_said_to_be_done_is_over_at_once_and_well() -> None:
+    async with four_hosts("x0", budget=1) as (engine, fabric, rollout):
+        fabric.delay = 10 * MINUTE
+        await approve_all(engine, "x0")
+        done = await engine.end_by_hand(progress.done_by_hand, rollout.under_way[0][1], "operator")
+        assert (done.progress, done.health) == (Progress.DONE, Health.GOOD)
+        assert engine.document("x0").events == ()
+
+
+async def test_a_restart_does_not_keep_a_gate_from_being_asked(tmp_path: Path) -> None:
+    engine, fabric = make_engine(tmp_path)
+    await engine.start()
+    await engine.apply_fleet(FOUR, by="test")
+    fabric.sick = {"x0"}
+    await engine.order(rollout_walk.start, ["h0"], Course(), "operator")
+    await engine.advance(MINUTE)
+    (unchecked,) = engine.live_operations()
+    assert (unchecked.carried_out_at, unchecked.health) == (START, Health.UNKNOWN)
+    await engine.stop()
+    engine, _ = make_engine(tmp_path)  # by now x0 is well
+    await engine.start()
+    await engine.advance(HOUR)
+    rollout, _ = await ended(engine)
+    assert (rollout.stage, rollout.done) == (Stage.DONE, ("h0",))
+    await engine.stop()
+
+
+async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
+    async with four_hosts("x0", budget=1, notice=3 * HOUR) as (engine, fabric, rollout):
+
+        def explained() -> Explanation:
+            (operation,) = engine.live_operations()
+            return explain(engine.draft(), engine.terms, operation, rollout)
+
+        assert explained() == (
+            (Wait("approval", over=False, group="x0", until=START + 3 * HOUR),),
+            "It starts when nothing is left to wait for.",
+            START + 3 * HOUR,
+        )
+        fabric.sick = {"x0"}
+        await approve_all(engine, "x0")
+        await engine.advance(MINUTE)
+        wave = f"rollout {rollout.id}, wave 1"
+        assert explained() == (
+            (
+                Wait("fabric", over=True, at=START, words="to freeze"),
+                Wait("gate", over=False, until=START + 15 * MINUTE, words=wave),
+                Wait("settling", over=False, until=START + HOUR),
+            ),
+            "Its events disappear, and it is over.",
+            START + HOUR,
+        )
+        await engine.advance(14 * MINUTE)
+        assert explained().waits[1].words == f"{wave}: not back in time: x0"
 
 
 async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:

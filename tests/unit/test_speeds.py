@@ -38,13 +38,20 @@ async def test_notice_and_settle_time_are_shorter_and_those_of_others_are_not() 
 async def test_history_says_so() -> None:
     """A notice below the least is nothing to be passed over in silence."""
     async with running_engine() as engine:
-        operation = await ask(engine, "restart", "db-0", speed=60.0)
+        operation = await ask(engine, "restart", "db-0", speed=60.0, notice=timedelta(minutes=20))
         (requested,) = [
             entry
             for entry in await engine.archive.history(HistoryFilter(operation=operation.id))
             if entry.what == "requested"
         ]
-        assert requested.why == "restart, 60 times faster"
+        assert requested.why == "restart, notice 20s, 60 times faster"
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])
+async def test_any_speed_counts(speed: float) -> None:
+    async with running_engine() as engine:
+        await ask(engine, "restart", "db-0", speed=speed)
+        assert engine.live_events()[0].not_before == START + timedelta(minutes=15) / speed
 
 
 async def test_it_comes_on_top_of_the_speed_of_the_house() -> None:

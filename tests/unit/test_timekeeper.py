@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from engines import MINUTE, ask, make_engine, running_engine
+from engines import MINUTE, START, ask, make_engine, running_engine
 
-from forewarn.clock import SystemClock
+from forewarn.clock import SystemClock, VirtualClock
 from forewarn.core.fleet import VM, Fleet, Host
 from forewarn.core.terms import Terms
 from forewarn.engine import Engine
@@ -34,6 +34,32 @@ async def test_a_stop_that_meets_a_new_deadline_is_not_lost(tmp_path: Path, turn
     async with asyncio.timeout(20):
         await engine._timekeeper.stop()
         await engine.stop()
+
+
+async def test_time_that_runs_by_itself_starts_and_ends_what_is_due(tmp_path: Path) -> None:
+    clock = SystemClock()
+    engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), Terms(speed=1e6))
+    over = asyncio.Event()
+    engine.follow(lambda changes: over.set() if changes.operations and not engine.live_operations() else None)
+    await engine.start()
+    await engine.apply_fleet(Fleet([VM("vm-0", "vm-0", "a")], hosts=[Host("a")]), by="test")
+    await engine.enable("vm-0", by="test")
+    assert (await ask(engine, "restart", "vm-0")).started_at is None  # NotBefore is the next whole second
+    async with asyncio.timeout(20):
+        await over.wait()
+    await engine.stop()
+
+
+@pytest.mark.parametrize(("virtual_before", "warnings"), [(True, 1), (False, 0)])
+async def test_data_from_the_future_are_warned_of(
+    tmp_path: Path, virtual_before: bool, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for clock in (VirtualClock(START) if virtual_before else SystemClock(), SystemClock()):
+        engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), Terms())
+        await engine.start()
+        await engine.apply_fleet(Fleet([VM("vm-0", "vm-0", "a")]), by="test")
+        await engine.stop()
+    assert sum("still to come by the system clock" in record.message for record in caplog.records) == warnings
 
 
 @pytest.mark.parametrize("restarted", [False, True])
