@@ -117,9 +117,9 @@ def _rows(name: str, ours: list[Round], theirs: list[Round]) -> list[Row]:
     p50, other_p50 = f"{forewarn.p50_ms:.2f} ms", f"nginx {nginx.p50_ms:.2f} ms"
     cpu, other_cpu = f"{forewarn.cpu_us:.1f} µs", f"nginx {nginx.cpu_us:.1f} µs"
     return [
-        at_least(f"{name}: requests/s", rate, other_rate, ratio.per_second, 0.85),
+        at_least(f"{name}: requests/s", rate, other_rate, ratio.per_second, 0.95),
         Row(f"{name}: p50", p50, other_p50, f"{ratio.p50_ms:.2f}"),
-        at_most(f"{name}: p99", p99, other_p99, ratio.p99_ms, 2),
+        at_most(f"{name}: p99", p99, other_p99, ratio.p99_ms, 1.5),
         Row(f"{name}: server's CPU per request", cpu, other_cpu, f"{ratio.cpu_us:.2f}"),
     ]
 
