@@ -22,7 +22,7 @@ from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.faults import Faults
-from forewarn.metadata.limits import Limits
+from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.routes import Rules
 from forewarn.metadata.server import MetadataServer
 from forewarn.play.player import Player
@@ -114,9 +114,9 @@ def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
     )
 
 
-def limits_of(values: dict[str, Any]) -> Limits:
+def limits_of(values: dict[str, Any]) -> MetadataLimits:
     """What a client of the metadata service may send, and how slowly."""
-    return Limits(
+    return MetadataLimits(
         head_bytes=values["head_size"],
         head_seconds=values["head_timeout"].total_seconds(),
         body_seconds=values["body_timeout"].total_seconds(),

@@ -14,7 +14,7 @@ import pytest
 import trustme
 from moved_loop import MovedLoop, move_on
 
-from forewarn.server.connection_guard import Limits
+from forewarn.server.connection_guard import ControlLimits
 from forewarn.server.control_server import ControlServer
 from forewarn.server.tls import Certificate
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # So long that none of them passes in real time.
-LIMITS = Limits(
+LIMITS = ControlLimits(
     head_seconds=10_000,
     body_seconds=20_000,
     idle_seconds=75_000,
@@ -131,7 +131,7 @@ class Client:
 class Service:
     """An application behind a ControlServer, and clients of it."""
 
-    def __init__(self, limits: Limits, certificate: Certificate | None) -> None:
+    def __init__(self, limits: ControlLimits, certificate: Certificate | None) -> None:
         self.application = Application()
         # With the protocol said, asyncio sets TCP_NODELAY.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -147,7 +147,7 @@ class Service:
 
 
 @asynccontextmanager
-async def running(limits: Limits = LIMITS, certificate: Certificate | None = None) -> AsyncIterator[Service]:
+async def running(limits: ControlLimits = LIMITS, certificate: Certificate | None = None) -> AsyncIterator[Service]:
     service = Service(limits, certificate)
     await service.server.start()
     try:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from forewarn.metadata.replies import Reply, reply
+from forewarn.metadata.replies import Reply, document_reply, reply
 from forewarn.wire import refusals
 from forewarn.wire.answer import Answer
 from forewarn.wire.document import entity_tag, render
@@ -81,18 +81,17 @@ class InjectedFaults:
         if kind == "stall":
             connection.send_part(request, answer, answer.body[: len(answer.body) // 2])
             await self._wait(fault)
-            connection.end()
+            connection.close()
             return None
         if kind == "length":
             wrong = _with_length(answer.head, len(answer.body) + MISSING_BYTES)
             connection.send_part(request, answer._replace(head=wrong), answer.body)
-            connection.end()
+            connection.close()
             return None
-        body, head = b"", answer.head
         if older is not None and request.poll is not None:
             body = render(older, request.poll.version, self._engine.fleet.group(caller.group).kind)
-            head = re.sub(rb"\r\netag: [^\r]*", b"\r\netag: " + entity_tag(older).encode(), head)
-        return answer._replace(head=_with_length(head, len(body)), body=body)
+            return document_reply(entity_tag(older), body)
+        return answer._replace(head=_with_length(answer.head, 0), body=b"")
 
     async def _wait(self, fault: Fault) -> None:
         """Keep the client waiting, unless the service stops. Who hangs up cancels this."""

@@ -1,30 +1,38 @@
-"""What a client may send, and how slowly."""
+"""What a VM may send, and how slowly."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from forewarn.connections import Limits
 
-class Limits(NamedTuple):
-    """Of one connection, if nothing else is said. 0 connections: no limit."""
 
-    head_bytes: int = 16384
-    """Of the request line and the headers together."""
-    head_seconds: float = 10.0
-    """From the first byte of a request to the end of its head."""
-    body_seconds: float = 10.0
-    """From there to the end of the body."""
-    idle_seconds: float = 75.0
-    """Without a request."""
-    unread_seconds: float = 30.0
-    """While the client does not read its answers."""
+class Rounds(NamedTuple):
+    """The deadlines, in rounds of the sweeper."""
+
+    head: int
+    body: int
+    idle: int
+    unread: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataLimits(Limits):
+    """The limits of a connection to the metadata service."""
+
     pipelined_requests: int = 1
     """Read ahead while an earlier request is in progress. A few more can come in one packet."""
-    connections: int = 0
-    """Of all clients together."""
-    connections_per_address: int = 0
+
+    @property
+    def _deadlines(self) -> tuple[float, ...]:
+        return self.head_seconds, self.body_seconds, self.idle_seconds, self.unread_seconds
 
     @property
     def sweep_seconds(self) -> float:
-        """How often the connections are looked at."""
-        return min(1.0, self.head_seconds / 4, self.body_seconds / 4, self.idle_seconds / 4, self.unread_seconds / 4)
+        """How often the sweeper looks at the connections."""
+        return min(1.0, *(seconds / 4 for seconds in self._deadlines))
+
+    @property
+    def rounds(self) -> Rounds:
+        return Rounds(*(round(seconds / self.sweep_seconds) for seconds in self._deadlines))

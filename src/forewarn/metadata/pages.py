@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.metadata.replies import SERVER
-from forewarn.wire.answer import JSON
+from forewarn.metadata.replies import document_reply, unchanged_reply
 from forewarn.wire.document import entity_tag, render
 
 if TYPE_CHECKING:
@@ -44,15 +43,7 @@ class Pages:
             return None
         tag = entity_tag(document)
         body = render(document, version, self._engine.fleet.group(group).kind)
-        page = Page(
-            tag,
-            body,
-            (
-                f"HTTP/1.1 200 OK\r\ncontent-type: {JSON}\r\ncontent-length: {len(body)}\r\n"
-                f"etag: {tag}\r\nserver: {SERVER}\r\n"
-            ).encode(),
-            f"HTTP/1.1 304 Not Modified\r\netag: {tag}\r\nserver: {SERVER}\r\n".encode(),
-        )
+        page = Page(tag, body, document_reply(tag, body).head, unchanged_reply(tag).head)
         self._pages.setdefault(group, {})[version.name] = page
         return page
 

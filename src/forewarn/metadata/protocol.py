@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import httptools
 
@@ -21,6 +21,7 @@ from forewarn.wire import refusals
 
 if TYPE_CHECKING:
     from forewarn.metadata.callers import Caller
+    from forewarn.metadata.limits import Rounds
     from forewarn.metadata.routes import Result
     from forewarn.metadata.server import MetadataServer
     from forewarn.wire.answer import Answer
@@ -31,15 +32,6 @@ LARGEST_DISCARDED_BODY = 1_048_576
 PARSED_AT_ONCE = 4096
 """So many bytes are parsed before the connection looks again whether there is room for more requests."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Rounds(NamedTuple):
-    """The deadlines, in rounds of the sweeper."""
-
-    head: int
-    body: int
-    idle: int
-    unread: int
 
 
 class Connection(asyncio.Protocol):
@@ -64,7 +56,6 @@ class Connection(asyncio.Protocol):
         "_headers",
         "_incoming",
         "_listener",
-        "_moved_to",
         "_open_rounds",
         "_parser",
         "_parsing",
@@ -137,7 +128,6 @@ class Connection(asyncio.Protocol):
         self._read_paused = self._write_paused = False
         # Rounds of the sweeper.
         self._quiet_rounds = self._open_rounds = self._unread_rounds = 0
-        self._moved_to: tuple[int, int] | None = None
 
     def _new_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
@@ -151,8 +141,7 @@ class Connection(asyncio.Protocol):
         self._peer = peer[0] if peer else None
         self._called = called[0] if called else None
         if not self._server.connections.add(self, self._peer or ""):
-            self._deaf = True
-            self.transport.abort()
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.remove(self)
@@ -210,6 +199,11 @@ class Connection(asyncio.Protocol):
     def _is_idle(self) -> bool:
         """Between two requests."""
         return not (self._head_open or self._body_open or self._unparsed or self._current or self._queue)
+
+    @property
+    def _last(self) -> Request | None:
+        """The last of the requests in progress."""
+        return self._queue[-1] if self._queue else self._current
 
     def _prepare(self) -> bool:
         """Lay the answer to a repeated poll ready; False when the request has to be routed anew."""
@@ -340,8 +334,7 @@ class Connection(asyncio.Protocol):
             return
         request.body_bytes += len(body)
         if request.body_bytes > LARGEST_DISCARDED_BODY:
-            self._deaf = True
-            self.transport.abort()
+            self.abort()
         elif request.is_answered:
             return
         elif request.body_bytes <= LARGEST_BODY:
@@ -373,11 +366,9 @@ class Connection(asyncio.Protocol):
         self._parser = self._new_parser()
         if request.content_length or request.values(b"transfer-encoding"):
             # It has to know how the body ends, and nothing else of the head.
-            framing = [
-                (name, value) for name, value in request.headers if name in (b"content-length", b"transfer-encoding")
-            ]
-            self._priming = True
+            framing = (header for header in request.headers if header[0] in (b"content-length", b"transfer-encoding"))
             head = b"".join(b"%b: %b\r\n" % header for header in framing)
+            self._priming = True
             try:
                 self._parser.feed_data(b"POST / HTTP/1.1\r\n" + head + b"\r\n")
             except httptools.HttpParserError:
@@ -441,20 +432,22 @@ class Connection(asyncio.Protocol):
         request.is_answered = True
         self._current = None
         self._quiet_rounds = 0  # an answer that was held back is not the client's silence
-        end = b"\r\n" if request.keep_alive else CLOSE + b"\r\n"
-        body = b"" if request.method == "HEAD" else answer.body
-        self.transport.write(answer.head + self._server.common_headers.next() + answer.rest + end + body)
+        self._write(answer, b"" if request.method == "HEAD" else answer.body, keep_alive=request.keep_alive)
         self._server.count(request, answer.status)
         if self._seen.watching:
             self._seen.answered(request, answer)
             self._seen.left(request)
         if not request.keep_alive:
-            self._close()
+            self.close()
         elif request.is_held and self._server.waiters.set_aside(self):
             self._aside = True
             self._pause_reading()
 
-    def _close(self) -> None:
+    def _write(self, answer: Reply, body: bytes, *, keep_alive: bool) -> None:
+        end = b"\r\n" if keep_alive else CLOSE + b"\r\n"
+        self.transport.write(answer.head + self._server.common_headers.next() + answer.rest + end + body)
+
+    def close(self) -> None:
         """Nothing more is read; what was written is still sent."""
         self._deaf = True
         self._queue.clear()
@@ -474,7 +467,7 @@ class Connection(asyncio.Protocol):
         self._unparsed = b""
         incoming, self._incoming = (self._incoming if self._body_open else None), None
         self._head_open = self._body_open = False
-        last = self._queue[-1] if self._queue else self._current
+        last = self._last
         if last is not None:
             last.keep_alive = False
             self._pause_reading()
@@ -482,11 +475,10 @@ class Connection(asyncio.Protocol):
                 last.is_broken = last.body_complete = True
                 self._go_on_with_body(last)
         elif incoming is not None:
-            self._close()  # it has been answered
+            self.close()  # it has been answered
         else:
-            answer = reply(self._rejection)
-            self.transport.write(answer.head + self._server.common_headers.next() + CLOSE + b"\r\n" + answer.body)
-            self._close()
+            self._write(reply(self._rejection), self._rejection.body, keep_alive=False)
+            self.close()
 
     def read_on(self) -> None:
         """The long polls of the others are answered: read what the client has sent since."""
@@ -499,17 +491,13 @@ class Connection(asyncio.Protocol):
         """Send the head of an answer, and only a part of what it announces. The connection has to be closed then."""
         self._server.count(request, answer.status)
         self._seen.failed(request, answer.status)
-        self.transport.write(answer.head + self._server.common_headers.next() + answer.rest + b"\r\n" + part)
-
-    def end(self) -> None:
-        self._close()
+        self._write(answer, part, keep_alive=True)
 
     def reset(self) -> None:
         """Close with a reset."""
-        self._deaf = True
         connection = self.transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
+        self.abort()
 
     # --- Limits ---------------------------------------------------------------------------------------
 
@@ -533,30 +521,31 @@ class Connection(asyncio.Protocol):
             self._unread_rounds += self._write_paused
             slow = self._open_rounds > (rounds.head if self._head_open else rounds.body)
             if (is_open and slow) or self._unread_rounds > rounds.unread:
-                self.transport.abort()
+                self.abort()
         elif self._quiet_rounds > rounds.idle and self._current is None:
             # Closing waits until the client has read the rest: not for ever.
             if self.transport.is_closing():
-                self.transport.abort()
+                self.abort()
             else:
-                self.transport.close()
+                self.close()
+
+    # --- The server stops -----------------------------------------------------------------------------
 
     def shut_down(self) -> None:
-        """The server stops: the requests in progress are the last."""
-        last = self._queue[-1] if self._queue else self._current
-        if last is None:
-            self._close()
+        """The requests in progress are the last."""
+        if self._last is None:
+            self.close()
         else:
-            last.keep_alive = False
+            self._last.keep_alive = False
 
-    def sweep_at_stop(self) -> None:
-        """Cut off a client that keeps the stop waiting and does not move: that sends no more, or does not read."""
+    def position(self) -> tuple[int, int] | None:
+        """See Connections.drain."""
         unread = self.transport.get_write_buffer_size()
         unsent = self._body_open and not self._read_paused and self._incoming is self._current
         if not (unread or unsent or self.transport.is_closing()):
-            self._moved_to = None
-            return
-        moved_to = (unread, self._incoming.body_bytes if self._incoming is not None else 0)
-        if moved_to == self._moved_to:
-            self.transport.abort()
-        self._moved_to = moved_to
+            return None
+        return unread, self._incoming.body_bytes if self._incoming is not None else 0
+
+    def abort(self) -> None:
+        self._deaf = True
+        self.transport.abort()

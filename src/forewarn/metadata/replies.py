@@ -38,6 +38,16 @@ def build(answer: Answer) -> Reply:
     return Reply(answer.status, head, b"", answer.body)
 
 
+def document_reply(tag: str, body: bytes) -> Reply:
+    """A document with its entity tag."""
+    return build(Answer(200, body, headers=(("etag", tag),)))
+
+
+def unchanged_reply(tag: str) -> Reply:
+    """The client has this document."""
+    return build(Answer(304, headers=(("etag", tag),)))
+
+
 @lru_cache(maxsize=64)
 def reply(answer: Answer) -> Reply:
     """The same for one of the few answers that are always the same."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,10 @@ from forewarn.metadata.callers import Callers
 from forewarn.metadata.common_headers import CommonHeaders
 from forewarn.metadata.counters import Counters
 from forewarn.metadata.injected_faults import InjectedFaults
-from forewarn.metadata.limits import Limits
+from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.long_poll import Waiters
 from forewarn.metadata.pages import Pages
-from forewarn.metadata.protocol import Connection, Rounds
+from forewarn.metadata.protocol import Connection
 from forewarn.metadata.request import EVENTS_PATH, parse_target
 from forewarn.metadata.routes import Routes
 from forewarn.metadata.seen import Seen
@@ -25,20 +24,15 @@ from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
 
     from forewarn.core.fleet import Fleet
-    from forewarn.engine import Engine, Published
+    from forewarn.engine import Engine
     from forewarn.faults import Faults
     from forewarn.metadata.callers import Caller
     from forewarn.metadata.request import Request
     from forewarn.metadata.routes import Result, Rules
 
 BACKLOG = 2048
-STOP_SECONDS = 10.0
-"""How long requests in progress may take to finish when the service stops."""
-SWEEP_AT_STOP_SECONDS = 0.5
-"""Who stands still from one look to the next, while the service stops, is not waited for."""
 SWEPT_AT_ONCE = 500
 """So many connections are looked at in a turn of the loop: polls are answered in between."""
 
@@ -51,12 +45,12 @@ class MetadataServer:
         engine: Engine,
         listener: socket.socket,
         rules: Rules,
-        limits: Limits | None = None,
+        limits: MetadataLimits | None = None,
         faults: Faults | None = None,
     ) -> None:
         self.engine = engine
         self.listener = listener
-        self.limits = limits or Limits()
+        self.limits = limits or MetadataLimits()
         self.versions = available_versions(preview=rules.preview_versions)
         self.callers = Callers(engine, rules.rate_limit)
         self.limited = rules.rate_limit > 0
@@ -76,16 +70,14 @@ class MetadataServer:
             target: parse_target(target)
             for target in (f"{EVENTS_PATH}?api-version={name}".encode() for name in self.versions)
         }
-        self.connections: Connections[Connection] = Connections(
-            "metadata service", self.limits.connections, self.limits.connections_per_address
-        )
+        self.connections: Connections[Connection] = Connections("metadata service", self.limits)
         self._server: asyncio.Server | None = None
         self._of_vms: dict[str, asyncio.AbstractServer] = {}
         self._doors: list[asyncio.AbstractServer] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.applying = asyncio.Lock()
         """One fleet at a time: two could reserve the same address."""
-        engine.subscribe(self._on_published)
+        engine.subscribe(lambda _: self._start_epoch())
         engine.hearing.held = self.waiters.by_group
 
     # --- For connections ------------------------------------------------------------------------------
@@ -104,9 +96,6 @@ class MetadataServer:
             self.counters.poll(request.target.query.get("api-version", ""), status).count += 1
         elif request.method == "POST":
             self.counters.approval(status).count += 1
-
-    def _on_published(self, _: Published) -> None:
-        self._start_epoch()
 
     def _start_epoch(self) -> None:
         self.epoch += 1
@@ -132,34 +121,20 @@ class MetadataServer:
         self.seen.stop()
         self.routes.stop()
         try:
-            async with asyncio.timeout(STOP_SECONDS):
-                while self.connections:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(SWEEP_AT_STOP_SECONDS):
-                            await self.connections.none_open.wait()
-                    await self._look_at_all(Connection.sweep_at_stop)
+            async with asyncio.timeout(self.limits.stop_seconds):
+                await self.connections.drain()
         except TimeoutError:
             for connection in self.connections.all():
-                connection.transport.abort()
+                connection.abort()
 
     async def _sweep_forever(self) -> None:
-        every = self.limits.sweep_seconds
-        deadlines = (
-            self.limits.head_seconds,
-            self.limits.body_seconds,
-            self.limits.idle_seconds,
-            self.limits.unread_seconds,
-        )
-        rounds = Rounds(*(round(seconds / every) for seconds in deadlines))
+        rounds = self.limits.rounds
         while True:
-            await asyncio.sleep(every)
-            await self._look_at_all(lambda connection: connection.sweep(rounds))
-
-    async def _look_at_all(self, look: Callable[[Connection], None]) -> None:
-        for number, connection in enumerate(self.connections.all(), start=1):
-            look(connection)
-            if not number % SWEPT_AT_ONCE:
-                await asyncio.sleep(0)
+            await asyncio.sleep(self.limits.sweep_seconds)
+            for number, connection in enumerate(self.connections.all(), start=1):
+                connection.sweep(rounds)
+                if not number % SWEPT_AT_ONCE:
+                    await asyncio.sleep(0)
 
     # --- The addresses of single VMs ------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 from forewarn.clock import unix_seconds
+from forewarn.connections import Limits
 from forewarn.errors import Invalid
 from forewarn.server.bodies import LARGEST_FLEET
 from forewarn.server.problems import PROBLEM, problem
@@ -39,26 +40,13 @@ _EMPTY_LINES = re.compile(rb"[\r\n]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a client may send, and how long it may take."""
+class ControlLimits(Limits):
+    """The limits of a connection to the control API."""
 
-    head_bytes: int = 16_384
     body_bytes: int = LARGEST_FLEET + DISCARDED_BYTES
     """The connection closes when a body is larger."""
     handshake_seconds: float = 10.0
     """For TLS."""
-    head_seconds: float = 10.0
-    """For the whole head."""
-    body_seconds: float = 10.0
-    """Without a byte of the body."""
-    idle_seconds: float = 75.0
-    """Without a request."""
-    unread_seconds: float = 30.0
-    """For a client to read the answers it has asked for."""
-    stalled_seconds: float = 0.5
-    """Without a byte in either direction, while the service stops."""
-    stop_seconds: float = 10.0
-    """For requests that the application works on, while the service stops."""
     connections: int = 4096
     connections_per_address: int = 2048
     """Larger than the number of clients that may follow the feed: they may all be behind one proxy."""
@@ -116,7 +104,10 @@ class Guard(asyncio.Protocol):
     """A connection to the control API."""
 
     def __init__(
-        self, limits: Limits, connections: Connections[Guard], make_server: Callable[[dict[str, Any]], HttpProtocol]
+        self,
+        limits: ControlLimits,
+        connections: Connections[Guard],
+        make_server: Callable[[dict[str, Any]], HttpProtocol],
     ) -> None:
         """`make_server` makes uvicorn's protocol, with this state for each request."""
         self._limits = limits
@@ -138,7 +129,6 @@ class Guard(asyncio.Protocol):
         self._giving = False
         self._server_rejected = False
         self._bytes_received = 0
-        self._seen_at_stop: tuple[int, int] | None = None
         self._to_receive = Deadline(self._on_silence)
         self._to_read = Deadline(self.abort)
 
@@ -327,17 +317,12 @@ class Guard(asyncio.Protocol):
         else:
             self.close()
 
-    def abort_if_stalled(self) -> None:
-        """While the service stops: do not wait for a client that neither reads nor sends."""
+    def position(self) -> object | None:
         unread = self._transport.get_write_buffer_size()
         unsent = self._reading and self._request is not None and not self._request.complete
         if not (unread or unsent or self._transport.is_closing()):
-            self._seen_at_stop = None
-            return
-        seen = (unread, self._bytes_received)
-        if seen == self._seen_at_stop:
-            self.abort()
-        self._seen_at_stop = seen
+            return None  # the application works on its answer
+        return unread, self._bytes_received
 
 
 class _ServerTransport(asyncio.Transport):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from forewarn.connections import Connections
-from forewarn.server.connection_guard import Guard, Limits, track_answers
+from forewarn.server.connection_guard import ControlLimits, Guard, track_answers
 
 if TYPE_CHECKING:
     import socket
@@ -35,11 +35,11 @@ class ControlServer:
         app: ASGIApp,
         listener: socket.socket,
         certificate: Certificate | None = None,
-        limits: Limits | None = None,
+        limits: ControlLimits | None = None,
     ) -> None:
         self.listener = listener
         self._certificate = certificate
-        self._limits = limits or Limits()
+        self._limits = limits or ControlLimits()
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 track_answers(app),
@@ -54,9 +54,7 @@ class ControlServer:
                 timeout_keep_alive=math.ceil(self._limits.idle_seconds + self._limits.head_seconds),
             )
         )
-        self._connections: Connections[Guard] = Connections(
-            "control API", self._limits.connections, self._limits.connections_per_address
-        )
+        self._connections: Connections[Guard] = Connections("control API", self._limits)
         self._listening: asyncio.Server | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -91,7 +89,7 @@ class ControlServer:
             guard.stop()
         try:
             async with asyncio.timeout(self._limits.stop_seconds):
-                await self._wait_for_clients()
+                await self._connections.drain()
                 # The application may have something left to do when its client is gone.
                 if self._uvicorn.server_state.tasks:
                     await asyncio.wait(self._uvicorn.server_state.tasks)
@@ -99,15 +97,6 @@ class ControlServer:
             self._end_requests()
         for task in self._tasks:
             task.cancel()
-
-    async def _wait_for_clients(self) -> None:
-        while self._connections.all():
-            try:
-                async with asyncio.timeout(self._limits.stalled_seconds):
-                    await self._connections.none_open.wait()
-            except TimeoutError:
-                for guard in self._connections.all():
-                    guard.abort_if_stalled()
 
     def _end_requests(self) -> None:
         tasks = list(self._uvicorn.server_state.tasks)
