@@ -61,7 +61,7 @@ class Engine:
         self.terms = terms
         self._store = store
         self._fabric = fabric
-        self._writer = Writer(clock, store, self._committed)
+        self._writer = Writer(clock, store, self._publish, self._carry_out)
         self._agenda = Agenda()
         self.hearing = Hearing(clock, self._writer, self._agenda, terms)
         self.archive = Archive(self._writer, store)
@@ -255,8 +255,9 @@ class Engine:
 
     # --- After a commit ---------------------------------------------------------------------------
 
-    def _committed(self, changes: Changes, ledger: Ledger) -> None:
-        """Take over what is on disk, note when it is due, publish it, and set the fabric to work."""
+    def _publish(self, changes: Changes) -> list[Operation]:
+        """Take over what is on disk, note when it is due, and publish it. Returns what the fabric is to begin."""
+        ledger = self._writer.ledger
         started = [
             operation
             for operation in changes.operations.values()
@@ -283,6 +284,10 @@ class Engine:
                 subscriber(published)
         for follower in self._followers:
             follower(changes)
+        return started
+
+    def _carry_out(self, changes: Changes, started: list[Operation]) -> None:
+        """Set the fabric to work on what has started, and let go of what is over."""
         for operation in changes.operations.values():
             if not operation.progress.live:
                 self._carrier.let_go(operation.id)

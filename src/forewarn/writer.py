@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from forewarn.clock import real_seconds
 from forewarn.core.draft import Draft
 from forewarn.core.durations import to_text
-from forewarn.core.ledger import Ledger
+from forewarn.core.ledger import Changes, Ledger
 from forewarn.errors import Stopping, StoreFailed
 from forewarn.store_thread import StoreThread
 from forewarn.vitals import Vitals
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from datetime import datetime
 
-    from forewarn.core.ledger import Changes
+    from forewarn.core.operations import Operation
     from forewarn.ports import Clock, Store
 
     Tell = Callable[[Any, BaseException | None], None]
@@ -55,13 +55,24 @@ class Waiting(NamedTuple):
 
 
 class Writer:
-    """Carries out orders one batch at a time. `committed` takes over each one into the ledger, before the answers."""
+    """Carries out orders one batch at a time.
 
-    def __init__(self, clock: Clock, store: Store, committed: Callable[[Changes, Ledger], None]) -> None:
+    After a commit `publish` takes it over into the ledger, then come the answers, then `carry_out` gets what was
+    published and what `publish` has returned.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        store: Store,
+        publish: Callable[[Changes], list[Operation]],
+        carry_out: Callable[[Changes, list[Operation]], None],
+    ) -> None:
         self.ledger = Ledger()
         self._clock = clock
         self._store = store
-        self._committed = committed
+        self._publish = publish
+        self._carry_out = carry_out
         self._queue: list[Waiting] = []
         self._patient: list[Waiting] = []
         self._singly: deque[Waiting] = deque()
@@ -173,19 +184,22 @@ class Writer:
 
     def _decide(self, batch: list[Waiting]) -> tuple[Changes, list[Outcome]]:
         now = self._clock.now()
-        whole = Draft(self.ledger, new_id)
+        whole: Draft | None = None
         outcomes = []
         for waiting in batch:
             # On a draft of its own, so that an order that fails leaves nothing in the others' way.
-            draft = Draft(whole, new_id)
+            draft = Draft(whole or self.ledger, new_id)
             try:
                 result = waiting.order(draft, now)
             except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the order, not to the writer
                 outcomes.append(Outcome(waiting.tell, None, error))
             else:
-                whole.absorb(draft)
+                if whole is None:
+                    whole = draft
+                else:
+                    whole.absorb(draft)
                 outcomes.append(Outcome(waiting.tell, result, None))
-        changes = whole.changes
+        changes = whole.changes if whole is not None else Changes()
         if changes:
             first = self.ledger.sequence + 1
             changes.history = [entry._replace(sequence=first + i) for i, entry in enumerate(changes.history)]
@@ -201,9 +215,11 @@ class Writer:
         self.vitals.commit_ended(real_seconds() - self._began_seconds, error)
         try:
             if error is None:
-                # Nothing else can come in between: whoever is told now finds the ledger as it is after the next line.
-                _answer(outcomes)
-                self._committed(changes, self.ledger)
+                try:
+                    started = self._publish(changes)
+                finally:
+                    _answer(outcomes)
+                self._carry_out(changes, started)
             elif isinstance(error, StoreFailed) and len(batch) > 1:
                 # One order may be what the disk has no room for: the others get their own chance.
                 self._singly.extend(batch)

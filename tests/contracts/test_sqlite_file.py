@@ -10,7 +10,7 @@ import pytest
 from forewarn.core.ledger import Changes
 from forewarn.errors import DataInUse, StoreDamaged, StoreForeign, StoreNewer
 from forewarn.stores.sqlite import SqliteStore
-from forewarn.stores.sqlite_file import DATABASE_NAME
+from forewarn.stores.sqlite_file import DATABASE_NAME, LOG_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +36,17 @@ def test_it_is_in_wal_mode_and_synced_with_each_commit(database: Path) -> None:
     assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert store._db.execute("PRAGMA synchronous").fetchone() == (2,)
     store.close()
+
+
+def test_a_commit_does_not_extend_the_log(database: Path) -> None:
+    size = database.stat().st_size
+    log = database.with_name(f"{DATABASE_NAME}-wal")
+    store = SqliteStore(database.parent)
+    extended_size = log.stat().st_size
+    store.commit(Changes(facts={"alive_at": "y" * 20_000}))
+    assert log.stat().st_size == extended_size >= LOG_BYTES
+    store.close()
+    assert database.stat().st_size == size, "only the log was extended"
 
 
 def test_only_its_owner_can_read_it(database: Path) -> None:

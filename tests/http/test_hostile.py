@@ -250,10 +250,11 @@ def test_connections_are_limited_in_all_and_by_address(make_service: Callable[..
     assert count("127.0.0.9", 3) == [True] * 2 + [False]
     for line in lines:
         line.socket.close()
-    assert "connections to the metadata service, which closes new ones" in service.greeting
     while not count("127.0.0.8", 1)[0]:  # until the service has seen that the others are closed
         lines[-1].socket.close()
     lines[-1].socket.close()
+    service.stop()  # then all of its log is here
+    assert "connections to the metadata service, which closes new ones" in service.greeting
 
 
 @pytest.mark.parametrize("size", [2000, 40_000])
