@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from forewarn.core.event import Event
-    from forewarn.core.ledger import Entry
-    from forewarn.core.once import Kept
+    from forewarn.core.access import Kept
+    from forewarn.core.events import Event
     from forewarn.core.operations import Operation
-    from forewarn.core.rollout import Rollout
+    from forewarn.core.rollouts import Rollout
+    from forewarn.core.state import Entry
     from forewarn.ports import Expired, HistoryFilter, ListFilter, Records, Store
     from forewarn.writer import Writer
 

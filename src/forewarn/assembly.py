@@ -13,9 +13,9 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from forewarn.clock import SystemClock, VirtualClock
-from forewarn.core.backlog import Pace
-from forewarn.core.causes import CAUSES
-from forewarn.core.terms import Terms
+from forewarn.core.limits import Terms
+from forewarn.core.operations import CAUSES
+from forewarn.core.webhooks import Pace
 from forewarn.engine import Engine, Published
 from forewarn.errors import BadSetting
 from forewarn.fabrics.command import CommandFabric

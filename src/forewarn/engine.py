@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 from forewarn.agenda import Agenda
 from forewarn.archive import Archive
 from forewarn.carrier import Carrier
-from forewarn.core import approvals, fleet_orders, listening, progress, rollout_walk
-from forewarn.core.draft import Draft
-from forewarn.core.fleet_change import renew
-from forewarn.core.ledger import Ledger
+from forewarn.core import approvals, enabling, fleet_commands, progress, rollout_commands
+from forewarn.core.fleet import renew
 from forewarn.core.operations import Progress
+from forewarn.core.state import Draft, Ledger
 from forewarn.errors import StoreFailed
 from forewarn.hearing import Hearing
 from forewarn.reports import Reports, whole
@@ -30,13 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime, timedelta
 
-    from forewarn.core.event import Document, Event
-    from forewarn.core.fleet import Fleet
-    from forewarn.core.fleet_change import FleetChange
-    from forewarn.core.ledger import Changes
+    from forewarn.core.events import Document, Event
+    from forewarn.core.fleet import Fleet, FleetChange
+    from forewarn.core.limits import Terms
     from forewarn.core.operations import Operation
-    from forewarn.core.rollout import Rollout
-    from forewarn.core.terms import Terms
+    from forewarn.core.rollouts import Rollout
+    from forewarn.core.state import Changes
     from forewarn.ports import Audience, Clock, Fabric, Store
     from forewarn.vitals import Vitals
 
@@ -87,7 +85,7 @@ class Engine:
         for operation in ledger.operations.values():
             self._schedule(operation)
         for rollout in ledger.rollouts.values():
-            self._agenda.add(rollout_walk.when_due(rollout) or self.clock.now(), "rollout", rollout.id)
+            self._agenda.add(rollout_commands.when_due(rollout) or self.clock.now(), "rollout", rollout.id)
         for delivery in ledger.deliveries.values():
             if delivery.enabled:
                 self.hearing.watch(delivery.group)
@@ -144,7 +142,7 @@ class Engine:
 
     async def enable(self, group: str, by: str) -> None:
         """Begin to tell a group. On disk when this returns."""
-        await self.order(listening.enable, group, by, secrets.token_hex(4))
+        await self.order(enabling.enable, group, by, secrets.token_hex(4))
 
     async def end_by_hand(
         self,
@@ -178,7 +176,7 @@ class Engine:
                     return False
                 draft.changes.facts.update(facts or {})
                 if change:  # noqa: B023
-                    fleet_orders.apply_fleet(draft, now, terms, after, change, by, force=force, why=why)  # noqa: B023
+                    fleet_commands.apply_fleet(draft, now, terms, after, change, by, force=force, why=why)  # noqa: B023
                 return True
 
             if await self.order(apply):
@@ -201,7 +199,7 @@ class Engine:
                 progress.move(draft, now, terms, operation_id)
             draft.stirred.update(dict.fromkeys(rollouts))
             for group in silent:
-                listening.disable_if_silent(draft, now, terms, group)
+                enabling.disable_if_silent(draft, now, terms, group)
 
         try:
             await self.order(do_what_is_due)
@@ -271,7 +269,7 @@ class Engine:
             if (operation := ledger.operation(operation_id)) is not None:
                 self._schedule(operation)
         for rollout in changes.rollouts.values():
-            if (moment := rollout_walk.when_due(rollout)) is not None:
+            if (moment := rollout_commands.when_due(rollout)) is not None:
                 self._agenda.add(moment, "rollout", rollout.id)
         for group, delivery in changes.deliveries.items():
             if delivery is not None and delivery.enabled and group in changes.heard:
@@ -300,5 +298,5 @@ class Engine:
         moment = progress.when_due(self._writer.ledger, operation)
         if moment is not None:
             self._agenda.add(moment, "operation", operation.id)
-        if operation.request.rollout and (overdue_at := rollout_walk.overdue_at(self.terms, operation)) is not None:
+        if operation.request.rollout and (overdue_at := rollout_commands.overdue_at(self.terms, operation)) is not None:
             self._agenda.add(overdue_at, "rollout", operation.request.rollout)

@@ -8,17 +8,17 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from forewarn.core import faults
-from forewarn.core.records import ENGINE
+from forewarn.core.history import ENGINE
 from forewarn.errors import FaultsNotAllowed, ForewarnError, TooMany, Unknown, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.event import Document
+    from forewarn.core.events import Document
     from forewarn.core.faults import Fault, FaultOrder
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
     from forewarn.engine import Engine, Published
 
     Decide = Callable[[Draft, datetime, Terms], Fault]

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.agenda import Agenda
-    from forewarn.core.draft import Draft
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
     from forewarn.ports import Clock
     from forewarn.writer import Writer
 

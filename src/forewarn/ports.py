@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from forewarn.core.ledger import Changes
+from forewarn.core.state import Changes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from datetime import datetime, timedelta
 
-    from forewarn.core.access import Token
-    from forewarn.core.event import Event
+    from forewarn.core.access import Kept, Token
+    from forewarn.core.events import Event
     from forewarn.core.fleet import Fleet
-    from forewarn.core.ledger import Delivery, Entry
-    from forewarn.core.once import Kept
     from forewarn.core.operations import Operation
-    from forewarn.core.rollout import Rollout
+    from forewarn.core.rollouts import Rollout
+    from forewarn.core.state import Delivery, Entry
     from forewarn.core.webhooks import Undelivered, Webhook
 
 

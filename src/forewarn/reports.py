@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from forewarn.core import progress, rollout_walk
+from forewarn.core import progress, rollout_commands
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
     from forewarn.writer import Writer
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def whole(
     def order(draft: Draft, now: datetime) -> T:
         result = decide(draft, now, terms, *args, **kwargs)
         for rollout_id in draft.stirred:
-            rollout_walk.step(draft, now, terms, rollout_id)
+            rollout_commands.step(draft, now, terms, rollout_id)
         return result
 
     return order
@@ -69,7 +69,7 @@ class Reports:
         """Who must be well until when after an operation; None: nobody asks any more."""
         ledger = self._writer.ledger
         operation = ledger.operation(operation_id)
-        closes_at = rollout_walk.gate_closes_at(self._terms, operation) if operation is not None else None
+        closes_at = rollout_commands.gate_closes_at(self._terms, operation) if operation is not None else None
         if operation is None or closes_at is None:
             return None
         return Gate(closes_at, operation.concerned(ledger.fleet))

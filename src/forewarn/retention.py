@@ -7,12 +7,12 @@ import logging
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from forewarn.core.once import KEPT_FOR
+from forewarn.core.access import KEPT_FOR
 from forewarn.errors import StoreFailed
 
 if TYPE_CHECKING:
     from forewarn.archive import Archive
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
     from forewarn.ports import Clock, Store
     from forewarn.writer import Writer
 

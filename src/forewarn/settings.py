@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import platformdirs
 
-from forewarn.core.causes import CAUSES
 from forewarn.core.durations import format_duration, parse_duration
-from forewarn.core.kinds import EVENT_TYPES
-from forewarn.core.targets import parse_targets
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.operations import CAUSES
+from forewarn.core.webhooks import parse_targets
 from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from forewarn.clock import real_seconds
-from forewarn.core.draft import Draft
 from forewarn.core.durations import to_text
-from forewarn.core.ledger import Changes, Ledger
+from forewarn.core.state import Changes, Draft, Ledger
 from forewarn.errors import Stopping, StoreFailed
 from forewarn.store_thread import StoreThread
 from forewarn.vitals import Vitals

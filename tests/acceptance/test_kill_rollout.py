@@ -17,7 +17,7 @@ from acceptance.causes import PATIENT, advance_to, ask, events, get, say
 from acceptance.test_kill import Witness
 from acceptance.test_kill_causes import Program, Stage, check_once, seen, table
 from depth import amount
-from forewarn.core.causes import CAUSES, Target
+from forewarn.core.operations import CAUSES, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -202,7 +202,7 @@ def test_it_has_what_the_agent_imports_and_nothing_of_the_service() -> None:
     assert {name for name in found if name.startswith("forewarn/core/")} <= {
         "forewarn/core/__init__.py",
         "forewarn/core/durations.py",
-        "forewarn/core/kinds.py",
+        "forewarn/core/event_types.py",
     }
     assert {name for name in found if name.startswith("forewarn/agent/")} == {
         f"forewarn/{path.relative_to(SOURCE)}" for path in (SOURCE / "agent").rglob("*.py")

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import amount
-from forewarn.core.event import Event, Source, Status
-from forewarn.core.ledger import Changes, Entry
-from forewarn.core.once import Kept
+from forewarn.core.access import Kept
+from forewarn.core.events import Event, Source, Status
 from forewarn.core.operations import Operation, Progress, Request
-from forewarn.core.rollout import Course, Rollout, Stage
+from forewarn.core.rollouts import Course, Rollout, Stage
+from forewarn.core.state import Changes, Entry
 from forewarn.ports import HistoryFilter, ListFilter, Store
 from forewarn.stores.sqlite import SqliteStore
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.clock import VirtualClock
-from forewarn.core.event import Status
+from forewarn.core.events import Status
 from forewarn.core.fleet import HostState
-from forewarn.core.terms import Terms
+from forewarn.core.limits import Terms
 from forewarn.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.stores.sqlite import SqliteStore

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.core.ledger import Changes
+from forewarn.core.state import Changes
 from forewarn.errors import DataInUse, StoreDamaged, StoreForeign, StoreNewer
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.stores.sqlite_file import DATABASE_NAME, LOG_BYTES

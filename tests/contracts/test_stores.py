@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.core.event import Event, Source, Status
-from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
-from forewarn.core.fleet_change import FleetChange, difference
-from forewarn.core.ledger import Changes, Delivery, Entry
+from forewarn.core.events import Event, Source, Status
+from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, difference
 from forewarn.core.operations import Health, Operation, Progress, Request
-from forewarn.core.rollout import Course, Rollout, Stage
+from forewarn.core.rollouts import Course, Rollout, Stage
+from forewarn.core.state import Changes, Delivery, Entry
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window
 from forewarn.errors import StoreFailed

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from forewarn.core.event import Document, Event, Source, Status
+from forewarn.core.events import Document, Event, Source, Status
 from forewarn.core.fleet import GroupKind
 
 DOCUMENTED = "documented"

@@ -12,11 +12,11 @@ from forewarn.agent.command.line import VERBS, parser_of
 from forewarn.agent.pages.metrics import METRICS
 from forewarn.agent.pages.routes import PAGES
 from forewarn.cli import NOUNS, root
-from forewarn.core.causes import CAUSES
 from forewarn.core.durations import format_duration
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.faults import FAULTS
-from forewarn.core.happenings import HAPPENINGS
-from forewarn.core.kinds import EVENT_TYPES
+from forewarn.core.history import HAPPENINGS
+from forewarn.core.operations import CAUSES
 from forewarn.errors import EXIT_CODES
 from forewarn.settings import SETTINGS
 from forewarn.verify.catalogue import CHECKS

@@ -6,8 +6,8 @@ import ast
 from pathlib import Path
 
 from forewarn.core.fleet import HostState
-from forewarn.core.happenings import HAPPENINGS
-from forewarn.core.rollout import Stage
+from forewarn.core.history import HAPPENINGS
+from forewarn.core.rollouts import Stage
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()

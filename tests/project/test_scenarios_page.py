@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forewarn import scenarios
-from forewarn.core.scenario import ACTS, After, Until
+from forewarn.core.scenarios import ACTS, After, Until
 from forewarn.wire.scenario_file import (
     EXPECT_KEYS,
     FAULT_KEYS,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forewarn.core.fleet import HostState
-from forewarn.core.happenings import HAPPENINGS
-from forewarn.core.rollout import Stage
+from forewarn.core.history import HAPPENINGS
+from forewarn.core.rollouts import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

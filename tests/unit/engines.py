@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from forewarn.clock import VirtualClock
 from forewarn.core import approvals
 from forewarn.core.fleet import VM, Fleet, Group, Host
+from forewarn.core.limits import Terms
 from forewarn.core.operations import Request
 from forewarn.core.requests import request
-from forewarn.core.terms import Terms
 from forewarn.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.stores.sqlite import SqliteStore
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from forewarn.core.event import Event
+    from forewarn.core.events import Event
     from forewarn.core.operations import Operation
 
 # Far from today, so that a stray look at the real clock shows.

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import amount
-from forewarn.core.backlog import MOST_WAITING, WINDOW, Attempt, Backlog, Pace, Settlement
-from forewarn.core.ledger import Entry
-from forewarn.core.webhooks import Undelivered, Webhook
+from forewarn.core.state import Entry
+from forewarn.core.webhooks import MOST_WAITING, WINDOW, Attempt, Backlog, Pace, Settlement, Undelivered, Webhook
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.core.casting import cast
 from forewarn.core.fleet import Fleet
-from forewarn.core.scenario import Needs, Scenario
-from forewarn.core.scenario_run import Casting
+from forewarn.core.scenarios import Casting, Needs, Scenario, cast
 from forewarn.errors import BadOption, DoesNotFit, Unknown, UnknownVM
 from forewarn.wire.fleet_file import parse_fleet
 

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from datetime import UTC, datetime
 
-from forewarn.core.ledger import Entry
+from forewarn.core.state import Entry
 from forewarn.wire.cloud_event import cloud_event, signed_headers, source_of, trial_event
 from forewarn.wire.signing import signature
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engines import FLEET, START, approve, ask, make_engine
 
-from forewarn.core.backlog import Pace
-from forewarn.core.fleet_orders import Policy, set_policy
-from forewarn.core.targets import parse_targets
-from forewarn.core.terms import Terms
-from forewarn.core.told import Tally
+from forewarn.core.fleet_commands import Policy, set_policy
+from forewarn.core.limits import Terms
+from forewarn.core.state import Tally
 from forewarn.core.webhooks import (
     MOST_GROUPS,
     MOST_WEBHOOKS,
+    Pace,
     Undelivered,
     Webhook,
     add_webhook,
+    parse_targets,
     remove_webhook,
     retry,
     settle,
@@ -591,7 +591,7 @@ async def test_what_was_gone_before_it_was_sent_or_even_read_is_counted_as_lost(
     receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("forewarn.server.webhooks.channel.PAGE", 3)
-    monkeypatch.setattr("forewarn.core.backlog.WINDOW", 3)  # so that it does not read on while the first is under way
+    monkeypatch.setattr("forewarn.core.webhooks.WINDOW", 3)  # so that it does not read on while the first is under way
     let_go, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def answer_late(_: Got) -> Reply:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engines import FLEET, MINUTE, START, approve, ask, cancel, make_engine, running_engine
 
-from forewarn.core import fleet_orders
-from forewarn.core.event import Status
+from forewarn.core import fleet_commands
+from forewarn.core.events import Status
 from forewarn.core.fleet import VM, Fleet, Group, Host
-from forewarn.core.happenings import HAPPENINGS
+from forewarn.core.history import HAPPENINGS
+from forewarn.core.limits import Terms
 from forewarn.core.operations import Progress, Request
 from forewarn.core.requests import request
-from forewarn.core.terms import Terms
 from forewarn.errors import (
     AlreadyStarted,
     BadOption,
@@ -34,7 +34,7 @@ from forewarn.ports import HistoryFilter
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forewarn.core.event import Event
+    from forewarn.core.events import Event
     from forewarn.engine import Engine
 
 
@@ -297,7 +297,7 @@ async def test_an_order_sees_the_work_on_a_host_that_arrived_with_it() -> None:
     async with running_engine() as engine:
         moved_away, withdrawn = await asyncio.gather(
             engine.order(request, Request("degraded-hardware", host="host-b"), "operator"),
-            engine.order(fleet_orders.return_host, "host-b", "operator"),
+            engine.order(fleet_commands.return_host, "host-b", "operator"),
         )
         assert [one.id for one in withdrawn] == [one.id for one in moved_away]
         assert engine.live_events() == []

@@ -12,9 +12,9 @@ import pytest
 from engines import START, ask, cancel, running_engine
 
 from forewarn.core.access import Role, Token, create_token
-from forewarn.core.happenings import HAPPENINGS
-from forewarn.core.ledger import Changes, Entry
-from forewarn.core.terms import Terms
+from forewarn.core.history import HAPPENINGS
+from forewarn.core.limits import Terms
+from forewarn.core.state import Changes, Entry
 from forewarn.errors import HistoryGone, NotYetHistory, Stopping, TooManyReaders
 from forewarn.ports import Expired, HistoryFilter
 from forewarn.server import feed as feed_module

@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from test_placement import fleets
 
 from depth import amount
-from forewarn.core import effects, fleet_orders, rollout_walk
-from forewarn.core.draft import Draft
-from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, own_host
-from forewarn.core.fleet_change import FleetChange, difference, keep_what_happened
-from forewarn.core.ledger import Ledger
+from forewarn.core import fleet_commands, placement, rollout_commands
+from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, difference, keep_what_happened, own_host
+from forewarn.core.limits import Terms
 from forewarn.core.placement import find_clash, spare_name
-from forewarn.core.rollout import Course
-from forewarn.core.terms import Terms
+from forewarn.core.rollouts import Course
+from forewarn.core.state import Draft, Ledger
 from forewarn.errors import Conflict, ForewarnError, UnknownHost
 
 if TYPE_CHECKING:
@@ -129,16 +127,16 @@ def test_what_orders_do_to_a_fleet_is_the_same_as_building_it_anew(
     for what, which, how in acts:
         hosts, vms = draft.fleet.host_names(), [*draft.fleet.vms.values()]
         if what == "state" and hosts:
-            effects.set_host_state(draft, hosts[which % len(hosts)], [*HostState][how % len(HostState)])
+            placement.set_host_state(draft, hosts[which % len(hosts)], [*HostState][how % len(HostState)])
         elif what == "policy" and vms:
-            policy = fleet_orders.Policy(auto_approve=[(), ("redeploy",)][how % 2])
-            fleet_orders.set_policy(draft, START, Terms(), vms[which % len(vms)].group, policy, "test")
+            policy = fleet_commands.Policy(auto_approve=[(), ("redeploy",)][how % 2])
+            fleet_commands.set_policy(draft, START, Terms(), vms[which % len(vms)].group, policy, "test")
         elif what == "move" and vms and draft.fleet.hosts:
             target = [*draft.fleet.hosts][how % len(draft.fleet.hosts)]
             moved = vms[which % len(vms)]._replace(host=target)
             draft.change_fleet(FleetChange(changed=(moved,), in_place=True))
         elif what == "remove" and vms:
-            effects.remove_vms(draft, START, (vms[which % len(vms)],), "it is deleted")
+            placement.remove_vms(draft, START, (vms[which % len(vms)],), "it is deleted")
         assert all_that_can_be_asked(draft.fleet) == all_that_can_be_asked(built_anew(draft.fleet))
 
 
@@ -159,7 +157,7 @@ def histories(draw: st.DrawFn) -> tuple[Fleet, Fleet]:
         fleet = draft.fleet
         if draw(st.booleans()):
             host = draw(st.sampled_from(fleet.host_names()))
-            effects.set_host_state(draft, host, draw(st.sampled_from(HostState)))
+            placement.set_host_state(draft, host, draw(st.sampled_from(HostState)))
         if not fleet.vms:
             continue
         vm = fleet.vms[draw(st.sampled_from([*fleet.vms]))]
@@ -171,7 +169,7 @@ def histories(draw: st.DrawFn) -> tuple[Fleet, Fleet]:
         if not target:
             target = spare_name(fleet)
             draft.change_fleet(FleetChange(hosts=(Host(target, spare=True),), in_place=True))
-        draft.change_fleet(FleetChange(changed=(effects._moved(draft.fleet.vms[vm.name], target),), in_place=True))
+        draft.change_fleet(FleetChange(changed=(placement._moved(draft.fleet.vms[vm.name], target),), in_place=True))
     return declared, draft.fleet
 
 
@@ -292,7 +290,7 @@ async def test_a_vm_that_is_moved_does_not_meet_another_domain_that_was_declared
 async def test_a_rollout_leaves_a_host_alone_while_a_vm_is_on_its_way_there() -> None:
     """Else it arrives on a host that is out, untold, and here with another domain of its group."""
     async with on_its_way(WEB_0, WEB_1, hosts="abc") as (engine, _):
-        await engine.order(rollout_walk.start, ["a", "c"], Course(), "operator")
+        await engine.order(rollout_commands.start, ["a", "c"], Course(), "operator")
         for _minute in range(40):
             out = [one for one in engine.live_operations() if one.request.rollout]
             names = {name for one in out for name in (*one.vms, *engine.fleet.on_host(one.host))}

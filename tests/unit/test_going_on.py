@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from engines import MINUTE, approve, ask, make_engine, running_engine
 
-from forewarn.core import fleet_orders, rollout_walk
+from forewarn.core import fleet_commands, rollout_commands
 from forewarn.core.fleet import VM, Fleet, Group, Host
-from forewarn.core.fleet_orders import Policy
+from forewarn.core.fleet_commands import Policy
 from forewarn.core.operations import Progress
-from forewarn.core.rollout import Course, Stage
-from forewarn.core.rollout_plan import plan
+from forewarn.core.rollout_commands import plan
+from forewarn.core.rollouts import Course, Stage
 from forewarn.core.windows import parse_window
 from forewarn.errors import StoreFailed
 from forewarn.ports import HistoryFilter, ListFilter
@@ -79,7 +79,7 @@ async def test_a_window_that_moves_keeps_nothing_waiting_for_ever() -> None:
         await ask(engine, "host-update", host="a")
         await approve(engine, event_of(engine, "plain"), by="plain")
         await engine.order(
-            fleet_orders.set_policy, "spot", Policy(windows=(parse_window("daily 03:00 1h"),)), "operator"
+            fleet_commands.set_policy, "spot", Policy(windows=(parse_window("daily 03:00 1h"),)), "operator"
         )
         await engine.advance(2 * DAY)
         assert not engine.live_operations()
@@ -99,7 +99,7 @@ async def test_vms_that_set_out_together_see_each_others_places() -> None:
 
 async def test_a_host_that_fails_while_its_update_is_announced_is_left_out_of_the_rollout() -> None:
     async with running_engine(fleet=SHARED) as engine:
-        rollout = await engine.order(rollout_walk.start, ["*"], Course(), "operator")
+        rollout = await engine.order(rollout_commands.start, ["*"], Course(), "operator")
         await ask(engine, "hardware-failure", host="a")
         await engine.advance(DAY)
         ((_, ended),) = await engine.archive.rollouts(ListFilter(live=False))
@@ -111,9 +111,9 @@ async def test_a_host_that_fails_while_its_update_is_announced_is_left_out_of_th
 async def test_a_rollout_ends_when_a_new_policy_leaves_no_window_in_common() -> None:
     groups = [Group("spot", "scale-set", 5, 5), Group("plain", "standalone")]
     async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, HOSTS)) as engine:
-        await engine.order(rollout_walk.start, ["a"], Course(), "operator")
+        await engine.order(rollout_commands.start, ["a"], Course(), "operator")
         for group, text in (("spot", "daily 02:00 1h"), ("plain", "daily 14:00 1h")):
-            await engine.order(fleet_orders.set_policy, group, Policy(windows=(parse_window(text),)), "operator")
+            await engine.order(fleet_commands.set_policy, group, Policy(windows=(parse_window(text),)), "operator")
         await engine.advance(20 * DAY)
         assert not engine.live_rollouts()
         assert not engine.live_events()
@@ -121,7 +121,7 @@ async def test_a_rollout_ends_when_a_new_policy_leaves_no_window_in_common() -> 
 
 async def test_a_plan_leaves_out_hosts_that_have_left_the_fleet() -> None:
     async with running_engine(fleet=SHARED) as engine:
-        rollout = await engine.order(rollout_walk.start, ["*"], Course(budget=1), "operator")
+        rollout = await engine.order(rollout_commands.start, ["*"], Course(budget=1), "operator")
         assert "c" in rollout.waiting
         await engine.apply_fleet(Fleet(SHARED.vms.values(), SHARED.groups.values(), HOSTS[:2]), by="operator")
         made = plan(engine.fleet, engine.terms, rollout, engine.clock.now(), lambda _: True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from engines import FLEET
 
-from forewarn.core.terms import Terms
+from forewarn.core.limits import Terms
 from forewarn.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.stores.sqlite import SqliteStore

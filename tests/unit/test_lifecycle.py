@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.core.event import Event, Source, Status
-from forewarn.core.lifecycle import TRANSITIONS, Trigger, due, may_start, step
+from forewarn.core.events import TRANSITIONS, Event, Source, Status, Trigger, due, may_start, step
 from forewarn.errors import AlreadyOver, AlreadyStarted, ForewarnError, NotStarted, TooEarly
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)

@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from depth import amount
 from forewarn.clock import VirtualClock
 from forewarn.core import approvals
-from forewarn.core.event import Status
+from forewarn.core.events import Status
 from forewarn.core.fleet import VM, Fleet, Group, Host
-from forewarn.core.fleet_orders import return_host
+from forewarn.core.fleet_commands import return_host
 from forewarn.core.operations import Request
 from forewarn.core.requests import request
 from forewarn.errors import ForewarnError, OnItsWay, UnknownStartRequest, VMHasLiveEvent
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from forewarn.core.event import Event
+    from forewarn.core.events import Event
     from forewarn.engine import Engine
     from forewarn.fabrics.simulated import SimulatedFabric
 

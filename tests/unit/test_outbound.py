@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forewarn.core.targets import Targets, parse_targets
+from forewarn.core.webhooks import Targets, parse_targets
 from forewarn.server.webhooks.outbound import MOST_HOPS, Outbound, Outcome
 from receiver import Receiver, Reply, authority_file
 

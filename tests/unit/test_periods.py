@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.core.periods import parse_past_moment, parse_span
+from forewarn.core.durations import parse_past_moment, parse_span
 
 NOW = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
 

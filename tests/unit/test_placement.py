@@ -21,13 +21,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from depth import amount
 from forewarn.clock import VirtualClock
-from forewarn.core import effects
-from forewarn.core.draft import Draft
+from forewarn.core import placement
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, own_host
-from forewarn.core.ledger import Changes, Ledger
+from forewarn.core.limits import Terms
 from forewarn.core.operations import Operation, Progress, Request
 from forewarn.core.placement import choose_host, find_clash, spare_name
-from forewarn.core.terms import Terms
+from forewarn.core.state import Changes, Draft, Ledger
 from forewarn.errors import ForewarnError
 
 if TYPE_CHECKING:
@@ -253,10 +252,10 @@ def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
     moving = operation(0, Request("hardware-failure", host=host, type="Redeploy"), Progress.PENDING)
     moving = moving._replace(vms=fleet.on_host(host))
     draft.put_operation(moving)
-    moving = effects.choose_destinations(draft, START, Terms(makes_hosts=makes_hosts), moving)
+    moving = placement.choose_destinations(draft, START, Terms(makes_hosts=makes_hosts), moving)
     assert len(moving.moves) == len({*moving.moves}) <= len(moving.vms)
     assert len(moving.moves) == len(moving.vms) or not makes_hosts
-    effects.after_work(draft, START, moving)
+    placement.after_work(draft, START, moving)
     assert find_clash(draft.fleet.vms.values()) is None
     for name, target in moving.moves:
         assert target != host

@@ -11,11 +11,11 @@ import pytest
 from engines import ask, cancel, make_engine, running_engine
 
 from forewarn import scenarios
-from forewarn.core import rollout_walk
-from forewarn.core.event import Status
+from forewarn.core import rollout_commands
+from forewarn.core.events import Status
 from forewarn.core.faults import FaultOrder
 from forewarn.core.operations import Progress
-from forewarn.core.scenario_run import Casting, RunState, StepState
+from forewarn.core.scenarios import Casting, RunState, StepState
 from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown
 from forewarn.faults import Faults
 from forewarn.play.player import REMEMBERED, Player
@@ -26,7 +26,7 @@ from forewarn.wire.versions import available_versions
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from forewarn.core.scenario_run import Run
+    from forewarn.core.scenarios import Run
     from forewarn.engine import Engine, Published
 
 pytestmark = pytest.mark.anyio
@@ -292,7 +292,7 @@ async def test_a_rollout_that_somebody_has_ended_has_not_come_to_its_end() -> No
         run = await stage.start(text + '[[step]]\nuntil = "gone"\nwithin = "2h"\n', "web-0", "web-1", speed=1)
         await told.wait()
         (rollout,) = stage.engine.live_rollouts()
-        await stage.engine.order(rollout_walk.cancel, rollout.id, "somebody")
+        await stage.engine.order(rollout_commands.cancel, rollout.id, "somebody")
         run = await stage.player.finished(run.id)
         assert (run.state, states(run)[-1]) == (RunState.FAILED, "failed")
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from engines import FLEET, ask, cancel, make_engine, running_engine
 
-from forewarn.core.once import once
-from forewarn.core.terms import Terms
+from forewarn.core.access import once
+from forewarn.core.limits import Terms
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forewarn.core.ledger import Entry
+    from forewarn.core.state import Entry
     from forewarn.engine import Engine
 
 DAY = timedelta(days=1)

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 from test_placement import fleets
 
 from depth import amount
-from forewarn.core.draft import Draft
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
-from forewarn.core.ledger import Changes, Ledger
-from forewarn.core.rollout import Course, Rollout, Stage, Walk, in_order, matching
-from forewarn.core.rollout_plan import plan
-from forewarn.core.rollout_walk import LARGEST_BUDGET, MOST_HOSTS, prepare, start
-from forewarn.core.terms import Terms
+from forewarn.core.limits import Terms
+from forewarn.core.rollout_commands import LARGEST_BUDGET, MOST_HOSTS, plan, prepare, start
+from forewarn.core.rollouts import Course, Rollout, Stage, Walk, in_order, matching
+from forewarn.core.state import Changes, Draft, Ledger
 from forewarn.core.windows import parse_window
 from forewarn.errors import BadOption, NoSuchHosts, NothingToWalk, RolloutOverlaps, TooMany
 from forewarn.ports import ListFilter

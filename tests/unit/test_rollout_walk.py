@@ -16,14 +16,14 @@ from hypothesis.stateful import initialize, rule
 from test_placement import GROUPS, HOUR, LENGTHS, MortalEngine, fleets
 
 from depth import amount
-from forewarn.core import approvals, fleet_orders, progress, rollout_walk
-from forewarn.core.event import Status
+from forewarn.core import approvals, fleet_commands, progress, rollout_commands
+from forewarn.core.events import Status
 from forewarn.core.explain import Wait, explain
 from forewarn.core.fleet import VM, Fleet, Host, HostState
+from forewarn.core.limits import Terms
 from forewarn.core.operations import Health, Progress, Request
 from forewarn.core.requests import request
-from forewarn.core.rollout import Course, Stage
-from forewarn.core.terms import Terms
+from forewarn.core.rollouts import Course, Stage
 from forewarn.core.windows import parse_window
 from forewarn.ports import HistoryFilter, ListFilter
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forewarn.core.explain import Explanation
-    from forewarn.core.ledger import Entry
     from forewarn.core.operations import Operation
-    from forewarn.core.rollout import Rollout
+    from forewarn.core.rollouts import Rollout
+    from forewarn.core.state import Entry
     from forewarn.engine import Engine
     from forewarn.fabrics.simulated import SimulatedFabric
 
@@ -77,7 +77,7 @@ class WalkMachine(MortalEngine):
     @rule(budget=BUDGETS, pause=PAUSES, pattern=st.sampled_from(["*", "host-[012]"]))
     def rollout_starts(self, budget: int, pause: int, pattern: str) -> None:
         course = Course(budget=budget, pause=pause * MINUTE, health_time=3 * HOUR)
-        begun = self.attempt(self.engine.order(rollout_walk.start, [pattern], course, "operator"))
+        begun = self.attempt(self.engine.order(rollout_commands.start, [pattern], course, "operator"))
         if begun is not None:
             self.begun[begun.id] = {*begun.hosts, *begun.done, *(host for host, _ in begun.skipped)}
 
@@ -107,7 +107,7 @@ class WalkMachine(MortalEngine):
             return
         rollout = live[which % len(live)]
         mine = [one for one in self.engine.live_operations() if one.request.rollout == rollout.id]
-        self.attempt(self.engine.order(getattr(rollout_walk, what), rollout.id, "operator"))
+        self.attempt(self.engine.order(getattr(rollout_commands, what), rollout.id, "operator"))
         if what == "cancel":
             self.withdrawn.update(one.id for one in mine if one.progress is Progress.PENDING)
             self.let_go_on.update(one.id for one in mine if one.progress is Progress.STARTED)
@@ -117,7 +117,7 @@ class WalkMachine(MortalEngine):
         hosts = self.engine.fleet.host_names()
         host = hosts[which % len(hosts)] if hosts else "none"
         if what == "return":
-            self.attempt(self.engine.order(fleet_orders.return_host, host, "operator"))
+            self.attempt(self.engine.order(fleet_commands.return_host, host, "operator"))
         else:
             self.attempt(self.engine.order(request, Request(what, host=host), "operator"))
 
@@ -156,7 +156,7 @@ class WalkMachine(MortalEngine):
     async def check_the_end(self) -> None:
         for rollout in self.engine.live_rollouts():
             if rollout.stage is Stage.PAUSED:
-                await self.engine.order(rollout_walk.resume, rollout.id, "operator")
+                await self.engine.order(rollout_commands.resume, rollout.id, "operator")
         await self.engine.advance(40 * 24 * HOUR)
         assert not self.engine.live_rollouts(), "a rollout does not end"
         assert not self.problems, self.problems[0]
@@ -225,7 +225,7 @@ async def four_hosts(*listening: str, **course: Any) -> AsyncIterator[tuple[Engi
     await engine.apply_fleet(FOUR, by="test")
     for scope in listening:
         await engine.enable(scope, by=scope)
-    yield engine, fabric, await engine.order(rollout_walk.start, ["h*"], Course(**course), "operator")
+    yield engine, fabric, await engine.order(rollout_commands.start, ["h*"], Course(**course), "operator")
     await engine.stop()
 
 
@@ -291,7 +291,7 @@ async def test_a_restart_does_not_keep_a_gate_from_being_asked(tmp_path: Path) -
     await engine.start()
     await engine.apply_fleet(FOUR, by="test")
     fabric.sick = {"x0"}
-    await engine.order(rollout_walk.start, ["h0"], Course(), "operator")
+    await engine.order(rollout_commands.start, ["h0"], Course(), "operator")
     await engine.advance(MINUTE)
     (unchecked,) = engine.live_operations()
     assert (unchecked.carried_out_at, unchecked.health) == (START, Health.UNKNOWN)

@@ -8,7 +8,7 @@ import pytest
 
 from forewarn import scenarios
 from forewarn.core.faults import FaultOrder
-from forewarn.core.scenario import After, Expectation, Needs, Options, Step, Until
+from forewarn.core.scenarios import After, Expectation, Needs, Options, Step, Until
 from forewarn.errors import BadScenario
 from forewarn.wire.scenario_file import parse_scenario
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.core.targets import Targets
+from forewarn.core.webhooks import Targets
 from forewarn.errors import BadConfigFile, BadSetting, UnknownSetting
 from forewarn.settings import SETTINGS, resolve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.core.targets import Targets, check_target, parse_targets
+from forewarn.core.webhooks import Targets, check_target, parse_targets
 from forewarn.errors import BadWebhookTarget, ForbiddenTarget
 
 NONE, ALL = Targets(), Targets(everything=True)

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import amount
-from forewarn.core.ledger import Changes
-from forewarn.core.told import Tally, Told
+from forewarn.core.state import Changes, Tally, Told
 from forewarn.core.webhooks import Undelivered
 
 

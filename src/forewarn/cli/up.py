@@ -22,7 +22,7 @@ from forewarn.cli.fleet import full_path, read_fleet_file
 from forewarn.cli.greeting import greeting
 from forewarn.cli.settings import resolve_settings, setting_options
 from forewarn.core.fleet import VM, Fleet, own_host
-from forewarn.core.records import ENGINE
+from forewarn.core.history import ENGINE
 from forewarn.server.fleet_control import applied_before, apply_fleet
 
 

@@ -1,19 +1,22 @@
-"""Who may ask for what: tokens, their roles, and making and revoking them. Only hashes of tokens are known here."""
+"""Tokens and their roles, and idempotency keys. Only hashes of tokens are known here."""
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core.ledger import Entry
-from forewarn.errors import BadOption, LastAdmin, TokenExists, Unknown, nearest
+from forewarn.core.state import Entry
+from forewarn.errors import BadOption, KeyReused, LastAdmin, TokenExists, Unknown, nearest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
+
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@', beginning with a letter or digit"
@@ -90,3 +93,44 @@ def revoke_token(draft: Draft, now: datetime, terms: Terms, name: str, by: str) 
     draft.changes.tokens[name] = None
     draft.note(Entry(at=now, what="token revoked", by=by, why=name))
     return token
+
+
+# --- Idempotency keys: a repeated request is done once --------------------------------------------
+
+
+KEPT_FOR = timedelta(days=1)
+
+
+class Kept(NamedTuple):
+    """The answer to a request with a key. In memory without its body, which the store has."""
+
+    key: str
+    """Whose key (by the hash of the token), and which: two callers may choose the same."""
+    fingerprint: str
+    """Of the request, so that a key is not taken for another's."""
+    at: datetime
+    status: int
+    body: str = ""
+
+
+def once(
+    draft: Draft,
+    now: datetime,
+    terms: Terms,
+    key: str,
+    fingerprint: str,
+    decide: Callable[[Draft, datetime, Terms], tuple[int, str]],
+) -> Kept:
+    """The answer to keep: of the same request before, within a day; else what is decided now.
+
+    What is decided and what is kept are one commit: after a crash either both are there or neither.
+    """
+    known = draft.kept(key)
+    if known is not None and now - known.at < KEPT_FOR:
+        if known.fingerprint != fingerprint:
+            raise KeyReused(key=key.partition(" ")[2])
+        return known
+    status, body = decide(draft, now, terms)
+    answer = Kept(key, fingerprint, now, status, body)
+    draft.changes.kept[key] = answer
+    return answer

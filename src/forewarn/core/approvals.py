@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forewarn.core import records
-from forewarn.core.causes import CAUSES
+from forewarn.core import history
 from forewarn.core.durations import whole_second_up
-from forewarn.core.lifecycle import Trigger, step
+from forewarn.core.events import Trigger, step
+from forewarn.core.operations import CAUSES
 from forewarn.core.progress import TERMINATE, keeps_to_windows, move, put_off, told_with
 from forewarn.core.windows import next_common
 from forewarn.errors import AlreadyStarted, BadOption, CannotPostpone, OperationNotSo, UnknownStartRequest
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.event import Event
+    from forewarn.core.events import Event
+    from forewarn.core.limits import Terms
     from forewarn.core.operations import Operation
-    from forewarn.core.terms import Terms
+    from forewarn.core.state import Draft
 
 
 def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: str, group: str | None = None) -> None:
@@ -29,7 +29,7 @@ def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: s
     """
     events = []
     for event_id in dict.fromkeys(ids):
-        event = draft.event(event_id) if group is not None else records.find_event(draft, event_id)
+        event = draft.event(event_id) if group is not None else history.find_event(draft, event_id)
         if event is None or (group is not None and event.group != group):
             raise UnknownStartRequest(event_id=event_id)
         events.append(event)
@@ -38,7 +38,7 @@ def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: s
         after = step(event, Trigger.APPROVE, now, by=by)
         if after is not event:
             draft.put_event(after)
-            records.note_event(draft, now, "approved", by, after)
+            history.note_event(draft, now, "approved", by, after)
             # Deletions told for one moment go together, so one of them is enough to move them all.
             approved[(event.group, event.not_before) if event.type == TERMINATE else event.id] = event
     for event in approved.values():
@@ -58,24 +58,24 @@ def _move_with(draft: Draft, now: datetime, terms: Terms, event: Event) -> None:
 
 def cancel(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, why: str = "") -> Event:
     """Withdraw the operation behind an event that has not started; all its events disappear."""
-    event = records.find_event(draft, event_id)
+    event = history.find_event(draft, event_id)
     step(event, Trigger.CANCEL, now)  # or it says why not
-    records.cancel(draft, now, records.find_operation(draft, event.operation), by, why)
+    history.cancel(draft, now, history.find_operation(draft, event.operation), by, why)
     _move_with(draft, now, terms, event)
     return draft.changes.events[event_id]
 
 
 def cancel_operation(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str, why: str = "") -> Operation:
     """The same, by the operation's id: it may have told nobody."""
-    operation = records.find_operation(draft, operation_id)
+    operation = history.find_operation(draft, operation_id)
     if operation.started_at is not None or not operation.progress.live:
         raise OperationNotSo(
             operation_id=operation_id,
             progress=operation.progress.value,
             problem="only what is pending can be cancelled.",
         )
-    events = records.events_of(draft, operation)
-    operation = records.cancel(draft, now, operation, by, why)
+    events = history.events_of(draft, operation)
+    operation = history.cancel(draft, now, operation, by, why)
     for event in events:
         _move_with(draft, now, terms, event)
     return operation
@@ -83,8 +83,8 @@ def cancel_operation(draft: Draft, now: datetime, terms: Terms, operation_id: st
 
 def postpone(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, until: datetime) -> Event:
     """Let routine work of the platform start later for all whom it touches: in their windows, by its deadline."""
-    event = records.find_event(draft, event_id)
-    operation = records.find_operation(draft, event.operation)
+    event = history.find_event(draft, event_id)
+    operation = history.find_operation(draft, event.operation)
     if event.started_at is not None:
         raise AlreadyStarted(event_id=event_id)
     if not CAUSES[operation.cause].routine or operation.request.deadline is None:

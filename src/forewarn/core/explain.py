@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core import records
-from forewarn.core.kinds import EVENT_TYPES
+from forewarn.core import history
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import Health, Progress
 from forewarn.core.progress import keeps_to_windows, told_with, when_due
-from forewarn.core.rollout_walk import gate_closes_at
+from forewarn.core.rollout_commands import gate_closes_at
 from forewarn.core.windows import closes_at, format_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.event import Event
+    from forewarn.core.events import Event
+    from forewarn.core.limits import Terms
     from forewarn.core.operations import Operation
-    from forewarn.core.rollout import Rollout
-    from forewarn.core.terms import Terms
+    from forewarn.core.rollouts import Rollout
+    from forewarn.core.state import Draft
 
 
 class Wait(NamedTuple):
@@ -66,7 +66,7 @@ def explain(draft: Draft, terms: Terms, operation: Operation, rollout: Rollout |
 
 def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
     windowed = keeps_to_windows(operation)
-    for event in records.events_of(draft, operation):
+    for event in history.events_of(draft, operation):
         yield _approval(event)
         for other in told_with(draft, event):
             words = f"deletions told for the same moment go together: {', '.join(other.resources)}"

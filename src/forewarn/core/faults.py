@@ -5,17 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core import listening
+from forewarn.core import enabling
 from forewarn.core.durations import format_duration
-from forewarn.core.ledger import Entry
+from forewarn.core.state import Entry
 from forewarn.errors import BadOption, UnknownFault, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
 
 GET, POST, ANY = "GET", "POST", "any"
 ON = (GET, POST, ANY)
@@ -193,7 +193,7 @@ def add(draft: Draft, now: datetime, terms: Terms, fault_id: str, asked: FaultOr
         return fault
     groups = {vm.group} if vm is not None else {vm.group for vm in draft.fleet.vms.values()}
     told = sorted(draft.deliveries_among(frozenset(groups)))
-    disabled = listening.disable(draft, now, terms, told, by, f"fault {fault_id}")
+    disabled = enabling.disable(draft, now, terms, told, by, f"fault {fault_id}")
     fault = fault._replace(left=0, struck=len(disabled))
     note_over(draft, now, terms, [fault], by)
     return fault

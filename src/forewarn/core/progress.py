@@ -5,13 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from forewarn.core import effects, records
-from forewarn.core.causes import CAUSES, Target
+from forewarn.core import history, placement
 from forewarn.core.durations import whole_second_up
-from forewarn.core.event import Event, Status
-from forewarn.core.lifecycle import Trigger, due, may_start, step
-from forewarn.core.operations import Health, Operation, Progress
-from forewarn.core.rollout import out_of_use
+from forewarn.core.events import Event, Status, Trigger, due, may_start, step
+from forewarn.core.operations import CAUSES, Health, Operation, Progress, Target
+from forewarn.core.rollouts import out_of_use
 from forewarn.core.windows import is_open, next_common
 from forewarn.errors import OperationNotSo
 
@@ -19,9 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.ledger import Ledger
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft, Ledger
 
 TERMINATE = "Terminate"
 LOOK_AGAIN = timedelta(days=1)
@@ -37,15 +34,15 @@ def move(draft: Draft, now: datetime, terms: Terms, operation_id: str, *, togeth
     if operation is None or not operation.progress.live:
         return None
     if operation.progress is Progress.PENDING:
-        events = records.events_of(draft, operation)
+        events = history.events_of(draft, operation)
         if not _may_start(draft, now, operation, events, together=together):
             return operation
         if _windows_closed(draft, now, operation):
             return _put_off(draft, now, operation)
         operation = _start(draft, now, terms, operation, events)
     if operation.progress is Progress.STARTED and _has_settled(operation, now):
-        operation = records.end(draft, now, operation, Progress.DONE, records.ENGINE)
-        for other in effects.after_end(draft, now, operation):
+        operation = history.end(draft, now, operation, Progress.DONE, history.ENGINE)
+        for other in placement.after_end(draft, now, operation):
             move(draft, now, terms, other)
     return operation
 
@@ -85,7 +82,7 @@ def keeps_to_windows(operation: Operation) -> bool:
 
 def _windowed(draft: Draft, operation: Operation) -> list[str]:
     """The groups that have not approved, and so are not to be touched outside their windows."""
-    approved = {event.group for event in records.events_of(draft, operation) if event.approved_at is not None}
+    approved = {event.group for event in history.events_of(draft, operation) if event.approved_at is not None}
     groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
     return [group for group in groups if group not in approved and draft.fleet.group(group).windows]
 
@@ -104,22 +101,22 @@ def _put_off(draft: Draft, now: datetime, operation: Operation) -> Operation:
     deadline = operation.request.deadline
     if until is None and deadline is not None and now >= deadline:
         why = "the maintenance windows have no moment in common any more, and its deadline has passed"
-        return records.cancel(draft, now, operation, records.ENGINE, why)
+        return history.cancel(draft, now, operation, history.ENGINE, why)
     until = until or moment + LOOK_AGAIN
-    return put_off(draft, now, operation, until, records.ENGINE, "the maintenance window has closed")
+    return put_off(draft, now, operation, until, history.ENGINE, "the maintenance window has closed")
 
 
 def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, why: str) -> Operation:
     """Let an operation start later: no event of it may be earlier than the others that are not approved."""
     moved_any = False
-    for event in records.events_of(draft, operation):
+    for event in history.events_of(draft, operation):
         after = step(event, Trigger.POSTPONE, now, until=until) if event.approved_at is None else event
         if after is not event:
             moved_any = True
             draft.put_event(after)
             moved = f"from {event.not_before:%Y-%m-%d %H:%M:%S} to {until:%Y-%m-%d %H:%M:%S} UTC"
-            records.note_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
-    told = {event.group for event in records.events_of(draft, operation)}
+            history.note_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
+    told = {event.group for event in history.events_of(draft, operation)}
     # Where no event says how long it waits, the operation itself must.
     if not moved_any or any(group not in told for group in _windowed(draft, operation)):
         operation = operation._replace(holds_until=max(until, operation.holds_until or until))
@@ -133,13 +130,13 @@ def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, 
 def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation, events: list[Event]) -> Operation:
     bound = operation.host and operation.vms and CAUSES[operation.cause].target is not Target.HOST
     if bound and not operation.concerned(draft.fleet):
-        return records.cancel(draft, now, operation, records.ENGINE, "it does not concern its VMs any more")
+        return history.cancel(draft, now, operation, history.ENGINE, "it does not concern its VMs any more")
     if operation.request.rollout and (why := out_of_use(draft.fleet, operation.host)):
-        return records.cancel(draft, now, operation, records.ENGINE, why)
+        return history.cancel(draft, now, operation, history.ENGINE, why)
     if operation.moves_vms or operation.verb == "start":
-        operation = effects.choose_destinations(draft, now, terms, operation)
+        operation = placement.choose_destinations(draft, now, terms, operation)
         if operation.verb == "migrate" and not operation.moves:
-            return records.cancel(draft, now, operation, records.ENGINE, "no host fits any of its VMs now")
+            return history.cancel(draft, now, operation, history.ENGINE, "no host fits any of its VMs now")
     operation = operation._replace(
         progress=Progress.STARTED,
         started_at=now,
@@ -148,7 +145,7 @@ def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation, even
     )
     for event in events:
         draft.put_event(step(event, Trigger.START, now))
-        records.note_event(draft, now, "started", records.ENGINE, event, _why_started(event, now))
+        history.note_event(draft, now, "started", history.ENGINE, event, _why_started(event, now))
     draft.put_operation(operation)
     return operation
 
@@ -165,20 +162,20 @@ def _has_settled(operation: Operation, now: datetime) -> bool:
     return not operation.request.rollout or operation.health is not Health.UNKNOWN
 
 
-def carried_out(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str = records.ENGINE) -> None:
+def carried_out(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str = history.ENGINE) -> None:
     """The fabric has done the work of a started operation; or somebody says so, and then it need not settle."""
     operation = draft.operation(operation_id)
     if operation is None or operation.progress is not Progress.STARTED or operation.carried_out_at is not None:
         return
-    by_hand = by != records.ENGINE
+    by_hand = by != history.ENGINE
     operation = operation._replace(
         carried_out_at=now,
         settles_at=now if by_hand else operation.settles_at,
         health=Health.GOOD if by_hand else operation.health,
     )
     draft.put_operation(operation)
-    records.note_operation(draft, now, "carried out", by, operation, _what_was_done(operation))
-    for other in effects.after_work(draft, now, operation):
+    history.note_operation(draft, now, "carried out", by, operation, _what_was_done(operation))
+    for other in placement.after_work(draft, now, operation):
         move(draft, now, terms, other)
     move(draft, now, terms, operation_id)
 
@@ -194,7 +191,7 @@ def done_by_hand(draft: Draft, now: datetime, terms: Terms, operation_id: str, b
     carried_out(draft, now, terms, operation_id, by)
     if operation.carried_out_at is not None:  # it only settled, or its health was still looked at
         draft.put_operation(operation._replace(settles_at=now, health=Health.GOOD))
-        records.note_operation(draft, now, "said to be done", by, operation)
+        history.note_operation(draft, now, "said to be done", by, operation)
         move(draft, now, terms, operation_id)
     return draft.changes.operations[operation_id]
 
@@ -202,15 +199,15 @@ def done_by_hand(draft: Draft, now: datetime, terms: Terms, operation_id: str, b
 def failed(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str, why: str) -> Operation:
     """The work could not be done. The events end: whoever prepared for it can go back."""
     operation = _find_started(draft, operation_id)._replace(health=Health.BAD)
-    records.note_operation(draft, now, "failed", by, operation, why)
-    return records.end(draft, now, operation, Progress.FAILED, by, why)
+    history.note_operation(draft, now, "failed", by, operation, why)
+    return history.end(draft, now, operation, Progress.FAILED, by, why)
 
 
 def failed_if_live(draft: Draft, now: datetime, terms: Terms, operation_id: str, why: str) -> None:
     """The same, as the fabric says it: it may be over already, by somebody's word."""
     operation = draft.operation(operation_id)
     if operation is not None and operation.progress is Progress.STARTED and operation.carried_out_at is None:
-        failed(draft, now, terms, operation_id, records.ENGINE, why)
+        failed(draft, now, terms, operation_id, history.ENGINE, why)
 
 
 def checked(draft: Draft, now: datetime, terms: Terms, operation_id: str, bad: Sequence[str]) -> None:
@@ -220,7 +217,7 @@ def checked(draft: Draft, now: datetime, terms: Terms, operation_id: str, bad: S
         return
     operation = operation._replace(health=Health.BAD if bad else Health.GOOD, outcome=_bad_words(bad))
     draft.put_operation(operation)
-    records.note_operation(draft, now, "unhealthy" if bad else "healthy", records.ENGINE, operation, operation.outcome)
+    history.note_operation(draft, now, "unhealthy" if bad else "healthy", history.ENGINE, operation, operation.outcome)
     draft.stirred[operation.request.rollout] = None
     move(draft, now, terms, operation_id)
 
@@ -232,7 +229,7 @@ def _bad_words(bad: Sequence[str]) -> str:
 
 
 def _find_started(draft: Draft, operation_id: str) -> Operation:
-    operation = records.find_operation(draft, operation_id)
+    operation = history.find_operation(draft, operation_id)
     if operation.progress is not Progress.STARTED:
         problem = "nobody works on it yet, or any more. Only what has started is done, or fails."
         raise OperationNotSo(operation_id=operation_id, progress=operation.progress.value, problem=problem)
@@ -242,7 +239,7 @@ def _find_started(draft: Draft, operation_id: str) -> Operation:
 def when_due(draft: Draft | Ledger, operation: Operation) -> datetime | None:
     """When time alone moves an operation on."""
     if operation.progress is Progress.PENDING:
-        events = records.events_of(draft, operation)
+        events = history.events_of(draft, operation)
         moments = [due(event) or (event.not_before if event.type == TERMINATE else None) for event in events]
         return max((moment for moment in (*moments, operation.holds_until) if moment), default=None)
     if operation.progress is Progress.STARTED and operation.carried_out_at is not None:

@@ -5,25 +5,24 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core import approvals, rollout_walk
-from forewarn.core.causes import CAUSES, Target
-from forewarn.core.event import Status
-from forewarn.core.fleet_orders import return_host
-from forewarn.core.operations import Progress, Request
+from forewarn.core import approvals, rollout_commands
+from forewarn.core.events import Status
+from forewarn.core.fleet_commands import return_host
+from forewarn.core.operations import CAUSES, Progress, Request, Target
 from forewarn.core.requests import request
-from forewarn.core.rollout import Course
-from forewarn.core.scenario import APPROVE, CANCEL, ROLLOUT
+from forewarn.core.rollouts import Course
+from forewarn.core.scenarios import APPROVE, CANCEL, ROLLOUT
 from forewarn.play.pace import GRACE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.event import Event
+    from forewarn.core.events import Event
+    from forewarn.core.limits import Terms
     from forewarn.core.operations import Operation
-    from forewarn.core.scenario import Options
-    from forewarn.core.terms import Terms
+    from forewarn.core.scenarios import Options
+    from forewarn.core.state import Draft
 
 
 class Asked:
@@ -53,7 +52,7 @@ def ask(
     """Have a cause, or a rollout, happen to the VMs; the ids of what comes of it."""
     hosts = list(dict.fromkeys(draft.fleet.vm(name).host for name in vms))
     if what == ROLLOUT:
-        return [rollout_walk.start(draft, now, terms, hosts, _course(how, speed), by).id]
+        return [rollout_commands.start(draft, now, terms, hosts, _course(how, speed), by).id]
     plain = Request(what, type=how.type, duration=how.duration, notice=how.notice, overrides=how.overrides, speed=speed)
     if CAUSES[what].target in (Target.HOST, Target.TENANTS):
         wanted = [plain._replace(host=host) for host in hosts]
@@ -111,7 +110,7 @@ def _cancel(draft: Draft, now: datetime, terms: Terms, asked: Asked, said: Said)
     done = False
     for cause in asked.causes:
         if draft.rollout(cause) is not None:
-            rollout_walk.cancel(draft, now, terms, cause, said.by)
+            rollout_commands.cancel(draft, now, terms, cause, said.by)
             done = True
     for operation in asked.operations(draft):
         if operation.progress is Progress.PENDING and set(operation.vms) & set(said.vms):

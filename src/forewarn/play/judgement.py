@@ -6,14 +6,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core.durations import format_duration
-from forewarn.core.event import Status
-from forewarn.core.scenario import After
+from forewarn.core.events import Status
+from forewarn.core.scenarios import After
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from forewarn.core.fleet import VM
-    from forewarn.core.scenario import Expectation
+    from forewarn.core.scenarios import Expectation
     from forewarn.play.record import Telling
 
 _FORMS = (Status.STARTED.value, Status.SCHEDULED.value)

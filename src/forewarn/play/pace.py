@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from datetime import datetime
 
-    from forewarn.core.scenario_run import Casting
+    from forewarn.core.scenarios import Casting
     from forewarn.engine import Engine
     from forewarn.ports import Audience
 

@@ -9,9 +9,8 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from forewarn.core.casting import cast
-from forewarn.core.listening import why_no_notice
-from forewarn.core.scenario_run import Played, Run, RunState
+from forewarn.core.enabling import why_no_notice
+from forewarn.core.scenarios import Played, Run, RunState, cast
 from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown, nearest
 from forewarn.play.pace import Pace
 from forewarn.play.playing import Playing
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from forewarn.core.scenario import Scenario
-    from forewarn.core.scenario_run import Casting
+    from forewarn.core.scenarios import Casting, Scenario
     from forewarn.engine import Engine, Published
     from forewarn.faults import Faults
     from forewarn.ports import Audience

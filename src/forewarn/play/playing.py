@@ -7,11 +7,10 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from forewarn.core import progress, rollout_walk
-from forewarn.core.event import Status
-from forewarn.core.rollout import Stage
-from forewarn.core.scenario import ANSWERS, CANCEL, RETURN_HOST, Until
-from forewarn.core.scenario_run import Run, RunState, StepState
+from forewarn.core import progress, rollout_commands
+from forewarn.core.events import Status
+from forewarn.core.rollouts import Stage
+from forewarn.core.scenarios import ANSWERS, CANCEL, RETURN_HOST, Run, RunState, StepState, Until
 from forewarn.errors import ForewarnError, NotFound
 from forewarn.play import acts
 from forewarn.play.acts import Asked, Said
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from forewarn.core.event import Event
-    from forewarn.core.scenario import Expectation, Step
+    from forewarn.core.events import Event
+    from forewarn.core.scenarios import Expectation, Step
     from forewarn.engine import Engine
     from forewarn.faults import Faults
     from forewarn.play.pace import Pace
@@ -209,7 +208,7 @@ class Playing:
             progress.when_due(draft, operation) for asked in self._everything for operation in asked.operations(draft)
         ]
         rollouts = (draft.rollout(cause) for asked in self._everything for cause in asked.causes)
-        moments += [rollout_walk.when_due(rollout) for rollout in rollouts if rollout is not None]
+        moments += [rollout_commands.when_due(rollout) for rollout in rollouts if rollout is not None]
         return min((moment for moment in moments if moment is not None), default=None)
 
     # --- Expectations -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core.event import Status
+from forewarn.core.events import Status
 from forewarn.errors import NotFound
 from forewarn.wire.document import render
 from forewarn.wire.reading import ToldEvent, read_document
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import timedelta
 
-    from forewarn.core.event import Event
+    from forewarn.core.events import Event
     from forewarn.engine import Engine
     from forewarn.wire.versions import ApiVersion
 

@@ -10,7 +10,7 @@ from forewarn.errors import Unknown, UnreadableFile, nearest
 from forewarn.wire.scenario_file import parse_scenario
 
 if TYPE_CHECKING:
-    from forewarn.core.scenario import Scenario
+    from forewarn.core.scenarios import Scenario
 
 _ENDING = ".toml"
 

@@ -24,7 +24,7 @@ from forewarn.wire.shapes_schema import page_schema
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
 
-    from forewarn.core.event import Event
+    from forewarn.core.events import Event
     from forewarn.engine import Engine
     from forewarn.server.bodies import Fields
 

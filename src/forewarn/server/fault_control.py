@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from forewarn.core.draft import Draft
     from forewarn.core.faults import Fault
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
     from forewarn.engine import Engine
     from forewarn.faults import Faults
 

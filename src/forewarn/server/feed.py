@@ -18,7 +18,7 @@ from forewarn.wire.feed import opening, render, sign_of_life
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
-    from forewarn.core.ledger import Changes, Entry
+    from forewarn.core.state import Changes, Entry
     from forewarn.engine import Engine
 
 MOST_READERS = 1000

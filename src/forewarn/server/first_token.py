@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forewarn.core.access import Role, Token, create_token
-from forewarn.core.records import ENGINE
+from forewarn.core.history import ENGINE
 from forewarn.server.gate import hash_of
 from forewarn.server.token_control import new_secret
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
     from forewarn.engine import Engine
 
 FIRST = "admin"

@@ -11,7 +11,7 @@ from forewarn.system.sockets import release
 from forewarn.wire.fleet_file import parse_fleet
 
 if TYPE_CHECKING:
-    from forewarn.core.fleet_change import FleetChange
+    from forewarn.core.fleet import FleetChange
     from forewarn.engine import Engine
     from forewarn.metadata.server import MetadataServer
 

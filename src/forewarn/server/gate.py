@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from forewarn.core.access import Token
-    from forewarn.core.ledger import Changes
+    from forewarn.core.state import Changes
     from forewarn.engine import Engine
 
 OPEN_PATHS = frozenset(("/healthz", "/readyz"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forewarn.core.causes import CAUSES
-from forewarn.core.kinds import EVENT_TYPES
-from forewarn.core.periods import A_PAST_MOMENT, A_SPAN, Span, parse_past_moment, parse_span
+from forewarn.core.durations import A_PAST_MOMENT, A_SPAN, Span, parse_past_moment, parse_span
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.operations import CAUSES
 from forewarn.errors import BadParameter, NotForRole, Unknown, nearest
 from forewarn.ports import HistoryFilter
 from forewarn.server.endpoints import Endpoint, caller

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, Response
 
 from forewarn.core.access import Role
-from forewarn.core.causes import AUTO_APPROVE_WORDS
-from forewarn.core.fleet_orders import Policy, return_host, set_policy
+from forewarn.core.fleet_commands import Policy, return_host, set_policy
+from forewarn.core.operations import AUTO_APPROVE_WORDS
 from forewarn.core.windows import parse_window
 from forewarn.errors import BadRequestBody, nearest
 from forewarn.server.bodies import read_fields

@@ -12,7 +12,7 @@ from forewarn.wire.metrics_text import Labels, Metric, Sample, histogram_samples
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from forewarn.core.ledger import Changes
+    from forewarn.core.state import Changes
     from forewarn.engine import Engine
     from forewarn.faults import Faults
     from forewarn.metadata.server import MetadataServer

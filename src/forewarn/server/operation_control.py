@@ -8,10 +8,9 @@ from starlette.responses import JSONResponse, Response
 
 from forewarn.core import approvals, progress
 from forewarn.core.access import Role
-from forewarn.core.causes import CAUSES
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.explain import explain
-from forewarn.core.kinds import EVENT_TYPES
-from forewarn.core.operations import OVERRIDES, Operation, Progress, Request
+from forewarn.core.operations import CAUSES, OVERRIDES, Operation, Progress, Request
 from forewarn.core.placement import choose_host
 from forewarn.core.requests import request as ask_for
 from forewarn.errors import BadRequestBody, OperationNotSo, Unknown
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request as HttpRequest
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
     from forewarn.engine import Engine
 
 MOST_DESTINATIONS = 20

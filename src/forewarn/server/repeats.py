@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from forewarn.core.once import once
+from forewarn.core.access import once
 from forewarn.errors import BadParameter, KeyReused
 from forewarn.server.endpoints import caller
 from forewarn.wire.answer import JSON
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
     from forewarn.engine import Engine
     from forewarn.server.bodies import Fields
 

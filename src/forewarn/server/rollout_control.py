@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse, Response
 
-from forewarn.core import rollout_walk
+from forewarn.core import rollout_commands
 from forewarn.core.access import Role
-from forewarn.core.causes import CAUSES
-from forewarn.core.listening import why_no_notice
-from forewarn.core.operations import OVERRIDES
-from forewarn.core.rollout import Course, Rollout, in_order, matching
-from forewarn.core.rollout_plan import plan
+from forewarn.core.enabling import why_no_notice
+from forewarn.core.operations import CAUSES, OVERRIDES
+from forewarn.core.rollout_commands import plan
+from forewarn.core.rollouts import Course, Rollout, in_order, matching
 from forewarn.errors import RolloutNotSo, Unknown
 from forewarn.ports import HistoryFilter
 from forewarn.server.bodies import LARGEST_NUMBER, Fields, read_fields
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from forewarn.core.draft import Draft
     from forewarn.core.fleet import Fleet
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
     from forewarn.engine import Engine
 
 ASKED = (
@@ -97,11 +96,11 @@ class RolloutControl:
         await asyncio.to_thread(_look_at, self._engine.fleet, patterns)
         if fields.flag("dry_run"):
             draft, now = self._engine.draft(), self._engine.clock.now()
-            rollout = rollout_walk.prepare(draft, now, patterns, course, by)
+            rollout = rollout_commands.prepare(draft, now, patterns, course, by)
             return await self._planned(draft, rollout)
 
         def decide(draft: Draft, now: datetime, terms: Terms) -> dict[str, Any]:
-            return rollout_shape(rollout_walk.start(draft, now, terms, patterns, course, by))
+            return rollout_shape(rollout_commands.start(draft, now, terms, patterns, course, by))
 
         return await make_once(self._engine, request, fields, decide)
 
@@ -145,13 +144,13 @@ class RolloutControl:
         return await history_page(self._engine, request, HistoryFilter(operation=rollout.id))
 
     async def pause(self, request: Request) -> Response:
-        return await self._turn(request, rollout_walk.pause, "paused")
+        return await self._turn(request, rollout_commands.pause, "paused")
 
     async def resume(self, request: Request) -> Response:
-        return await self._turn(request, rollout_walk.resume, "resumed")
+        return await self._turn(request, rollout_commands.resume, "resumed")
 
     async def cancel(self, request: Request) -> Response:
-        return await self._turn(request, rollout_walk.cancel, "cancelled")
+        return await self._turn(request, rollout_commands.cancel, "cancelled")
 
     async def _turn(
         self, request: Request, decide: Callable[[Draft, datetime, Terms, str, str], Rollout], what: str

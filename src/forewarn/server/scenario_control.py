@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from forewarn import scenarios
 from forewarn.core.access import Role
-from forewarn.core.scenario_run import Casting
+from forewarn.core.scenarios import Casting
 from forewarn.errors import BadRequestBody
 from forewarn.server.bodies import read_fields
 from forewarn.server.endpoints import Endpoint, caller
@@ -23,7 +23,7 @@ from forewarn.wire.shapes_schema import page_schema
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from forewarn.core.scenario import Scenario
+    from forewarn.core.scenarios import Scenario
     from forewarn.play.player import Player
     from forewarn.server.bodies import Fields
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
     from forewarn.engine import Engine
 
 ROLES = tuple(role.value for role in Role)

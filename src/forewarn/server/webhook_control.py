@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import JSONResponse, Response
 
 from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role
-from forewarn.core.happenings import HAPPENINGS
-from forewarn.core.targets import SETTING
-from forewarn.core.told import Tally
+from forewarn.core.history import HAPPENINGS
+from forewarn.core.state import Tally
 from forewarn.core.webhooks import (
     LONGEST_SECRET,
     MOST_GROUPS,
+    SETTING,
     SHORTEST_SECRET,
     Webhook,
     add_webhook,
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
     from forewarn.engine import Engine
     from forewarn.server.webhooks.dispatcher import Dispatcher
 

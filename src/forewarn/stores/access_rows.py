@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from forewarn.core.access import Role, Token
+from forewarn.core.access import Kept, Role, Token
 from forewarn.core.durations import from_text, to_text, to_text_if_any
-from forewarn.core.once import Kept
 
 Row = tuple[Any, ...]
 

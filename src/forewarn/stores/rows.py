@@ -8,11 +8,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import from_text, to_text, to_text_if_any
-from forewarn.core.event import Event, Source, Status
+from forewarn.core.events import Event, Source, Status
 from forewarn.core.fleet import VM, Group, Host, HostState
-from forewarn.core.ledger import Delivery, Entry
 from forewarn.core.operations import Health, Operation, Progress, Request
-from forewarn.core.rollout import Course, Rollout, Stage
+from forewarn.core.rollouts import Course, Rollout, Stage
+from forewarn.core.state import Delivery, Entry
 from forewarn.core.windows import format_window, parse_window
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import from_text, to_text
 from forewarn.core.fleet import Fleet
-from forewarn.core.ledger import Delivery
+from forewarn.core.state import Delivery
 from forewarn.ports import Saved
 from forewarn.stores import access_rows, rows, webhook_rows
 from forewarn.stores.sqlite_file import open_database, open_reader, read_statements
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from forewarn.core.fleet_change import FleetChange
-    from forewarn.core.ledger import Changes
+    from forewarn.core.fleet import FleetChange
+    from forewarn.core.state import Changes
     from forewarn.ports import Expired
 
 _SQL = read_statements()

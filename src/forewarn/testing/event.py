@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from forewarn.assembly import Assembly
-    from forewarn.core import event as core
+    from forewarn.core import events as core
     from forewarn.testing.thread import LoopThread
     from forewarn.testing.vm import VM
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn import scenarios
-from forewarn.core.event import Status
-from forewarn.core.scenario_run import Casting
+from forewarn.core.events import Status
+from forewarn.core.scenarios import Casting
 from forewarn.errors import NeverStarted
 from forewarn.testing.event import OPERATOR
 from forewarn.testing.lengths import Length, limit_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from forewarn.core.scenario_run import Run
+    from forewarn.core.scenarios import Run
     from forewarn.testing.event import Event
     from forewarn.testing.vm import VM
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forewarn.core.scenario_run import RunState
+from forewarn.core.scenarios import RunState
 
 if TYPE_CHECKING:
-    from forewarn.core.scenario_run import Run
+    from forewarn.core.scenarios import Run
 
 
 class ScenarioFailed(AssertionError):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-    from forewarn.core.scenario_run import Run
+    from forewarn.core.scenarios import Run
     from forewarn.testing.event import Event
     from forewarn.testing.vm import VM
 

@@ -12,7 +12,7 @@ from forewarn.wire.signing import signatures
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from forewarn.core.ledger import Entry
+    from forewarn.core.state import Entry
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.causes import CAUSES
 from forewarn.core.durations import to_text_if_any
+from forewarn.core.operations import CAUSES
 from forewarn.core.windows import format_window
 from forewarn.wire.policy import format_terminate_notice
 
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from forewarn.core.access import Token
-    from forewarn.core.event import Document, Event
+    from forewarn.core.events import Document, Event
     from forewarn.core.explain import Explanation
-    from forewarn.core.fleet import VM, Fleet, Group
-    from forewarn.core.fleet_change import FleetChange
-    from forewarn.core.ledger import Entry
+    from forewarn.core.fleet import VM, Fleet, FleetChange, Group
     from forewarn.core.operations import Operation
+    from forewarn.core.state import Entry
 
 
 def vm_shape(vm: VM, group: Group, document: Document, heard_at: datetime | None) -> dict[str, Any]:

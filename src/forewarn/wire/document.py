@@ -6,12 +6,12 @@ import json
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.event import Status
+from forewarn.core.events import Status
 from forewarn.core.fleet import GroupKind
 from forewarn.errors import BadStartRequests
 
 if TYPE_CHECKING:
-    from forewarn.core.event import Document, Event
+    from forewarn.core.events import Document, Event
     from forewarn.wire.versions import ApiVersion
 
 

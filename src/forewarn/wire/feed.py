@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core.happenings import HAPPENINGS
+from forewarn.core.history import HAPPENINGS
 from forewarn.wire.control import entry_shape
 
 if TYPE_CHECKING:
-    from forewarn.core.ledger import Entry
+    from forewarn.core.state import Entry
 
 EVENT_STREAM = "text/event-stream"
 RETRY_MILLISECONDS = 1000

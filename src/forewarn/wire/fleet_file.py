@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from forewarn.core.causes import AUTO_APPROVE_WORDS
 from forewarn.core.fleet import Fleet, Group, GroupKind, Host
+from forewarn.core.operations import AUTO_APPROVE_WORDS
 from forewarn.core.placement import find_clash, spread_domains
 from forewarn.core.windows import parse_window
 from forewarn.errors import nearest

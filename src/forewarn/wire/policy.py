@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from forewarn.core.durations import format_duration, parse_duration
-from forewarn.core.kinds import EVENT_TYPES
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.errors import BadDuration
 
 LEAST_TERMINATE_NOTICE = EVENT_TYPES["Terminate"].least_notice

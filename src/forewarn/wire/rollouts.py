@@ -8,8 +8,8 @@ from forewarn.core.durations import to_text, to_text_if_any
 from forewarn.wire.control import seconds
 
 if TYPE_CHECKING:
-    from forewarn.core.rollout import Course, Rollout
-    from forewarn.core.rollout_plan import Plan
+    from forewarn.core.rollout_commands import Plan
+    from forewarn.core.rollouts import Course, Rollout
 
 
 def rollout_shape(rollout: Rollout, *, hosts: bool = True) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forewarn.core import faults
-from forewarn.core.event import Source, Status
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.events import Source, Status
 from forewarn.core.faults import FaultOrder
 from forewarn.core.fleet import GroupKind
-from forewarn.core.kinds import EVENT_TYPES
 from forewarn.core.operations import OVERRIDES
-from forewarn.core.scenario import ACTS, After, Expectation, Needs, Options, Scenario, Step, Until
+from forewarn.core.scenarios import ACTS, After, Expectation, Needs, Options, Scenario, Step, Until
 from forewarn.errors import BadFleet, BadScenario, Invalid, nearest
 from forewarn.wire.fleet_file import parse_fleet
 from forewarn.wire.toml_entries import Entry, TomlFile

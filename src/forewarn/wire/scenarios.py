@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import format_duration, to_text, to_text_if_any
 from forewarn.core.faults import describe
-from forewarn.core.scenario import Expectation, Options
-from forewarn.core.scenario_run import RunState, StepState
+from forewarn.core.scenarios import Expectation, Options, RunState, StepState
 from forewarn.wire.schema import COUNT, FLAG, MOMENT, NUMBER, TEXT, Schema, choice, list_of, nullable, record
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from forewarn.core.scenario import Needs, Scenario, Step
-    from forewarn.core.scenario_run import Run
+    from forewarn.core.scenarios import Needs, Run, Scenario, Step
 
 
 def scenario_shape(scenario: Scenario, text: str = "") -> dict[str, Any]:

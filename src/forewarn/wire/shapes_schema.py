@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from forewarn.core.access import Role
-from forewarn.core.causes import CAUSES
-from forewarn.core.event import Status
+from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.events import Status
 from forewarn.core.fleet import GroupKind, HostState
-from forewarn.core.kinds import EVENT_TYPES
-from forewarn.core.operations import OVERRIDES, Health, Progress
-from forewarn.core.rollout import Stage
+from forewarn.core.operations import CAUSES, OVERRIDES, Health, Progress
+from forewarn.core.rollouts import Stage
 from forewarn.wire.faults import FAULT_SHAPES
 from forewarn.wire.scenarios import SCENARIO_SHAPES
 from forewarn.wire.schema import (

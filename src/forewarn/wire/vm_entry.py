@@ -7,8 +7,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from sys import intern
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from forewarn.core.causes import AUTO_APPROVE_WORDS
 from forewarn.core.fleet import VM, Group, GroupKind, Host, own_host
+from forewarn.core.operations import AUTO_APPROVE_WORDS
 from forewarn.core.placement import UNPLACED, spread_hosts
 from forewarn.errors import nearest
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import to_text
-from forewarn.core.happenings import HAPPENINGS
+from forewarn.core.history import HAPPENINGS
 from forewarn.wire.control import entry_shape
 from forewarn.wire.schema import COUNT, FLAG, MOMENT, TEXT, Schema, choice, list_of, nullable, record, ref
 
 if TYPE_CHECKING:
-    from forewarn.core.ledger import Entry
-    from forewarn.core.told import Tally
+    from forewarn.core.state import Entry, Tally
     from forewarn.core.webhooks import Undelivered, Webhook
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy.rule import LEADER, NEVER
-from forewarn.core.kinds import EVENT_TYPES
+from forewarn.core.event_types import EVENT_TYPES
 from forewarn.errors import nearest
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from forewarn.wire.cloud_event import cloud_event, signed_headers
 if TYPE_CHECKING:
     from collections import Counter
 
-    from forewarn.core.backlog import Attempt, Backlog
-    from forewarn.core.ledger import Entry
-    from forewarn.core.webhooks import Webhook
+    from forewarn.core.state import Entry
+    from forewarn.core.webhooks import Attempt, Backlog, Webhook
     from forewarn.engine import Engine
     from forewarn.server.webhooks.outbound import Outbound
 

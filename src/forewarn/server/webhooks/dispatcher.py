@@ -8,8 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds, unix_seconds
-from forewarn.core.backlog import Backlog
-from forewarn.core.webhooks import find_webhook, retry
+from forewarn.core.webhooks import Backlog, find_webhook, retry
 from forewarn.errors import Stopping
 from forewarn.server.webhooks.channel import Channel
 from forewarn.wire.cloud_event import signed_headers, source_of, trial_event
@@ -17,11 +16,9 @@ from forewarn.wire.cloud_event import signed_headers, source_of, trial_event
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from forewarn.core.backlog import Pace
-    from forewarn.core.draft import Draft
-    from forewarn.core.ledger import Changes
-    from forewarn.core.terms import Terms
-    from forewarn.core.webhooks import Undelivered, Webhook
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Changes, Draft
+    from forewarn.core.webhooks import Pace, Undelivered, Webhook
     from forewarn.engine import Engine
     from forewarn.server.webhooks.outbound import Outbound, Outcome
 

@@ -17,14 +17,14 @@ from urllib.parse import urljoin, urlsplit
 import httpcore
 
 from forewarn import __version__
-from forewarn.core.targets import SETTING, check_target
+from forewarn.core.webhooks import SETTING, check_target
 from forewarn.errors import ForbiddenTarget, ForewarnError
 from forewarn.server.webhooks.lookup import Lookup
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from forewarn.core.targets import Targets
+    from forewarn.core.webhooks import Targets
 
 logger = logging.getLogger(__name__)
 

@@ -1,25 +1,24 @@
-"""Orders about the fleet itself: a new one, a host back in use, another policy for a group."""
+"""Commands that change the fleet: a new fleet file, a host back in use, another policy for a group."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core import effects, records
-from forewarn.core.fleet import GroupKind, HostState
-from forewarn.core.fleet_change import FleetChange
-from forewarn.core.ledger import Entry
+from forewarn.core import history, placement
+from forewarn.core.fleet import FleetChange, GroupKind, HostState
 from forewarn.core.operations import Progress
 from forewarn.core.placement import get_on
 from forewarn.core.progress import move, told_with
+from forewarn.core.state import Entry
 from forewarn.errors import NoTerminateNotice, OnItsWay, VMHasLiveEvent
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
-    from forewarn.core.draft import Draft
     from forewarn.core.fleet import Fleet, Group
+    from forewarn.core.limits import Terms
     from forewarn.core.operations import Operation
-    from forewarn.core.terms import Terms
+    from forewarn.core.state import Draft
     from forewarn.core.windows import Window
 
 
@@ -35,11 +34,11 @@ def apply_fleet(
         raise VMHasLiveEvent(vms=", ".join(vms), events=", ".join(event.id for event in touched))
     _refuse_clash_on_arrival(draft, fleet)
     for event in touched:
-        operation = records.find_operation(draft, event.operation)
+        operation = history.find_operation(draft, event.operation)
         if operation.progress.live:
             started = operation.progress is Progress.STARTED
             progress = Progress.DONE if started else Progress.CANCELLED
-            records.end(draft, now, operation, progress, by, "its VM left the fleet")
+            history.end(draft, now, operation, progress, by, "its VM left the fleet")
     for declared in change.groups:
         before = draft.fleet.groups.get(declared.name)
         if before is not None and before.kind != declared.kind and draft.events_of(declared.name):
@@ -53,7 +52,7 @@ def apply_fleet(
         for name in sorted(draft.vms_with_work())
         if name in before_vms and name in fleet.vms and before_vms[name].host != fleet.vms[name].host
     ]
-    waiting = effects.let_go(draft, now, moved, "its file has another host for it")
+    waiting = placement.let_go(draft, now, moved, "its file has another host for it")
     for event in touched:  # deletions that waited for one which is over now
         waiting += [other.operation for other in told_with(draft, event)]
     for operation_id in waiting:
@@ -78,10 +77,10 @@ def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -
     """A host is well again: it may be used, and nobody need be moved away from it. Returns what is withdrawn."""
     if draft.fleet.host(name).state is HostState.IN_USE:
         return []
-    effects.set_host_state(draft, name, HostState.IN_USE)
+    placement.set_host_state(draft, name, HostState.IN_USE)
     draft.note(Entry(at=now, what=f"host {HostState.IN_USE}", by=by, why=name, host=name))
     return [
-        records.cancel(draft, now, operation, by, f"{name} is back in use")
+        history.cancel(draft, now, operation, by, f"{name} is back in use")
         for operation in draft.operations_at(name)
         if operation.cause == "degraded-hardware" and operation.progress is Progress.PENDING
     ]

@@ -1,22 +1,22 @@
-"""Orders about rollouts: start, go on, pause, resume, cancel. A gate that fails stops the walk."""
+"""Planning a rollout, and commands about rollouts: start, step, pause, resume, cancel."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core import records
-from forewarn.core.causes import CAUSES
-from forewarn.core.durations import format_duration
-from forewarn.core.ledger import Entry
-from forewarn.core.operations import Health, Operation, Progress, Request
-from forewarn.core.requests import request
-from forewarn.core.requirements import fill_in
-from forewarn.core.rollout import Course, Rollout, Stage, Walk, in_order, matching, out_of_use
-from forewarn.core.rollout_plan import UPDATE
+from forewarn.core import history
+from forewarn.core.durations import format_duration, whole_second_up
+from forewarn.core.operations import CAUSES, Health, Operation, Progress, Request
+from forewarn.core.requests import fill_in, least_notice, request
+from forewarn.core.rollouts import Course, Rollout, Stage, Walk, in_order, matching, out_of_use
+from forewarn.core.state import Entry
+from forewarn.core.windows import next_common
 from forewarn.errors import (
     BadOption,
     ForewarnError,
+    NoCommonWindow,
     NoSuchHosts,
     NothingToWalk,
     RolloutNotSo,
@@ -27,11 +27,97 @@ from forewarn.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.terms import Terms
+    from forewarn.core.fleet import Fleet
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
+    from forewarn.core.windows import Window
+
+
+UPDATE = "host-update"
+
+
+class Wave(NamedTuple):
+    """Hosts that are out together."""
+
+    hosts: tuple[str, ...]
+    domains: tuple[tuple[str, int], ...]
+    """Groups, each with the update domain that is out."""
+    vms: int
+    announced_at: datetime
+    starts_at: datetime
+    """When it starts if nobody approves."""
+    ends_at: datetime
+
+
+class Plan(NamedTuple):
+    """A rollout as it would go now."""
+
+    waves: tuple[Wave, ...]
+    skipped: tuple[tuple[str, str], ...]
+    expected_end: datetime
+    """If nobody approves early and all is well."""
+    longest_end: datetime
+    """If moreover every health gate takes all the time it has. Pauses by hand and postponements come on top."""
+
+
+def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: Callable[[str], bool]) -> Plan:
+    """The waves to come, as the fleet is now."""
+    course = rollout.course
+    terms = terms.at(course.speed)
+    notice = terms.quicken(course.notice if course.notice is not None else least_notice(course.type))
+    settle, pause = terms.settle_time(UPDATE), terms.quicken(course.pause)
+    gate = max(settle, terms.quicken(course.health_time))
+    listens = cache(listens)
+    left_out = [(host, why) for host in rollout.waiting if (why := out_of_use(fleet, host))]
+    skipped = [*rollout.skipped, *left_out]
+    left = {host for host, _ in left_out}
+    walk = Walk(fleet, (host for host in rollout.waiting if host not in left))
+    waves: list[Wave] = []
+    expected = longest = announced = latest_announced = now
+    while hosts := walk.next_wave(course.budget):
+        parts = {host: Part(fleet, host, listens, keep_windows="windows" not in course.overrides) for host in hosts}
+        for host in [host for host, part in parts.items() if not part.can_start(announced, notice)]:
+            windowed = ", ".join(group for group in parts.pop(host).groups if fleet.group(group).windows)
+            skipped.append((host, str(NoCommonWindow(groups=windowed, host=host))))
+        if not parts:
+            continue
+        starts = max(part.start(announced, notice) for part in parts.values())
+        expected = starts + settle
+        longest = max(part.start(latest_announced, notice) for part in parts.values()) + gate
+        out = sorted((group, min(found)) for host in parts for group, found in fleet.domains_on(host).items())
+        vms = sum(len(fleet.on_host(host)) for host in parts)
+        waves.append(Wave(tuple(parts), tuple(dict.fromkeys(out)), vms, announced, starts, expected))
+        announced, latest_announced = expected + pause, longest + pause
+    return Plan(tuple(waves), tuple(skipped), expected, longest)
+
+
+class Part:
+    """One host of a wave: when it would start if nobody approves."""
+
+    def __init__(self, fleet: Fleet, host: str, listens: Callable[[str], bool], *, keep_windows: bool) -> None:
+        vms = (fleet.vms[name] for name in fleet.on_host(host))
+        self.groups = list(dict.fromkeys(vm.group for vm in vms if not vm.deallocated))
+        self._told = any(map(listens, self.groups))
+        windows = {found for group in self.groups if (found := fleet.group(group).windows)} if keep_windows else set()
+        self._windows: tuple[Sequence[Window], ...] = tuple(windows)
+
+    def can_start(self, announced: datetime, notice: timedelta) -> bool:
+        """Whether the windows of its groups have a moment in common."""
+        return not self._windows or next_common(self._windows, whole_second_up(announced + notice)) is not None
+
+    def start(self, announced: datetime, notice: timedelta) -> datetime:
+        """At once where nobody is told; else after the notice, in the windows."""
+        if not self._told and not self._windows:
+            return announced
+        moment = whole_second_up(announced + notice)
+        return (next_common(self._windows, moment) or moment) if self._windows else moment
+
+
+# --- Commands -------------------------------------------------------------------------------------
+
 
 MOST_HOSTS = 10_000
 MOST_PATTERNS = 100
@@ -134,11 +220,11 @@ def step(draft: Draft, now: datetime, terms: Terms, rollout_id: str) -> None:
         draft.put_rollout(after)
     rollout = after
     if bad:
-        _stop(draft, now, rollout, Stage.STOPPED, records.ENGINE, bad)
+        _stop(draft, now, rollout, Stage.STOPPED, history.ENGINE, bad)
         return
     while rollout.stage is Stage.WALKING and not rollout.under_way:
         if not rollout.waiting:
-            _stop(draft, now, rollout, Stage.DONE, records.ENGINE, "")
+            _stop(draft, now, rollout, Stage.DONE, history.ENGINE, "")
             return
         if rollout.next_at is not None and now < rollout.next_at:
             return
@@ -178,7 +264,7 @@ def _problem(draft: Draft, now: datetime, terms: Terms, operation: Operation) ->
     if overdue is None or now < overdue:
         return ""
     why = f"not over {format_duration(now - (operation.started_at or now))} after its start"
-    records.note_operation(draft, now, "unhealthy", records.ENGINE, operation, why)
+    history.note_operation(draft, now, "unhealthy", history.ENGINE, operation, why)
     draft.put_operation(operation._replace(health=Health.BAD, outcome=why))
     return why
 
@@ -230,7 +316,7 @@ def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Ro
         else:
             under_way.append((host, operation.id))
     rollout = rollout._replace(wave=rollout.wave + 1, under_way=tuple(under_way), skipped=tuple(skipped))
-    _note(draft, now, "wave announced", records.ENGINE, rollout, f"wave {rollout.wave}: {', '.join(wave)}")
+    _note(draft, now, "wave announced", history.ENGINE, rollout, f"wave {rollout.wave}: {', '.join(wave)}")
     return rollout
 
 
@@ -246,7 +332,7 @@ def _stop(draft: Draft, now: datetime, rollout: Rollout, stage: Stage, by: str, 
     for _, operation_id in rollout.under_way:
         operation = draft.operation(operation_id)
         if operation is not None and operation.progress is Progress.PENDING:
-            records.cancel(draft, now, operation, by, f"rollout {stage}: {why}" if why else f"rollout {stage}")
+            history.cancel(draft, now, operation, by, f"rollout {stage}: {why}" if why else f"rollout {stage}")
     _note(draft, now, f"rollout {stage}", by, rollout, why)
 
 

@@ -1,20 +1,20 @@
-"""Which groups are being told: from their first GET until a day of silence."""
+"""Which groups are notified: from their first GET until a day without one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from forewarn.core.durations import format_duration
-from forewarn.core.ledger import Delivery, Entry
-from forewarn.core.records import ENGINE
+from forewarn.core.history import ENGINE
+from forewarn.core.state import Delivery, Entry
 from forewarn.errors import UnknownVM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.terms import Terms
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Draft
 
 
 def why_no_notice(draft: Draft, group: str, now: datetime, terms: Terms) -> str:

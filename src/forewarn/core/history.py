@@ -1,24 +1,65 @@
-"""What every order writes and looks up: rows of history, an operation's events, the end of an operation."""
+"""History: its kinds of entries, and what every command writes and looks up."""
 
 from __future__ import annotations
 
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from forewarn.core.event import Status
-from forewarn.core.ledger import Entry
-from forewarn.core.lifecycle import Trigger, step
+from forewarn.core.events import Status, Trigger, step
 from forewarn.core.operations import Progress
+from forewarn.core.state import Entry
 from forewarn.errors import Unknown, UnknownEvent, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from forewarn.core.draft import Draft
-    from forewarn.core.event import Event
-    from forewarn.core.ledger import Ledger
+    from forewarn.core.events import Event
     from forewarn.core.operations import Operation
+    from forewarn.core.state import Draft, Ledger
+
+
+HAPPENINGS = {
+    "requested": "An operation was asked for.",
+    "not told": "A group that an operation touches does not listen: it gets no notice.",
+    "scheduled": "A group is told of an event.",
+    "approved": "An event may start before its time.",
+    "postponed": "NotBefore has moved later.",
+    "started": "An event has started.",
+    "carried out": "The work of an operation is done.",
+    "said to be done": "Somebody has said that the work is done.",
+    "failed": "The work of an operation could not be done.",
+    "healthy": "The VMs of a host are well after its update.",
+    "unhealthy": "VMs of a host are not well after its update.",
+    "completed": "An event that had started is over.",
+    "cancelled": "An event, or an operation that nobody was told of, is withdrawn.",
+    "rollout started": "A walk over hosts begins.",
+    "wave announced": "The groups on the next hosts of a rollout are told.",
+    "rollout paused": "A rollout announces nothing more.",
+    "rollout resumed": "A rollout walks on.",
+    "rollout done": "A rollout has updated all of its hosts.",
+    "rollout stopped": "A rollout has come to a host that is not well.",
+    "rollout cancelled": "A rollout was ended by hand.",
+    "host in-use": "A host is well again.",
+    "host degraded": "A host is expected to fail.",
+    "host failed": "A host has failed.",
+    "spare host added": "No host fitted, so the simulated fabric has a new one.",
+    "enabled": "A group has begun to listen.",
+    "disabled": "A group has been silent for too long, and is told no more.",
+    "fault added": "The endpoint will fail on purpose.",
+    "fault cleared": "A fault was ended by hand.",
+    "fault over": "A fault has come to its bound.",
+    "policy changed": "A group's policy is another.",
+    "fleet applied": "A fleet file was applied.",
+    "token created": "A token was given out.",
+    "token revoked": "A token opens nothing any more.",
+    "webhook added": "Somebody else is told from now on.",
+    "webhook removed": "Somebody else is told no more.",
+}
+
+
+# --- What commands write and look up --------------------------------------------------------------
+
 
 ENGINE = "forewarn"
 """Who did what nobody asked for: time, policy, the fabric's reports."""

@@ -1,4 +1,4 @@
-"""The terms of the house: what its operator chose for all groups."""
+"""Limits and times that the operator chose for all groups."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from forewarn.core.causes import CAUSES
-from forewarn.core.targets import Targets
+from forewarn.core.operations import CAUSES
+from forewarn.core.webhooks import Targets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

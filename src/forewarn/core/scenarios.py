@@ -1,0 +1,326 @@
+"""Scenarios: steps and what is expected of each; their runs; and which VMs a run uses."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.core.durations import format_duration
+from forewarn.core.operations import CAUSES
+from forewarn.core.requests import tells_of_deletion
+from forewarn.errors import BadOption, DoesNotFit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from forewarn.core.faults import FaultOrder
+    from forewarn.core.fleet import Fleet
+
+
+ROLLOUT, APPROVE, CANCEL, POSTPONE, RETURN_HOST = "rollout", "approve", "cancel", "postpone", "return-host"
+
+_OF_CAUSES = ("type", "duration", "notice", "overrides")
+ACTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(CAUSES, _OF_CAUSES),
+    ROLLOUT: (*_OF_CAUSES, "budget", "pause"),
+    APPROVE: (),
+    CANCEL: (),
+    POSTPONE: ("by",),
+    RETURN_HOST: (),
+}
+"""What a step can `do`, each with the options that it takes besides `vms`."""
+
+ANSWERS = (APPROVE, CANCEL, POSTPONE)
+"""What is said to events that are there already; once they have started it is too late for it."""
+
+
+class Until(StrEnum):
+    """What a step can wait for."""
+
+    STARTED = "Started"
+    GONE = "gone"
+
+
+class After(StrEnum):
+    """What can be true of a VM afterwards."""
+
+    RUNNING = "running"
+    MOVED = "moved"
+    DEALLOCATED = "deallocated"
+    DELETED = "deleted"
+
+
+class Needs(NamedTuple):
+    """What the VMs of a run must be."""
+
+    vms: int = 1
+    """How many, at least."""
+    group: str = ""
+    """The kind of their one group; empty: any, and they may be of several."""
+    priority: str = ""
+    update_domains: int = 0
+    """In how many update domains of their one group they are; 0: any."""
+    terminate_notice: bool = False
+    """Whether their group is told of deletions."""
+
+    @property
+    def one_group(self) -> bool:
+        return bool(self.group or self.update_domains)
+
+    def in_words(self) -> str:
+        spot = " Spot" if self.priority == "spot" else ""
+        words = f"{self.vms}{spot} VM{'s' if self.vms > 1 else ''}"
+        if self.one_group:
+            words += f" of one {self.group or 'group'}"
+        if self.update_domains:
+            words += f" in {self.update_domains} update domains"
+        return words + (" with terminate notices" if self.terminate_notice else "")
+
+
+class Options(NamedTuple):
+    """How something is done; what is not said is left to the cause."""
+
+    vms: tuple[int, ...] = ()
+    """To which of the run's VMs, counted from 1; none: to all."""
+    type: str = ""
+    duration: timedelta | None = None
+    notice: timedelta | None = None
+    overrides: tuple[str, ...] = ()
+    budget: int | None = None
+    pause: timedelta | None = None
+    by: timedelta | None = None
+
+
+class Expectation(NamedTuple):
+    """What each of the step's VMs must be told, and what must be true of it. What is not said is not looked at."""
+
+    type: str | None = None
+    status: str | None = None
+    source: str | None = None
+    description: str | None = None
+    duration: int | None = None
+    notice: timedelta | None = None
+    """At least so long beforehand."""
+    vms: int | None = None
+    """How many VMs the event names."""
+    told: bool | None = None
+    """Whether anything of it is in the document."""
+    vm: After | None = None
+    domains_at_once: int | None = None
+    """How many update domains of a group were out at one time, at most."""
+
+    @property
+    def about_event(self) -> bool:
+        """Whether it is about what stands in a document."""
+        return any(value is not None for value in self[:7])
+
+
+class Step(NamedTuple):
+    """One thing that is done or waited for, and what is expected then."""
+
+    do: str = ""
+    options: Options = Options()
+    until: Until | None = None
+    within: timedelta = timedelta(0)
+    wait: timedelta | None = None
+    fault: FaultOrder | None = None
+    expect: Expectation | None = None
+    title: str = ""
+
+    def in_words(self) -> str:
+        """What it is, where it has no title of its own."""
+        if self.title:
+            return self.title
+        if self.do:
+            return self.do
+        if self.until is not None:
+            return f"until {self.until}, within {format_duration(self.within)}"
+        if self.wait is not None:
+            return f"wait {format_duration(self.wait)}"
+        if self.fault is not None:
+            return f"fault {self.fault.kind}"
+        return "look"
+
+
+class Scenario(NamedTuple):
+    """A whole course of events."""
+
+    name: str
+    title: str
+    about: str
+    source: str
+    """Where its timings come from."""
+    needs: Needs
+    fleet: str
+    """The text of a fleet file with which it can be played from nothing; empty: none is given."""
+    steps: tuple[Step, ...]
+
+    @property
+    def longest(self) -> timedelta:
+        """How long it takes at most, if it passes."""
+        return sum((step.within + (step.wait or timedelta(0)) for step in self.steps), timedelta(0))
+
+
+# --- Runs -----------------------------------------------------------------------------------------
+
+
+class RunState(StrEnum):
+    """Where a run is."""
+
+    RUNNING = "running"
+    PASSED = "passed"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class StepState(StrEnum):
+    """Where a step is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """It came too late, because an application has approved early; or the run has ended before it."""
+
+
+class Casting(NamedTuple):
+    """Who plays a scenario, and how."""
+
+    vms: tuple[str, ...] = ()
+    """None: those that fit, if it is clear which."""
+    group: str = ""
+    speed: float | None = None
+    """None: a virtual clock goes as fast as it can, the system's as it goes."""
+    enable: bool = False
+    """Whether groups that do not listen count as listening."""
+    seen_by: tuple[str, ...] = ()
+    """VMs that must have seen a change before a virtual clock moves on."""
+
+
+class Played(NamedTuple):
+    """A step of a run."""
+
+    what: str
+    state: StepState = StepState.WAITING
+    since: datetime | None = None
+    """When it began, by the service's clock."""
+    ended_at: datetime | None = None
+    problem: str = ""
+    """What was expected, and what came; or why it was skipped."""
+
+
+class Run(NamedTuple):
+    """One run, at one moment."""
+
+    id: str
+    scenario: Scenario
+    vms: tuple[str, ...]
+    speed: float | None
+    by: str
+    started_at: datetime
+    steps: tuple[Played, ...]
+    state: RunState = RunState.RUNNING
+    ended_at: datetime | None = None
+    operations: tuple[str, ...] = ()
+    """What it has asked for."""
+
+    def with_step(self, index: int, step: Played) -> Run:
+        return self._replace(steps=(*self.steps[:index], step, *self.steps[index + 1 :]))
+
+
+# --- Which VMs a run uses -------------------------------------------------------------------------
+
+
+_MOST_NAMED = 5
+
+
+def cast(fleet: Fleet, scenario: Scenario, asked: Casting) -> tuple[str, ...]:
+    """The VMs of a run, or an error that says what is needed."""
+    needs = scenario.needs
+    if asked.vms and asked.group:
+        raise BadOption(name="group", value=asked.group, problem="VMs are named already. Give one of the two.")
+    if asked.vms:
+        names = tuple(dict.fromkeys(fleet.vm(name).name for name in asked.vms))
+        if problem := _problem(fleet, needs, names):
+            raise DoesNotFit(problem=_needed(scenario, problem), name=scenario.name)
+        return names
+    if asked.group:
+        group = fleet.known_group(asked.group).name
+        names = _from(fleet, needs, group)
+        if problem := _problem(fleet, needs, names or fleet.members(group)):
+            raise DoesNotFit(problem=_needed(scenario, f"in {group} {problem}"), name=scenario.name)
+        return names
+    return _only(fleet, scenario)
+
+
+def _only(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
+    """Where nobody is named: those that fit, if there are no others that would."""
+    needs = scenario.needs
+    groups = dict.fromkeys(vm.group for vm in fleet.vms.values())
+    fitting = [group for group in groups if not _problem(fleet, needs, _from(fleet, needs, group))]
+    if not fitting:
+        raise DoesNotFit(problem=_needed(scenario, "the fleet has none that fit"), name=scenario.name)
+    able = [name for name in fleet.members(fitting[0]) if _fits(fleet, needs, name)]
+    chosen = _from(fleet, needs, fitting[0])
+    if len(fitting) == 1 and len(able) == len(chosen):
+        return chosen
+    option = f"--group: {_listed(fitting)}"
+    if needs.vms == 1 and not needs.update_domains:
+        fit = [name for group in fitting for name in fleet.members(group) if _fits(fleet, needs, name)]
+        option = f"--vm: {_listed(fit)}"
+    raise DoesNotFit(
+        problem=_needed(scenario, f"several in the fleet would do. Choose with {option}"), name=scenario.name
+    )
+
+
+def _from(fleet: Fleet, needs: Needs, group: str) -> tuple[str, ...]:
+    """The VMs of a group that are taken: as many as are needed, or all where its domains matter."""
+    able = tuple(name for name in fleet.members(group) if _fits(fleet, needs, name))
+    return able if needs.update_domains else able[: needs.vms]
+
+
+def _fits(fleet: Fleet, needs: Needs, name: str) -> bool:
+    return not _problem_of_one(fleet, needs, name)
+
+
+def _problem(fleet: Fleet, needs: Needs, names: Sequence[str]) -> str:
+    """Why these VMs cannot play it; empty: they can."""
+    for name in names:
+        if problem := _problem_of_one(fleet, needs, name):
+            return problem
+    if len(names) < needs.vms:
+        return f"only {len(names)} fit" if names else "none fits"
+    groups = dict.fromkeys(fleet.vm(name).group for name in names)
+    if needs.one_group and len(groups) > 1:
+        return f"they are of {len(groups)} groups: {_listed(groups)}"
+    domains = {fleet.vm(name).update_domain for name in names}
+    if needs.update_domains and len(domains) != needs.update_domains:
+        return f"they are in {len(domains)}"
+    return ""
+
+
+def _problem_of_one(fleet: Fleet, needs: Needs, name: str) -> str:
+    vm = fleet.vm(name)
+    group = fleet.group(vm.group)
+    if vm.deallocated:
+        return f"{name} is deallocated"
+    if needs.priority and vm.priority != needs.priority:
+        return f"{name} is {vm.priority}"
+    if needs.group and group.kind != needs.group:
+        return f"{name} is of a {group.kind}"
+    if needs.terminate_notice and not tells_of_deletion(group):
+        return f"{vm.group} has no terminate notices"
+    return ""
+
+
+def _needed(scenario: Scenario, problem: str) -> str:
+    return f"{scenario.name} needs {scenario.needs.in_words()}, and {problem}."
+
+
+def _listed(names: Iterable[str]) -> str:
+    found = list(names)
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return ", ".join(found[:_MOST_NAMED]) + more

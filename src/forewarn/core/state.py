@@ -1,0 +1,540 @@
+"""The state of the service at one moment, and drafts: states with changes that commands are about to make."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.core.events import Document
+from forewarn.core.fleet import Fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from forewarn.core.access import Kept, Token
+    from forewarn.core.events import Event
+    from forewarn.core.fleet import FleetChange
+    from forewarn.core.operations import Operation
+    from forewarn.core.placement import Places
+    from forewarn.core.rollouts import Rollout
+    from forewarn.core.webhooks import Undelivered, Webhook
+
+
+class Delivery(NamedTuple):
+    """Whether a group is being told, and how far its document has come."""
+
+    group: str
+    enabled: bool
+    enabling: str
+    incarnation: int
+
+
+class Entry(NamedTuple):
+    """One row of history: who, what, when, why."""
+
+    at: datetime
+    what: str
+    by: str
+    sequence: int = 0
+    group: str = ""
+    event: str = ""
+    operation: str = ""
+    vms: tuple[str, ...] = ()
+    why: str = ""
+    host: str = ""
+    """The host that it is about, where it is about one."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one commit writes: all of it, or nothing."""
+
+    operations: dict[str, Operation] = field(default_factory=dict)
+    rollouts: dict[str, Rollout] = field(default_factory=dict)
+    events: dict[str, Event] = field(default_factory=dict)
+    deliveries: dict[str, Delivery | None] = field(default_factory=dict)
+    heard: dict[str, datetime] = field(default_factory=dict)
+    fleet: Fleet | None = None
+    fleet_changes: list[FleetChange] = field(default_factory=list)
+    """What made this fleet of the last one, in its order."""
+    facts: dict[str, str] = field(default_factory=dict)
+    tokens: dict[str, Token | None] = field(default_factory=dict)
+    kept: dict[str, Kept] = field(default_factory=dict)
+    webhooks: dict[str, Webhook | None] = field(default_factory=dict)
+    undelivered: dict[tuple[str, int], Undelivered | None] = field(default_factory=dict)
+    """By webhook and sequence; None: it is delivered, or its webhook is gone."""
+    history: list[Entry] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.operations
+            or self.rollouts
+            or self.events
+            or self.deliveries
+            or self.heard
+            or self.fleet is not None
+            or self.facts
+            or self.tokens
+            or self.kept
+            or self.webhooks
+            or self.undelivered
+            or self.history
+        )
+
+    def absorb(self, later: Changes) -> Changes:
+        """Both together; `later` were made on top of these."""
+        if not self:
+            return later
+        self.operations.update(later.operations)
+        self.rollouts.update(later.rollouts)
+        self.events.update(later.events)
+        self.deliveries.update(later.deliveries)
+        self.heard.update(later.heard)
+        if later.fleet is not None:
+            self.fleet = later.fleet
+            self.fleet_changes += later.fleet_changes
+        self.facts.update(later.facts)
+        self.tokens.update(later.tokens)
+        self.kept.update(later.kept)
+        self.webhooks.update(later.webhooks)
+        self.undelivered.update(later.undelivered)
+        self.history.extend(later.history)
+        return self
+
+
+class Ledger:
+    """What is true now and on disk. Only live operations and events; the store keeps the rest."""
+
+    def __init__(self, fleet: Fleet | None = None) -> None:
+        self.fleet = fleet or Fleet()
+        self.operations: dict[str, Operation] = {}
+        self.rollouts: dict[str, Rollout] = {}
+        self.events: dict[str, Event] = {}
+        self.deliveries: dict[str, Delivery] = {}
+        self.heard: dict[str, datetime] = {}
+        self.facts: dict[str, str] = {}
+        self.tokens: dict[str, Token] = {}
+        self.answers: dict[str, Kept] = {}
+        self.told = Told()
+        self.sequence = 0
+        self._of_group: dict[str, dict[str, None]] = {}
+        self._on_vm: dict[str, dict[str, None]] = {}
+        self._at_host: dict[str, dict[str, None]] = {}
+        self._bound_for: dict[str, dict[str, None]] = {}
+
+    def operation(self, operation_id: str) -> Operation | None:
+        return self.operations.get(operation_id)
+
+    def token(self, name: str) -> Token | None:
+        return self.tokens.get(name)
+
+    def all_tokens(self) -> list[Token]:
+        return list(self.tokens.values())
+
+    def kept(self, key: str) -> Kept | None:
+        return self.answers.get(key)
+
+    def rollout(self, rollout_id: str) -> Rollout | None:
+        return self.rollouts.get(rollout_id)
+
+    def live_rollouts(self) -> list[Rollout]:
+        return list(self.rollouts.values())
+
+    def vms_with_work(self) -> set[str]:
+        """The VMs that live operations name."""
+        return set(self._on_vm)
+
+    def operations_on(self, vm: str) -> list[Operation]:
+        """The live operations that name this VM."""
+        return [self.operations[operation_id] for operation_id in self._on_vm.get(vm, ())]
+
+    def operations_at(self, host: str) -> list[Operation]:
+        """The live operations that are about this host."""
+        return [self.operations[operation_id] for operation_id in self._at_host.get(host, ())]
+
+    def destinations(self) -> set[str]:
+        """The hosts to which VMs are on their way."""
+        return set(self._bound_for)
+
+    def operations_bound_for(self, host: str) -> list[Operation]:
+        """The operations under way that bring VMs to this host."""
+        return [self.operations[operation_id] for operation_id in self._bound_for.get(host, ())]
+
+    def event(self, event_id: str) -> Event | None:
+        return self.events.get(event_id)
+
+    def delivery(self, group: str) -> Delivery | None:
+        return self.deliveries.get(group)
+
+    def deliveries_among(self, groups: frozenset[str]) -> set[str]:
+        """Which of these groups have ever been told."""
+        return self.deliveries.keys() & groups
+
+    def heard_at(self, group: str) -> datetime | None:
+        return self.heard.get(group)
+
+    def events_of(self, group: str) -> list[Event]:
+        """The group's live events in the order they came about."""
+        return [self.events[event_id] for event_id in self._of_group.get(group, ())]
+
+    def live_events(self) -> list[Event]:
+        return list(self.events.values())
+
+    def webhook(self, name: str) -> Webhook | None:
+        return self.told.webhooks.get(name)
+
+    def webhooks(self) -> dict[str, Webhook]:
+        return dict(self.told.webhooks)
+
+    def undelivered(self, webhook: str) -> dict[int, Undelivered]:
+        """What a webhook could not be told yet, by sequence."""
+        return self.told.undelivered(webhook)
+
+    def document(self, group: str) -> Document:
+        """What the group would be told now."""
+        delivery = self.deliveries.get(group)
+        events = tuple(self.events_of(group))
+        if delivery is None or not delivery.enabled:
+            # The answer that an enabling now would begin with: see orders.enable.
+            return Document(group, "", len(events), events, enabled=False)
+        return Document(group, delivery.enabling, delivery.incarnation, events, enabled=True)
+
+    def absorb(self, changes: Changes) -> None:
+        """Take over what has been committed."""
+        for operation in changes.operations.values():
+            known = self.operations.get(operation.id)
+            for vm in known.vms if known is not None and known.vms != operation.vms else ():
+                _list(self._on_vm, vm, operation.id, wanted=False)  # some may not be concerned any more
+            if operation.progress.live:
+                self.operations[operation.id] = operation
+            else:
+                self.operations.pop(operation.id, None)
+            for vm in operation.vms:
+                _list(self._on_vm, vm, operation.id, operation.progress.live)
+            if operation.host:
+                _list(self._at_host, operation.host, operation.id, operation.progress.live)
+            for host in destinations(operation):
+                _list(self._bound_for, host, operation.id, is_bringing(operation))
+        for rollout in changes.rollouts.values():
+            if rollout.stage.live:
+                self.rollouts[rollout.id] = rollout
+            else:
+                self.rollouts.pop(rollout.id, None)
+        for event in changes.events.values():
+            if event.status.live:
+                self.events[event.id] = event
+            else:
+                self.events.pop(event.id, None)
+            _list(self._of_group, event.group, event.id, event.status.live)
+        for group, delivery in changes.deliveries.items():
+            if delivery is None:
+                self.deliveries.pop(group, None)
+                self.heard.pop(group, None)
+            else:
+                self.deliveries[group] = delivery
+        for group, moment in changes.heard.items():
+            self.heard[group] = max(moment, self.heard.get(group, moment))  # it may have asked since
+        if changes.fleet is not None:
+            self.fleet = changes.fleet
+        self.facts.update(changes.facts)
+        for name, token in changes.tokens.items():
+            if token is None:
+                self.tokens.pop(name, None)
+            else:
+                self.tokens[name] = token
+        for kept in changes.kept.values():
+            self.answers[kept.key] = kept._replace(body="")
+        if changes.webhooks or changes.undelivered:
+            self.told.absorb(changes)
+        self.sequence += len(changes.history)
+
+
+def destinations(operation: Operation) -> set[str]:
+    """The hosts to which an operation brings VMs."""
+    return {host for _, host in operation.moves}
+
+
+def is_bringing(operation: Operation) -> bool:
+    """Whether its VMs are still on their way, or about to set out."""
+    return operation.progress.live and operation.carried_out_at is None
+
+
+def _list(lists: dict[str, dict[str, None]], key: str, member: str, wanted: bool) -> None:
+    """Put something on a list or take it off; a list with nothing on it is let go."""
+    if wanted:
+        lists.setdefault(key, {})[member] = None
+    elif key in lists:
+        lists[key].pop(member, None)
+        if not lists[key]:
+            del lists[key]
+
+
+# --- Delivery to webhooks -------------------------------------------------------------------------
+
+
+class Tally(NamedTuple):
+    """How a webhook fares."""
+
+    waiting: int = 0
+    """Rows that are tried again, or wait behind such a one."""
+    given_up: int = 0
+    last_problem: str = ""
+    """Of the latest failure, as long as anything is undelivered."""
+    lost: int = 0
+    """Rows that are not delivered and never will be, since the service was started."""
+
+
+class Told:
+    """Webhooks, and what each could not be told yet."""
+
+    def __init__(self) -> None:
+        self.webhooks: dict[str, Webhook] = {}
+        self._undelivered: dict[str, dict[int, Undelivered]] = {}
+        self._given_up: Counter[str] = Counter()
+        self._problems: dict[str, str] = {}
+        self.lost: Counter[str] = Counter()
+        """How many rows each webhook will never be told of."""
+
+    def undelivered(self, webhook: str) -> dict[int, Undelivered]:
+        """By sequence; a copy."""
+        return dict(self._undelivered.get(webhook, ()))
+
+    def tally(self, webhook: str) -> Tally:
+        count, given_up = len(self._undelivered.get(webhook, ())), self._given_up[webhook]
+        return Tally(count - given_up, given_up, self._problems.get(webhook, ""), self.lost[webhook])
+
+    def absorb(self, changes: Changes) -> None:
+        """Take over what has been committed."""
+        for name, webhook in changes.webhooks.items():
+            if webhook is None:
+                self.webhooks.pop(name, None)
+            else:
+                self.webhooks[name] = webhook
+        for (name, sequence), row in changes.undelivered.items():
+            self._put(name, sequence, row)
+
+    def forget_before(self, oldest: int) -> Counter[str]:
+        """Rows of history before this one are not kept any more. Returns how many each webhook has lost by it."""
+        lost: Counter[str] = Counter()
+        for name, rows in list(self._undelivered.items()):
+            for sequence in [sequence for sequence in rows if sequence < oldest]:
+                self._put(name, sequence, None)
+                lost[name] += 1
+        self.lost.update(lost)
+        return lost
+
+    def _put(self, name: str, sequence: int, row: Undelivered | None) -> None:
+        rows = self._undelivered.setdefault(name, {})
+        before = rows.pop(sequence, None)
+        if before is not None and before.given_up:
+            self._given_up[name] -= 1
+        if row is not None:
+            rows[sequence] = row
+            self._given_up[name] += row.given_up
+            if row.attempts > (before.attempts if before is not None else 0):
+                self._problems[name] = row.problem
+        if not rows:
+            del self._undelivered[name]
+            self._given_up.pop(name, None)
+            self._problems.pop(name, None)
+
+
+# --- Drafts ---------------------------------------------------------------------------------------
+
+
+class Draft:
+    """A ledger, or another draft, with changes laid over it."""
+
+    def __init__(self, base: Ledger | Draft, new_id: Callable[[], str]) -> None:
+        self._base = base
+        self.new_id = new_id
+        """Where the ids of new things come from: the core draws no lots."""
+        self.changes = Changes()
+        self._own_fleet: Fleet | None = None
+        self.places: Places | None = None
+        """Hosts by how full they are, remembered by who chooses among them."""
+        # What of the changes is about which VM, host or group: with many changes, looking at all is too slow.
+        self._on_vm: dict[str, dict[str, None]] = {}
+        self._at_host: dict[str, dict[str, None]] = {}
+        self._bound_for: dict[str, dict[str, None]] = {}
+        self._events_of: dict[str, dict[str, None]] = {}
+        self.stirred: dict[str, None] = {}
+        """Rollouts of which an operation has gone on, so that they may have to."""
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.changes.fleet if self.changes.fleet is not None else self._base.fleet
+
+    def operation(self, operation_id: str) -> Operation | None:
+        return self.changes.operations.get(operation_id) or self._base.operation(operation_id)
+
+    def rollout(self, rollout_id: str) -> Rollout | None:
+        """The rollout, if it is live."""
+        rollout = self.changes.rollouts.get(rollout_id) or self._base.rollout(rollout_id)
+        return rollout if rollout is not None and rollout.stage.live else None
+
+    def live_rollouts(self) -> list[Rollout]:
+        found = {rollout.id: rollout for rollout in self._base.live_rollouts()} | self.changes.rollouts
+        return [rollout for rollout in found.values() if rollout.stage.live]
+
+    def token(self, name: str) -> Token | None:
+        return self.changes.tokens[name] if name in self.changes.tokens else self._base.token(name)
+
+    def all_tokens(self) -> list[Token]:
+        found = {token.name: token for token in self._base.all_tokens()} | self.changes.tokens
+        return [token for token in found.values() if token is not None]
+
+    def kept(self, key: str) -> Kept | None:
+        """The answer that was given to a request with this key."""
+        return self.changes.kept.get(key) or self._base.kept(key)
+
+    def vms_with_work(self) -> set[str]:
+        """The VMs that live operations name; some may be over by now."""
+        return self._base.vms_with_work().union(*(operation.vms for operation in self.changes.operations.values()))
+
+    def operations_on(self, vm: str) -> list[Operation]:
+        """The live operations that name this VM."""
+        found = self._changed(self._base.operations_on(vm), self._on_vm.get(vm, ()))
+        return [operation for operation in found if operation.progress.live and vm in operation.vms]
+
+    def operations_at(self, host: str) -> list[Operation]:
+        """The live operations that are about this host."""
+        found = self._changed(self._base.operations_at(host), self._at_host.get(host, ()))
+        return [operation for operation in found if operation.progress.live]
+
+    def destinations(self) -> set[str]:
+        """The hosts to which VMs are on their way; some may have arrived."""
+        return self._base.destinations().union(*map(destinations, self.changes.operations.values()))
+
+    def operations_bound_for(self, host: str) -> list[Operation]:
+        """The operations under way that bring VMs to this host."""
+        found = self._changed(self._base.operations_bound_for(host), self._bound_for.get(host, ()))
+        return [operation for operation in found if is_bringing(operation)]
+
+    def _changed(self, before: Iterable[Operation], changed: Iterable[str]) -> list[Operation]:
+        # Also those from before that have changed, and are not about the same any more.
+        found = {operation.id: self.changes.operations.get(operation.id, operation) for operation in before}
+        found.update((operation_id, self.changes.operations[operation_id]) for operation_id in changed)
+        return list(found.values())
+
+    def event(self, event_id: str) -> Event | None:
+        """The event, if it is live."""
+        event = self.changes.events.get(event_id) or self._base.event(event_id)
+        return event if event is not None and event.status.live else None
+
+    def delivery(self, group: str) -> Delivery | None:
+        if group in self.changes.deliveries:
+            return self.changes.deliveries[group]
+        return self._base.delivery(group)
+
+    def deliveries_among(self, groups: frozenset[str]) -> set[str]:
+        among = self._base.deliveries_among(groups) | (self.changes.deliveries.keys() & groups)
+        return {group for group in among if self.delivery(group) is not None}
+
+    def heard_at(self, group: str) -> datetime | None:
+        return self.changes.heard.get(group) or self._base.heard_at(group)
+
+    def live_events(self) -> list[Event]:
+        found = {event.id: event for event in self._base.live_events()} | self.changes.events
+        return [event for event in found.values() if event.status.live]
+
+    def events_of(self, group: str) -> list[Event]:
+        found = {event.id: event for event in self._base.events_of(group)}
+        found.update((event_id, self.changes.events[event_id]) for event_id in self._events_of.get(group, ()))
+        return [event for event in found.values() if event.status.live]
+
+    @property
+    def sequence(self) -> int:
+        """The number of the latest row of history, those of this draft included."""
+        return self._base.sequence + len(self.changes.history)
+
+    @property
+    def told(self) -> Told:
+        """How webhooks fare, without what this draft changes."""
+        return self._base.told
+
+    def webhook(self, name: str) -> Webhook | None:
+        if name in self.changes.webhooks:
+            return self.changes.webhooks[name]
+        return self._base.webhook(name)
+
+    def webhooks(self) -> dict[str, Webhook]:
+        found = self._base.webhooks() | self.changes.webhooks
+        return {name: webhook for name, webhook in found.items() if webhook is not None}
+
+    def undelivered(self, webhook: str) -> dict[int, Undelivered]:
+        """What a webhook could not be told yet, by sequence."""
+        changed = {sequence: row for (name, sequence), row in self.changes.undelivered.items() if name == webhook}
+        found = self._base.undelivered(webhook) | changed
+        return {sequence: row for sequence, row in found.items() if row is not None}
+
+    def put_operation(self, operation: Operation) -> None:
+        self.changes.operations[operation.id] = operation
+        self._note_operation(operation)
+
+    def _note_operation(self, operation: Operation) -> None:
+        for vm in operation.vms:
+            self._on_vm.setdefault(vm, {})[operation.id] = None
+        if operation.host:
+            self._at_host.setdefault(operation.host, {})[operation.id] = None
+        for host in destinations(operation):
+            self._bound_for.setdefault(host, {})[operation.id] = None
+
+    def absorb(self, later: Draft) -> None:
+        """Take over what was decided on a draft of this one."""
+        for operation in later.changes.operations.values():
+            self._note_operation(operation)
+        for event in later.changes.events.values():
+            self._events_of.setdefault(event.group, {})[event.id] = None
+        self.changes = self.changes.absorb(later.changes)
+        self.places = None
+
+    def put_rollout(self, rollout: Rollout) -> None:
+        self.changes.rollouts[rollout.id] = rollout
+
+    def put_event(self, event: Event) -> None:
+        """Keep the event; the group's incarnation goes up once when its document changes by it."""
+        before = self._base.event(event.id)
+        already = self.changes.events.get(event.id)
+        self.changes.events[event.id] = event
+        self._events_of.setdefault(event.group, {})[event.id] = None
+        if _shows_otherwise(before, event) and not (already is not None and _shows_otherwise(before, already)):
+            self.count_change(event.group)
+
+    def count_change(self, group: str) -> None:
+        """The group's document is another one now."""
+        delivery = self.delivery(group)
+        if delivery is not None:
+            self.changes.deliveries[group] = delivery._replace(incarnation=delivery.incarnation + 1)
+
+    def put_delivery(self, delivery: Delivery, heard_at: datetime) -> None:
+        self.changes.deliveries[delivery.group] = delivery
+        self.changes.heard[delivery.group] = heard_at
+
+    def forget_delivery(self, group: str) -> None:
+        self.changes.deliveries[group] = None
+
+    def put_fleet(self, fleet: Fleet, change: FleetChange) -> None:
+        self.changes.fleet = fleet
+        self.changes.fleet_changes.append(change)
+        self.places = None
+
+    def change_fleet(self, change: FleetChange) -> None:
+        """The same for a change of a few. A draft has a fleet of its own after the first: no other is copied."""
+        if self._own_fleet is not None and self._own_fleet is self.changes.fleet:
+            self._own_fleet.alter(change)
+        else:
+            self._own_fleet = self.fleet.changed_by(change)
+        self.put_fleet(self._own_fleet, change)
+
+    def note(self, entry: Entry) -> None:
+        self.changes.history.append(entry)
+
+
+def _shows_otherwise(before: Event | None, after: Event) -> bool:
+    """Whether a document with the one is another than with the other."""
+    if before is None:
+        return after.status.live
+    return before.status is not after.status or before.not_before != after.not_before
