@@ -13,26 +13,26 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from forewarn.clock import SystemClock, VirtualClock
+from forewarn.control.api import Control, control_app
+from forewarn.control.auth import leave_admin_token
+from forewarn.control.clock import SEEN_WITHIN
+from forewarn.control.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
+from forewarn.control.server import Certificate, ControlServer
 from forewarn.core.limits import Terms
 from forewarn.core.operations import CAUSES
 from forewarn.core.webhooks import Pace
-from forewarn.engine import Engine, Published
+from forewarn.delivery.outbound import Outbound
+from forewarn.delivery.webhooks import Dispatcher
+from forewarn.engine.engine import Engine, Published
+from forewarn.engine.faults import Faults
 from forewarn.errors import BadSetting
 from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
-from forewarn.faults import Faults
 from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.routes import Rules
 from forewarn.metadata.server import MetadataServer
-from forewarn.play.player import Player
-from forewarn.server.control import SEEN_WITHIN, Control, control_app
-from forewarn.server.control_server import ControlServer
-from forewarn.server.first_token import leave_admin_token
-from forewarn.server.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
-from forewarn.server.tls import Certificate
-from forewarn.server.webhooks.dispatcher import Dispatcher
-from forewarn.server.webhooks.outbound import Outbound
+from forewarn.scenarios.runs import Player
 from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.system.sockets import address_of, open_socket

@@ -16,7 +16,7 @@ import pytest
 
 import foreground
 from command_line import typed
-from forewarn import scenarios
+from forewarn.scenarios import library
 from forewarn.testing.reach import COMMAND, DOCUMENT
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def fleet_of(name: str) -> str:
     return shown.stdout
 
 
-@pytest.mark.parametrize("name", scenarios.names())
+@pytest.mark.parametrize("name", library.names())
 def test_every_shipped_one_is_played_to_its_end(name: str, make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=fleet_of(name))
     who = ("--group", "workers") if name == "scale-in" else ()
@@ -284,9 +284,9 @@ def test_a_stop_of_the_service_does_not_wait_for_a_run(make_service: Make) -> No
 def test_the_api_shows_scenarios_and_says_what_is_wrong_with_a_run(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     listed = service.all("/v1/scenarios")
-    assert [each["name"] for each in listed] == scenarios.names()
+    assert [each["name"] for each in listed] == library.names()
     whole = service.answer("/v1/scenarios/live-migration")
-    assert whole["text"] == scenarios.text("live-migration")
+    assert whole["text"] == library.text("live-migration")
     assert whole["steps"][1] == {"what": "until Started, within 15m", "how": "until Started, within 15m", "expects": []}
     for body, status, pointer in (
         ({}, 400, "/scenario"),

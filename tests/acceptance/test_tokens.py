@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from command_line import typed
-from forewarn.server.tls import Certificate
+from forewarn.control.server import Certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

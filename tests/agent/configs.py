@@ -11,7 +11,7 @@ from forewarn.agent.policy.config import Config, NamedHandler
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
     from forewarn.agent.policy.rule import Rule
-    from forewarn.wire.toml_entries import Entry
+    from forewarn.files.toml_reader import Entry
 
 
 class Words(Handler):

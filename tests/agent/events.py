@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-from forewarn.wire.reading import ToldEvent, read_event
+from forewarn.wire.document_reader import ToldEvent, read_event
 
 WRITTEN = {
     "EventId": "4CAEA225-A741-474D-A72E-428C86FCD853",

@@ -12,12 +12,12 @@ from forewarn.agent.clock import real_seconds
 from forewarn.agent.handlers.finding import make_handler
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.errors import BadAgentConfig
-from forewarn.wire.reading import read_document
-from forewarn.wire.toml_entries import Entry, TomlFile
+from forewarn.files.toml_reader import Entry, TomlFile
+from forewarn.wire.document_reader import read_document
 
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Handler
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 PATIENCE_SECONDS = 60.0
 RAW_EVENT = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.raw_server import event
 from forewarn.agent.changes import BELIEVED_AFTER_SECONDS, CHANGED, GONE, SCHEDULED, STARTED, Account, Change, compare
 from forewarn.errors import NobodyToApprove
-from forewarn.wire.reading import ToldDocument, ToldEvent, read_document, start_requests
+from forewarn.wire.document_reader import ToldDocument, ToldEvent, read_document, start_requests
 
 LATER = "Thu, 22 Jul 2021 05:50:17 GMT"
 

@@ -19,7 +19,7 @@ from forewarn.agent.policy.rule import Rule
 from forewarn.agent.policy.words import misfits
 
 if TYPE_CHECKING:
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 M = timedelta(minutes=1)
 PEERS = PeersSettings(("127.0.0.1", 0), b"s" * 16, (Member("web-0", "h", 1), Member("web-1", "h", 2)), 10 * M)

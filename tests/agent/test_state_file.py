@@ -16,7 +16,7 @@ from forewarn.agent.work.ledger import Ledger
 from forewarn.agent.work.state_file import FILE, StateFile
 from forewarn.agent.work.work import PREPARED, begin, from_json, to_json
 from forewarn.errors import NotPermitted, StateInUse
-from forewarn.wire.reading import read_event_if_possible
+from forewarn.wire.document_reader import read_event_if_possible
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from agent.raw_server import event
 from forewarn.agent.endpoint.exchange import Answer
 from forewarn.agent.endpoint.watch import VERSIONS, Seen, Watch
 from forewarn.errors import EndpointTrouble
-from forewarn.wire.reading import ToldDocument
+from forewarn.wire.document_reader import ToldDocument
 from forewarn.wire.versions import KNOWN_VERSIONS
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "documents").rglob("*.json"))

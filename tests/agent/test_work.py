@@ -35,7 +35,7 @@ from forewarn.agent.work.work import (
 
 if TYPE_CHECKING:
     from forewarn.agent.work.deciding import Order
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 SEEN = Seen(NOW, 0.0)
 WEB = Rule("web", prepare=("leave-pool", "stop-web"), approve="self")

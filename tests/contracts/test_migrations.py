@@ -10,7 +10,7 @@ from forewarn.clock import VirtualClock
 from forewarn.core.events import Status
 from forewarn.core.fleet import HostState
 from forewarn.core.limits import Terms
-from forewarn.engine import Engine
+from forewarn.engine.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.stores.sqlite_file import APPLICATION_ID, DATABASE_NAME, migrations

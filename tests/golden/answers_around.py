@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from forewarn.wire.instance import INSTANCE_VERSIONS
+from forewarn.wire.versions import INSTANCE_VERSIONS
 from golden.answers_poll import at
 from golden.cases import ASSUMED, DOCUMENTED, OBSERVED
 from golden.rows import (

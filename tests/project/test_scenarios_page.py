@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from forewarn import scenarios
 from forewarn.core.scenarios import ACTS, After, Until
-from forewarn.wire.scenario_file import (
-    EXPECT_KEYS,
-    FAULT_KEYS,
-    FILE_KEYS,
-    NEEDS_KEYS,
-    STEP_KEYS,
-    parse_scenario,
-)
+from forewarn.files.scenario_file import EXPECT_KEYS, FAULT_KEYS, FILE_KEYS, NEEDS_KEYS, STEP_KEYS, parse_scenario
+from forewarn.scenarios import library
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "scenarios.md").read_text()
@@ -31,7 +24,7 @@ def table(heading: str) -> list[str]:
 
 
 def test_every_shipped_one_is_listed() -> None:
-    assert sorted(table("name")) == scenarios.names()
+    assert sorted(table("name")) == library.names()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forewarn import errors, scenarios
+from forewarn import errors
+from forewarn.scenarios import library
 from forewarn.testing import AsyncService, ScenarioFailed, Service, ServiceProcess
 
 if TYPE_CHECKING:
@@ -387,7 +388,7 @@ def test_a_document_that_was_spoilt_is_none_that_was_seen(forewarn: Service) -> 
     assert forewarn.documents_seen_by(vm) == []
 
 
-@pytest.mark.parametrize("name", scenarios.names())
+@pytest.mark.parametrize("name", library.names())
 def test_every_scenario_can_be_played_from_nothing(forewarn: Service, name: str) -> None:
     vms = {"scale-in": "pool_0"}  # of its three VMs, one
     if name in vms:

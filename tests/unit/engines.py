@@ -12,7 +12,7 @@ from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.limits import Terms
 from forewarn.core.operations import Request
 from forewarn.core.requests import request
-from forewarn.engine import Engine
+from forewarn.engine.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.stores.sqlite import SqliteStore
 

@@ -7,7 +7,7 @@ import pytest
 from forewarn.core.fleet import Fleet
 from forewarn.core.scenarios import Casting, Needs, Scenario, cast
 from forewarn.errors import BadOption, DoesNotFit, Unknown, UnknownVM
-from forewarn.wire.fleet_file import parse_fleet
+from forewarn.files.fleet_file import parse_fleet
 
 FLEET = parse_fleet(
     """

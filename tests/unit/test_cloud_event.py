@@ -7,7 +7,7 @@ import hmac
 from datetime import UTC, datetime
 
 from forewarn.core.state import Entry
-from forewarn.wire.cloud_event import cloud_event, signed_headers, source_of, trial_event
+from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, trial_event
 from forewarn.wire.signing import signature
 
 AT = datetime(2041, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)

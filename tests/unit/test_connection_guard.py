@@ -14,9 +14,8 @@ import pytest
 import trustme
 from moved_loop import MovedLoop, move_on
 
-from forewarn.server.connection_guard import ControlLimits
-from forewarn.server.control_server import ControlServer
-from forewarn.server.tls import Certificate
+from forewarn.control.connection_guard import ControlLimits
+from forewarn.control.server import Certificate, ControlServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

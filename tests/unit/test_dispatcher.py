@@ -29,11 +29,10 @@ from forewarn.core.webhooks import (
     retry,
     settle,
 )
+from forewarn.delivery.outbound import Outbound
+from forewarn.delivery.webhooks import Dispatcher, row_of
 from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
 from forewarn.ports import HistoryFilter
-from forewarn.server.webhooks.channel import row_of
-from forewarn.server.webhooks.dispatcher import Dispatcher
-from forewarn.server.webhooks.outbound import Outbound
 from forewarn.stores.sqlite_file import DATABASE_NAME
 from receiver import Receiver, Reply
 
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
     from receiver import Got
 
 SECRET = "not really a secret"  # noqa: S105
@@ -590,7 +589,7 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
 async def test_what_was_gone_before_it_was_sent_or_even_read_is_counted_as_lost(
     receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forewarn.server.webhooks.channel.PAGE", 3)
+    monkeypatch.setattr("forewarn.delivery.webhooks.PAGE", 3)
     monkeypatch.setattr("forewarn.core.webhooks.WINDOW", 3)  # so that it does not read on while the first is under way
     let_go, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -631,7 +630,7 @@ async def test_a_row_that_cannot_be_read_is_given_up_like_any_other_and_its_grou
                 raise ValueError("no row of history")
             return await row_of(engine, sequence)
 
-        monkeypatch.setattr("forewarn.server.webhooks.channel.row_of", read_badly)
+        monkeypatch.setattr("forewarn.delivery.webhooks.row_of", read_badly)
         await engine.enable("web", by="test")
         await ask(engine, "restart", "web-0")
         expected = await history(engine, added.position)
@@ -643,7 +642,7 @@ async def test_a_row_that_cannot_be_read_is_given_up_like_any_other_and_its_grou
 async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forewarn.server.webhooks.channel.LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("forewarn.delivery.webhooks.LOOK_AGAIN_SECONDS", 0.0)
     async with running() as (engine, _):
         await engine.order(add_webhook, hook(receiver.url()), "ops")
         order, failures = engine.order, [ValueError("who knows")]

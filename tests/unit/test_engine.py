@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forewarn.core.events import Event
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
 
 
 async def only_event(engine: Engine, cause: str, *vms: str) -> Event:

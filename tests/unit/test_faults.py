@@ -12,8 +12,8 @@ from engines import MINUTE, ask, running_engine
 
 from forewarn.core.faults import FAULTS, LONGEST_DELAY, MOST_FAULTS, Fault, FaultOrder, describe, fill_in
 from forewarn.core.fleet import VM, Fleet
+from forewarn.engine.faults import Faults
 from forewarn.errors import BadOption, FaultsNotAllowed, ForewarnError, TooMany, Unknown, UnknownVM
-from forewarn.faults import Faults
 from forewarn.metadata.routes import Rules
 from forewarn.metadata.server import MetadataServer
 from forewarn.ports import HistoryFilter
@@ -23,7 +23,7 @@ from golden.exchange import POLL
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
 HOUR = timedelta(hours=1)

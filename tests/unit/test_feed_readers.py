@@ -15,18 +15,17 @@ from forewarn.core.access import Role, Token, create_token
 from forewarn.core.history import HAPPENINGS
 from forewarn.core.limits import Terms
 from forewarn.core.state import Changes, Entry
+from forewarn.delivery import feed as feed_module
+from forewarn.delivery.feed import KINDS, Feed, Listener
+from forewarn.delivery.history_rows import entry_shape
 from forewarn.errors import HistoryGone, NotYetHistory, Stopping, TooManyReaders
 from forewarn.ports import Expired, HistoryFilter
-from forewarn.server import feed as feed_module
-from forewarn.server.feed import Feed
-from forewarn.wire.control import entry_shape
-from forewarn.wire.feed import KINDS, Listener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
-    from forewarn.engine import Engine
-    from forewarn.server.feed import Reader
+    from forewarn.delivery.feed import Reader
+    from forewarn.engine.engine import Engine
 
 EVERY: frozenset[str] = frozenset()
 

@@ -23,7 +23,7 @@ from forewarn.errors import Conflict, ForewarnError, UnknownHost
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
 
 NAMES = [f"vm-{number}" for number in range(5)]
 SETS = ["red", "green"]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains
 from forewarn.errors import BadFleet
-from forewarn.wire.fleet_file import parse_fleet
-from forewarn.wire.toml_lines import Path, line_of
+from forewarn.files.fleet_file import parse_fleet
+from forewarn.files.toml_reader import Path, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from forewarn.ports import HistoryFilter, ListFilter
 if TYPE_CHECKING:
     import pytest
 
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
 
 DAY = timedelta(days=1)
 HOSTS = [Host("a"), Host("b"), Host("c")]

@@ -10,7 +10,7 @@ import pytest
 from engines import FLEET
 
 from forewarn.core.limits import Terms
-from forewarn.engine import Engine
+from forewarn.engine.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.stores.sqlite import SqliteStore
 

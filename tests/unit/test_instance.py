@@ -9,21 +9,13 @@ from uuid import UUID
 import pytest
 
 from forewarn.core.fleet import VM, Group, GroupKind
-from forewarn.wire.instance import (
-    FIELDS,
-    INSTANCE_VERSIONS,
-    NEWEST_INSTANCE_VERSIONS,
-    Field,
-    Subject,
-    read,
-    tree,
-    versions_body,
-)
+from forewarn.metadata.instance import FIELDS, Field, Subject, read, tree, versions_body
+from forewarn.wire.versions import INSTANCE_VERSIONS, NEWEST_INSTANCE_VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forewarn.wire.instance import Node
+    from forewarn.metadata.instance import Node
 
 NEWEST = INSTANCE_VERSIONS[-1]
 PROVIDER = "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/forewarn/providers/Microsoft.Compute"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from forewarn.core.events import Event
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
     from forewarn.fabrics.simulated import SimulatedFabric
 
 # The runs and steps that the project promises for every change.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forewarn.core.webhooks import Targets, parse_targets
-from forewarn.server.webhooks.outbound import MOST_HOPS, Outbound, Outcome
+from forewarn.delivery.outbound import MOST_HOPS, Outbound, Outcome
 from receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:

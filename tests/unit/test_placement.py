@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from datetime import datetime
 
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
     from forewarn.fabrics.simulated import SimulatedFabric
 
 GROUPS = ("red", "green", "blue")

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import pytest
 from engines import ask, cancel, make_engine, running_engine
 
-from forewarn import scenarios
 from forewarn.core import rollout_commands
 from forewarn.core.events import Status
 from forewarn.core.faults import FaultOrder
 from forewarn.core.operations import Progress
 from forewarn.core.scenarios import Casting, RunState, StepState
+from forewarn.engine.faults import Faults
 from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown
-from forewarn.faults import Faults
-from forewarn.play.player import REMEMBERED, Player
-from forewarn.wire.fleet_file import parse_fleet
-from forewarn.wire.scenario_file import parse_scenario
+from forewarn.files.fleet_file import parse_fleet
+from forewarn.files.scenario_file import parse_scenario
+from forewarn.scenarios import library
+from forewarn.scenarios.runs import REMEMBERED, Player
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from forewarn.core.scenarios import Run
-    from forewarn.engine import Engine, Published
+    from forewarn.engine.engine import Engine, Published
 
 pytestmark = pytest.mark.anyio
 MINUTE = timedelta(minutes=1)
@@ -110,12 +110,12 @@ def approve_everything(engine: Engine) -> None:
     engine.subscribe(on_published)
 
 
-@pytest.mark.parametrize("name", scenarios.names())
+@pytest.mark.parametrize("name", library.names())
 @pytest.mark.parametrize("eager", [False, True], ids=["waits", "approves at once"])
 async def test_every_shipped_one_passes_whether_the_application_waits_or_approves_at_once(
     name: str, eager: bool
 ) -> None:
-    text = scenarios.text(name)
+    text = library.text(name)
     async with a_stage(parse_scenario(text, name, name).fleet, listening=False) as stage:
         if eager:
             approve_everything(stage.engine)
@@ -133,7 +133,7 @@ async def test_every_shipped_one_passes_whether_the_application_waits_or_approve
 async def test_a_run_takes_exactly_as_long_as_the_medians_say() -> None:
     for name, minutes in (("live-migration", 20), ("host-maintenance", 25), ("user-redeploy", 25)):
         async with a_stage() as stage:
-            run = await stage.play(scenarios.text(name), "db-0", name=name)
+            run = await stage.play(library.text(name), "db-0", name=name)
             assert run.ended_at == run.started_at + minutes * MINUTE
             assert run.steps[0].ended_at == run.started_at
 
@@ -331,7 +331,7 @@ async def test_domains_that_others_have_out_do_not_count() -> None:
 
 async def test_groups_do_not_fall_silent_while_a_run_moves_the_clock() -> None:
     async with a_stage() as stage:
-        run = await stage.play(scenarios.text("degraded-hardware"), "db-0", name="degraded-hardware")
+        run = await stage.play(library.text("degraded-hardware"), "db-0", name="degraded-hardware")
         assert run.state is RunState.PASSED
         assert stage.engine.document("db-0").enabled
         assert not stage.engine.document("web").enabled  # nobody spoke for it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.wire.preferences import LONGEST_WAIT_SECONDS, parse_wait
+from forewarn.wire.prefer_header import LONGEST_WAIT_SECONDS, parse_wait
 
 READ: dict[str, int | None] = {
     "wait=10": 10,

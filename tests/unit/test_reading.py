@@ -10,7 +10,7 @@ import pytest
 
 from forewarn.errors import UnreadableDocument
 from forewarn.wire.document import parse_start_requests
-from forewarn.wire.reading import read_document, read_what_can_be, start_requests
+from forewarn.wire.document_reader import read_document, read_what_can_be, start_requests
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "documents").rglob("*.json"))
 

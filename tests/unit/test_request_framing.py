@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.server.request_framing import IncomingRequest, Rejected
+from forewarn.control.request_framing import IncomingRequest, Rejected
 
 LARGEST_HEAD = 1000
 HOST = b"Host: a\r\n"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forewarn.core.state import Entry
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
 
 DAY = timedelta(days=1)
 WEEK = Terms(makes_hosts=True, history_retention=7 * DAY)
@@ -134,7 +134,7 @@ async def test_history_is_the_same_however_many_parts_it_is_looked_through_in(
             await cancel(engine, (await ask(engine, "restart", "web-0")).events[0])
         everything = await rows(engine)
         for size in (1, 2, 3, 7):
-            monkeypatch.setattr("forewarn.archive.LOOKED_AT_ONCE", size)
+            monkeypatch.setattr("forewarn.engine.history.LOOKED_AT_ONCE", size)
             for limit in (1, 2, 5, 100):
                 for after, before in ((0, 0), (3, 0), (0, 8), (3, 8), (8, 3), (99, 0)):
                     wanted = HistoryFilter(vm="web-0", after=after, before=before, limit=limit, newest=newest)

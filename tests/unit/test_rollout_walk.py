@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from forewarn.core.operations import Operation
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Entry
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
     from forewarn.fabrics.simulated import SimulatedFabric
 
 WINDOWS = [(), (), (parse_window("daily 02:00 4h"),), (parse_window("daily 05:00 9h"),)]

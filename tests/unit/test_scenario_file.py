@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn import scenarios
 from forewarn.core.faults import FaultOrder
 from forewarn.core.scenarios import After, Expectation, Needs, Options, Step, Until
 from forewarn.errors import BadScenario
-from forewarn.wire.scenario_file import parse_scenario
+from forewarn.files.scenario_file import parse_scenario
+from forewarn.scenarios import library
 
 MINUTE = timedelta(minutes=1)
 WHOLE = '''title = "All at once"
@@ -118,9 +118,9 @@ def test_everything_that_a_file_can_say() -> None:
 
 
 def test_every_shipped_one_says_where_its_timings_are_from_and_has_a_fleet() -> None:
-    assert scenarios.names()
-    for name in scenarios.names():
-        scenario = parse_scenario(scenarios.text(name), name, name)
+    assert library.names()
+    for name in library.names():
+        scenario = parse_scenario(library.text(name), name, name)
         assert scenario.title, name
         assert scenario.about, name
         assert scenario.source.startswith("Microsoft's documentation of Scheduled Events"), name
@@ -129,7 +129,7 @@ def test_every_shipped_one_says_where_its_timings_are_from_and_has_a_fleet() -> 
 
 
 def test_the_shelf_has_what_was_promised() -> None:
-    assert scenarios.names() == [
+    assert library.names() == [
         "cancelled-maintenance",
         "correlated-eviction",
         "degraded-hardware",

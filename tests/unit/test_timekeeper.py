@@ -11,7 +11,7 @@ from engines import MINUTE, START, ask, make_engine, running_engine
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.core.fleet import VM, Fleet, Host
 from forewarn.core.limits import Terms
-from forewarn.engine import Engine
+from forewarn.engine.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite import SqliteStore

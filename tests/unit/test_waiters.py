@@ -22,7 +22,7 @@ from golden.exchange import request
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
 
 pytestmark = pytest.mark.anyio
 FLEET = Fleet([VM("web-0", "web", "a", address="127.0.0.1")], [Group("web", "availability-set", 5, 2)])

@@ -1,7 +1,7 @@
 """A small server of Scheduled Events in the standard library alone, that can be told what to do wrong.
 
 It is right in what the checks look at. A fault changes the request before it is looked at, the answer before it is
-sent, or what happens to events; so each is a line, in faults.py.
+sent, or what happens to events; so each is a line, in engine/faults.py.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from forewarn.agent.endpoint.client import Client
     from forewarn.agent.handlers.handler import Handler, Job
     from forewarn.errors.agent import EndpointTrouble, HandlerFailed
-    from forewarn.wire.reading import ToldDocument as Document
-    from forewarn.wire.reading import ToldEvent as Event
+    from forewarn.wire.document_reader import ToldDocument as Document
+    from forewarn.wire.document_reader import ToldEvent as Event
 
 __all__ = ["AsyncClient", "Change", "Client", "Document", "EndpointTrouble", "Event", "Handler", "HandlerFailed", "Job"]
 
@@ -22,9 +22,9 @@ _PLACES = {
     "AsyncClient": ("forewarn.agent.endpoint.async_client", "AsyncClient"),
     "Change": ("forewarn.agent.changes", "Change"),
     "Client": ("forewarn.agent.endpoint.client", "Client"),
-    "Document": ("forewarn.wire.reading", "ToldDocument"),
+    "Document": ("forewarn.wire.document_reader", "ToldDocument"),
     "EndpointTrouble": ("forewarn.errors.agent", "EndpointTrouble"),
-    "Event": ("forewarn.wire.reading", "ToldEvent"),
+    "Event": ("forewarn.wire.document_reader", "ToldEvent"),
     "Handler": ("forewarn.agent.handlers.handler", "Handler"),
     "HandlerFailed": ("forewarn.errors.agent", "HandlerFailed"),
     "Job": ("forewarn.agent.handlers.handler", "Job"),

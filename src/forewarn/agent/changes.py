@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from forewarn.agent.identity import Me
-    from forewarn.wire.reading import ToldDocument, ToldEvent
+    from forewarn.wire.document_reader import ToldDocument, ToldEvent
 
 SCHEDULED, STARTED, CHANGED, GONE = WHATS = ("scheduled", "started", "changed", "gone")
 BELIEVED_AFTER_SECONDS = 10.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from forewarn.agent.policy.config import Config
     from forewarn.agent.work.job import Outcome
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 logger = logging.getLogger("forewarn.agent")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from forewarn.agent.endpoint.client import Client
     from forewarn.errors import EndpointTrouble
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from forewarn.agent.work.deciding import Seen
     from forewarn.agent.work.work import Work
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 
 def phase_of(work: Work) -> str:

@@ -9,7 +9,7 @@ import click
 
 from forewarn.cli.show import by_name, names, print_facts, print_json, print_table, service_command
 from forewarn.errors import UnreadableFile
-from forewarn.wire.fleet_file import parse_fleet
+from forewarn.files.fleet_file import parse_fleet
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client

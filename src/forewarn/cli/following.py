@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.history import row_of
+from forewarn.delivery.feed import RETRY_MILLISECONDS, Listener
 from forewarn.errors import NoService, Unavailable
-from forewarn.wire.feed import RETRY_MILLISECONDS, Listener
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

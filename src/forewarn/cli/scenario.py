@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn import scenarios
 from forewarn.cli.rehearsal import watch_run
 from forewarn.cli.show import print_facts, print_json, print_table, service_command
 from forewarn.core.durations import format_duration
 from forewarn.errors import UnreadableFile
-from forewarn.wire.scenarios import scenario_shape
+from forewarn.scenarios import library
+from forewarn.scenarios.shapes import scenario_shape
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client
@@ -39,7 +39,7 @@ def list_scenarios(as_json: bool) -> None:
     Example:
       forewarn scenario list
     """
-    found = [scenario_shape(scenarios.find(name)[0]) for name in scenarios.names()]
+    found = [scenario_shape(library.find(name)[0]) for name in library.names()]
     if as_json:
         print_json({"scenarios": found})
         return
@@ -59,7 +59,7 @@ def show(scenario: str, fleet: bool, as_json: bool) -> None:
       forewarn scenario show spot-eviction
       forewarn scenario show spot-eviction --fleet > fleet.toml
     """
-    found, text = scenarios.find(scenario)
+    found, text = library.find(scenario)
     if fleet:
         if not found.fleet:
             raise UnreadableFile(path=scenario, problem="it has no fleet. Write one into it with the key fleet.")
@@ -119,8 +119,8 @@ def run(scenario: str, vms: tuple[str, ...], client: Client, as_json: bool, **op
     body: dict[str, Any] = {name: value for name, value in options.items() if value}
     body["seen_by"] = list(options["seen_by"])
     body["vms"] = list(vms)
-    if scenarios.is_file(scenario):
-        found, text = scenarios.find(scenario)  # so that what is wrong in it is said before anything is asked
+    if library.is_file(scenario):
+        found, text = library.find(scenario)  # so that what is wrong in it is said before anything is asked
         body |= {"text": text, "name": found.name}
     else:
         body["scenario"] = scenario

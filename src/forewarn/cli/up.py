@@ -21,9 +21,9 @@ from forewarn.cli import service_file
 from forewarn.cli.fleet import full_path, read_fleet_file
 from forewarn.cli.greeting import greeting
 from forewarn.cli.settings import resolve_settings, setting_options
+from forewarn.control.fleet import applied_before, apply_fleet
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
-from forewarn.server.fleet_control import applied_before, apply_fleet
 
 
 @click.command()

@@ -121,3 +121,8 @@ def parse_span(text: str) -> Span:
     if month:
         return Span(since, datetime(year + month // 12, month % 12 + 1, 1, tzinfo=timezone.utc))
     return Span(since, datetime(year + 1, 1, 1, tzinfo=timezone.utc))
+
+
+def seconds(length: timedelta | None) -> float | None:
+    """A length of time as a number."""
+    return None if length is None else length.total_seconds()

@@ -9,7 +9,7 @@ from forewarn.clock import real_seconds
 
 if TYPE_CHECKING:
     from forewarn.core.fleet import VM
-    from forewarn.engine import Engine, Published
+    from forewarn.engine.engine import Engine, Published
 
 
 LOOPBACK = "127.0.0.1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from forewarn.connections import Limits
+from forewarn.system.connections import Limits
 
 
 class Rounds(NamedTuple):

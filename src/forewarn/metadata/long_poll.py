@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from forewarn.engine import Engine, Published
+    from forewarn.engine.engine import Engine, Published
     from forewarn.metadata.routes import Result
 
 WOKEN_AT_ONCE = 250

@@ -8,7 +8,7 @@ from forewarn.metadata.replies import document_reply, unchanged_reply
 from forewarn.wire.document import entity_tag, render
 
 if TYPE_CHECKING:
-    from forewarn.engine import Engine, Published
+    from forewarn.engine.engine import Engine, Published
     from forewarn.wire.versions import ApiVersion
 
 

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import httptools
 
+from forewarn.metadata import answers
 from forewarn.metadata.counters import Counter
 from forewarn.metadata.replies import CLOSE, Reply, reply
 from forewarn.metadata.request import LARGEST_BODY, Request, parse_target
 from forewarn.metadata.routes import NeedsBody, failure
-from forewarn.wire import refusals
 
 if TYPE_CHECKING:
+    from forewarn.metadata.answers import Answer
     from forewarn.metadata.callers import Caller
     from forewarn.metadata.limits import Rounds
     from forewarn.metadata.routes import Result
     from forewarn.metadata.server import MetadataServer
-    from forewarn.wire.answer import Answer
 
 LARGEST_REMEMBERED = 2048
 LARGEST_DISCARDED_BODY = 1_048_576
@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0
         self._unnoticed_bytes = 0
         """Parsed since the parser has last said anything of the request."""
-        self._rejection: Answer = refusals.MALFORMED
+        self._rejection: Answer = answers.MALFORMED
         self._upgrading = self._priming = False
         # The requests whose head was read: the one that is being answered, what it waits for, and those behind it.
         self._current: Request | None = None
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
             self._reject()
         if (self._head_open or self._body_open) and self._unnoticed_bytes > self._server.limits.head_bytes:
             # A header or a trailer that never ends is not seen by the callbacks.
-            self._rejection = refusals.head_too_large(self._server.limits.head_bytes)
+            self._rejection = answers.head_too_large(self._server.limits.head_bytes)
             self._reject()
 
     def _pause_reading(self) -> None:
@@ -353,7 +353,7 @@ class Connection(asyncio.Protocol):
     def _count_head(self, more: int) -> None:
         self._head_bytes += more
         if self._head_bytes > self._server.limits.head_bytes:
-            self._rejection = refusals.head_too_large(self._server.limits.head_bytes)
+            self._rejection = answers.head_too_large(self._server.limits.head_bytes)
             raise ValueError  # ends the parsing
 
     def _ignore_upgrade(self, rest: bytes) -> None:

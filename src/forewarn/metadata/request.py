@@ -9,8 +9,8 @@ import httptools
 
 if TYPE_CHECKING:
     from forewarn.metadata.callers import Caller
+    from forewarn.metadata.delivery_tracking import Sight
     from forewarn.metadata.protocol import Connection
-    from forewarn.metadata.seen import Sight
     from forewarn.wire.versions import ApiVersion
 
 EVENTS_PATH = "/metadata/scheduledevents"

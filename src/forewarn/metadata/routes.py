@@ -14,19 +14,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from forewarn.errors import ForewarnError
+from forewarn.metadata import answers, instance
+from forewarn.metadata.answers import Answer, error_answer
 from forewarn.metadata.long_poll import LongPoll
 from forewarn.metadata.replies import Reply, build, error_reply, reply
 from forewarn.metadata.request import EVENTS_PATH, Poll
-from forewarn.wire import instance, refusals
-from forewarn.wire.answer import Answer, error_answer
 from forewarn.wire.document import parse_start_requests, tag_matches
-from forewarn.wire.preferences import parse_wait
-from forewarn.wire.versions import ApiVersion, is_date
+from forewarn.wire.prefer_header import parse_wait
+from forewarn.wire.versions import INSTANCE_VERSIONS, ApiVersion, is_date
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
     from forewarn.metadata.callers import Caller
     from forewarn.metadata.long_poll import Waiters
     from forewarn.metadata.pages import Pages
@@ -90,27 +90,27 @@ class Routes:
         """The checks that every request has to pass, then its route."""
         caller = request.caller
         if caller is None:
-            return reply(refusals.NOT_A_VM)
+            return reply(answers.NOT_A_VM)
         if not caller.allowed():
-            return reply(refusals.TOO_MANY)
+            return reply(answers.TOO_MANY)
         if request.values(b"x-forwarded-for"):
-            return reply(refusals.FORWARDED)
+            return reply(answers.FORWARDED)
         path = request.target.lower_path
         route = self._routes.get(path)
         if route is None and path.startswith(INSTANCE_PATH + "/"):
             route = self._instance
-        return reply(refusals.NO_SUCH_PATH) if route is None else route(request, caller)
+        return reply(answers.NO_SUCH_PATH) if route is None else route(request, caller)
 
     # --- /metadata/scheduledevents --------------------------------------------------------------------
 
     def _scheduled_events(self, request: Request, caller: Caller) -> Result:
         if request.method not in ("GET", "POST"):
-            return reply(refusals.NO_SUCH_VERB)
+            return reply(answers.NO_SUCH_VERB)
         if request.target.has_duplicates:
-            return reply(refusals.DUPLICATE_QUERY)
+            return reply(answers.DUPLICATE_QUERY)
         asked = request.target.query.get("api-version", "")
         if not request.has_metadata_header and self._header_enforced(request.method, asked):
-            return reply(refusals.NO_METADATA_HEADER)
+            return reply(answers.NO_METADATA_HEADER)
         version = self._version(asked)
         if isinstance(version, Answer):
             return reply(version)
@@ -135,11 +135,11 @@ class Routes:
         if asked in self._versions:
             return self._versions[asked]
         if not is_date(asked):
-            return refusals.BAD_VERSION
+            return answers.BAD_VERSION
         newest = max(self._versions)
         if self._rules.newer_versions == "newest" and asked > newest:
             return self._versions[newest]
-        return refusals.UNKNOWN_VERSION
+        return answers.UNKNOWN_VERSION
 
     def document(self, poll: Poll, caller: Caller, *, hold: bool = True) -> Reply | None:
         """The document, or 304. None: the group is not enabled, or the poll is to be held."""
@@ -166,7 +166,7 @@ class Routes:
         """The answer to a poll that is held, if it is to be given now; else the group for which it waits on."""
         caller = request.connection.find_caller()
         if caller is None:
-            return reply(refusals.NOT_A_VM)
+            return reply(answers.NOT_A_VM)
         page = self._pages.page(caller.group, poll.version)
         if page is None:
             return self._enable_and_answer(request, poll, caller)
@@ -178,7 +178,7 @@ class Routes:
             await self._enable(caller)
             found = request.connection.find_caller()
             if found is None:
-                return reply(refusals.NOT_A_VM)
+                return reply(answers.NOT_A_VM)
             caller = found
         self._engine.asked.add(caller.group)
         return self.document(poll, caller) or self._wait_for_document(request, poll, caller)
@@ -204,14 +204,14 @@ class Routes:
     def approve(self, request: Request) -> Result:
         """The events that the body names may start. Called again when the body is there."""
         if request.is_too_large:
-            return reply(refusals.BODY_TOO_LARGE)
+            return reply(answers.BODY_TOO_LARGE)
         if request.is_broken:
-            return reply(refusals.MALFORMED)
+            return reply(answers.MALFORMED)
         if not request.body_complete:
             return NEEDS_BODY
         caller = request.caller
         if caller is None:
-            return reply(refusals.NOT_A_VM)
+            return reply(answers.NOT_A_VM)
         try:
             ids = parse_start_requests(request.body)
         except ForewarnError as error:
@@ -232,8 +232,8 @@ class Routes:
         if rejection is not None:
             return rejection
         version = request.target.query.get("api-version", "")
-        if version not in instance.INSTANCE_VERSIONS:
-            return reply(refusals.BAD_INSTANCE_VERSION)
+        if version not in INSTANCE_VERSIONS:
+            return reply(answers.BAD_INSTANCE_VERSION)
         fleet = self._engine.fleet
         subject = instance.Subject(fleet.vm(caller.vm), fleet.group(caller.group))
         parts = request.target.path.split("/")[3:]
@@ -245,11 +245,11 @@ class Routes:
 
 def _reject_reading(request: Request) -> Reply | None:
     if request.method != "GET":
-        return reply(refusals.ONLY_GET)
+        return reply(answers.ONLY_GET)
     if request.target.has_duplicates:
-        return reply(refusals.DUPLICATE_QUERY)
+        return reply(answers.DUPLICATE_QUERY)
     if not request.has_metadata_header:
-        return reply(refusals.NO_METADATA_HEADER)
+        return reply(answers.NO_METADATA_HEADER)
     return None
 
 

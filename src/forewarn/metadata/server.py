@@ -6,19 +6,19 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from forewarn.connections import Connections
 from forewarn.errors import CannotListen
 from forewarn.metadata.callers import Callers
-from forewarn.metadata.common_headers import CommonHeaders
 from forewarn.metadata.counters import Counters
-from forewarn.metadata.injected_faults import InjectedFaults
+from forewarn.metadata.delivery_tracking import Seen
+from forewarn.metadata.faults import InjectedFaults
 from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.long_poll import Waiters
 from forewarn.metadata.pages import Pages
 from forewarn.metadata.protocol import Connection
+from forewarn.metadata.replies import CommonHeaders
 from forewarn.metadata.request import EVENTS_PATH, parse_target
 from forewarn.metadata.routes import Routes
-from forewarn.metadata.seen import Seen
+from forewarn.system.connections import Connections
 from forewarn.system.sockets import address_of, open_socket, release
 from forewarn.wire.versions import available_versions
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import socket
 
     from forewarn.core.fleet import Fleet
-    from forewarn.engine import Engine
-    from forewarn.faults import Faults
+    from forewarn.engine.engine import Engine
+    from forewarn.engine.faults import Faults
     from forewarn.metadata.callers import Caller
     from forewarn.metadata.request import Request
     from forewarn.metadata.routes import Result, Rules

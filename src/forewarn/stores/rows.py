@@ -7,16 +7,19 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from forewarn.core.access import Kept, Role, Token
 from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.events import Event, Source, Status
 from forewarn.core.fleet import VM, Group, Host, HostState
 from forewarn.core.operations import Health, Operation, Progress, Request
 from forewarn.core.rollouts import Course, Rollout, Stage
 from forewarn.core.state import Delivery, Entry
+from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import format_window, parse_window
 
 if TYPE_CHECKING:
     from datetime import datetime
+
 
 Row = tuple[Any, ...]
 
@@ -273,3 +276,59 @@ def entry_from_row(row: Row) -> Entry:
         why=row[8],
         host=row[9],
     )
+
+
+# --- Tokens and kept answers ---
+
+
+def token_to_row(token: Token) -> Row:
+    return (
+        token.name,
+        token.role.value,
+        token.group,
+        token.hash,
+        token.created_by,
+        to_text(token.created_at),
+        to_text_if_any(token.expires_at),
+    )
+
+
+def token_from_row(row: Row) -> Token:
+    name, role, group, digest, created_by, created_at, expires_at = row
+    return Token(
+        name=name,
+        role=Role(role),
+        hash=digest,
+        created_by=created_by,
+        created_at=from_text(created_at),
+        group=group,
+        expires_at=from_text(expires_at) if expires_at else None,
+    )
+
+
+def kept_to_row(kept: Kept) -> Row:
+    return (kept.key, kept.fingerprint, to_text(kept.at), kept.status, kept.body)
+
+
+def kept_from_row(row: Row) -> Kept:
+    key, fingerprint, at, status, body = row
+    return Kept(key, fingerprint, from_text(at), status, body)
+
+
+# --- Webhooks ---
+
+
+def webhook_to_row(webhook: Webhook) -> Row:
+    created_at = to_text(webhook.created_at)
+    lists = (json.dumps(webhook.groups), json.dumps(webhook.kinds), webhook.position, json.dumps(webhook.ahead))
+    return (webhook.name, webhook.url, webhook.secret, webhook.created_by, created_at, *lists)
+
+
+def webhook_from_row(row: Row) -> Webhook:
+    groups, kinds, position, ahead = row[5:]
+    lists = (tuple(json.loads(groups)), tuple(json.loads(kinds)), position, tuple(json.loads(ahead)))
+    return Webhook._make((*row[:4], from_text(row[4]), *lists))
+
+
+def undelivered_from_row(row: Row) -> Undelivered:
+    return Undelivered._make((*row[:5], bool(row[5])))

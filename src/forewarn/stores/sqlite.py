@@ -2,25 +2,143 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import sqlite3
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from forewarn.core.durations import from_text, to_text
+from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.fleet import Fleet
 from forewarn.core.state import Delivery
-from forewarn.ports import Saved
-from forewarn.stores import access_rows, rows, webhook_rows
+from forewarn.errors import StoreFailed
+from forewarn.ports import Expired, HistoryFilter, ListFilter, Saved
+from forewarn.stores import rows
 from forewarn.stores.sqlite_file import open_database, open_reader, read_statements
-from forewarn.stores.sqlite_records import SqliteRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
     from pathlib import Path
 
+    from forewarn.core.access import Kept
+    from forewarn.core.events import Event
     from forewarn.core.fleet import FleetChange
-    from forewarn.core.state import Changes
-    from forewarn.ports import Expired
+    from forewarn.core.operations import Operation
+    from forewarn.core.rollouts import Rollout
+    from forewarn.core.state import Changes, Entry
 
+
+T = TypeVar("T")
 _SQL = read_statements()
+_CONDITIONS = [name for name in HistoryFilter._fields if f"history_{name}" in _SQL]
+"""The fields of a filter that are a condition each, to be left out where they are not given."""
+
+
+class SqliteRecords:
+    """Reads; the store writes too."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._db = database
+
+    def event(self, event_id: str) -> Event | None:
+        row = self._guarded(lambda: self._db.execute(_SQL["event"], (event_id,)).fetchone())
+        return rows.event_from_row(row) if row else None
+
+    def events_beginning(self, start: str, group: str = "") -> list[Event]:
+        return self._listed("events_beginning", rows.event_from_row, (*_bounds(start), group, group))
+
+    def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
+        return self._placed("events", rows.event_from_row, wanted)
+
+    def operation(self, operation_id: str) -> Operation | None:
+        row = self._guarded(lambda: self._db.execute(_SQL["operation"], (operation_id,)).fetchone())
+        return rows.operation_from_row(row) if row else None
+
+    def operations_beginning(self, start: str) -> list[Operation]:
+        return self._listed("operations_beginning", rows.operation_from_row, _bounds(start))
+
+    def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
+        return self._placed("operations", rows.operation_from_row, wanted)
+
+    def rollouts_beginning(self, start: str) -> list[Rollout]:
+        return self._listed("rollouts_beginning", rows.rollout_from_row, _bounds(start))
+
+    def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
+        return self._placed("rollouts", rows.rollout_from_row, wanted)
+
+    def _placed(self, table: str, read: Callable[[rows.Row], T], wanted: ListFilter) -> list[tuple[int, T]]:
+        """A page of a table; the last column is where each row is in it."""
+        statement = f"{table}_live" if wanted.live else f"{table}_all"
+        return self._listed(statement, lambda row: (row[-1], read(row)), wanted._asdict())
+
+    def kept_answer(self, key: str) -> Kept | None:
+        row = self._guarded(lambda: self._db.execute(_SQL["kept_answer"], (key,)).fetchone())
+        return rows.kept_from_row(row) if row else None
+
+    # --- History ------------------------------------------------------------------------------------
+
+    def history(self, wanted: HistoryFilter) -> list[Entry]:
+        # Put together of what is asked for: what is not asked for costs nothing, and an index can be used.
+        parts = ["history", *(f"history_{name}" for name in _CONDITIONS if getattr(wanted, name))]
+        parts.append("history_newest_first" if wanted.newest else "history_oldest_first")
+        statement = "\n".join(_SQL[part] for part in parts)
+        parameters = wanted._asdict() | {
+            "groups": json.dumps(wanted.groups),
+            "what": json.dumps(wanted.what),
+            "quoted_vm": json.dumps(wanted.vm),
+            "since": to_text_if_any(wanted.since),
+            "until": to_text_if_any(wanted.until),
+        }
+        return self._guarded(lambda: list(map(rows.entry_from_row, self._db.execute(statement, parameters))))
+
+    def oldest(self) -> int:
+        return int(self._guarded(lambda: self._db.execute(_SQL["oldest_sequence"]).fetchone()[0]))
+
+    def expired(self, before: datetime, answers_before: datetime) -> Expired:
+        earlier, kept_earlier = {"before": to_text(before)}, {"before": to_text(answers_before)}
+        return Expired(
+            before,
+            *self._listed("expired_history", _only, earlier),
+            *self._listed("expired_operations", _only, earlier),
+            *self._listed("expired_rollouts", _only, earlier),
+            *self._listed("expired_answers", _only, kept_earlier),
+        )
+
+    # --- The connection -------------------------------------------------------------------------------
+
+    def _listed(self, statement: str, read: Callable[[rows.Row], T], parameters: Any = ()) -> list[T]:
+        return self._guarded(lambda: list(map(read, self._db.execute(_SQL[statement], parameters))))
+
+    def let_go(self) -> None:
+        self._db.close()
+
+    def _guarded(self, call: Callable[[], T]) -> T:
+        """SQLite's errors are translated once, here. A transaction that failed leaves nothing behind."""
+        try:
+            return call()
+        except BaseException as error:
+            if self._db.in_transaction:
+                self._roll_back()
+            if isinstance(error, sqlite3.Error):
+                raise StoreFailed(problem=str(error)) from error
+            raise
+
+    def _roll_back(self) -> None:
+        try:
+            self._db.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            raise StoreFailed(problem=f"and could not be undone: {error}") from error
+
+
+def _only(row: rows.Row) -> Any:
+    return row[0]
+
+
+def _bounds(start: str) -> tuple[str, str]:
+    """Ids are hexadecimal: all that begin so sort before the beginning followed by a tilde."""
+    return start, start + "~"
+
+
+# --- The store ---
 
 
 class SqliteStore(SqliteRecords):
@@ -53,11 +171,11 @@ class SqliteStore(SqliteRecords):
             deliveries,
             heard,
             dict(self._db.execute(_SQL["load_facts"])),
-            self._listed("load_tokens", access_rows.token_from_row),
-            self._listed("load_kept", access_rows.kept_from_row),
+            self._listed("load_tokens", rows.token_from_row),
+            self._listed("load_kept", rows.kept_from_row),
             self._db.execute(_SQL["last_sequence"]).fetchone()[0],
-            self._listed("load_webhooks", webhook_rows.webhook_from_row),
-            self._listed("load_undelivered", webhook_rows.undelivered_from_row),
+            self._listed("load_webhooks", rows.webhook_from_row),
+            self._listed("load_undelivered", rows.undelivered_from_row),
         )
 
     def commit(self, changes: Changes) -> None:
@@ -77,7 +195,7 @@ class SqliteStore(SqliteRecords):
         if changes.tokens:
             self._save_tokens(changes)
         if changes.kept:
-            self._many("save_kept", map(access_rows.kept_to_row, changes.kept.values()))
+            self._many("save_kept", map(rows.kept_to_row, changes.kept.values()))
         if changes.webhooks or changes.undelivered:
             self._save_webhooks(changes)
         self._many("save_history", map(rows.entry_to_row, changes.history))
@@ -109,13 +227,13 @@ class SqliteStore(SqliteRecords):
             if token is None:
                 self._db.execute(_SQL["remove_token"], (name,))
             else:
-                self._db.execute(_SQL["save_token"], access_rows.token_to_row(token))
+                self._db.execute(_SQL["save_token"], rows.token_to_row(token))
 
     def _save_webhooks(self, changes: Changes) -> None:
         webhooks, undelivered = changes.webhooks, changes.undelivered
         self._many("remove_webhook", ((name,) for name, webhook in webhooks.items() if webhook is None))
         kept = [webhook for webhook in webhooks.values() if webhook is not None]
-        self._many("save_webhook", map(webhook_rows.webhook_to_row, kept))
+        self._many("save_webhook", map(rows.webhook_to_row, kept))
         self._many("forget_undelivered", (key for key, row in undelivered.items() if row is None))
         self._many("save_undelivered", (row for row in undelivered.values() if row is not None))
 

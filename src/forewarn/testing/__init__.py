@@ -8,7 +8,7 @@ from forewarn.testing.process import ServiceProcess
 from forewarn.testing.reach import Answer
 from forewarn.testing.service import AsyncService, Service
 from forewarn.testing.vm import VM, Group
-from forewarn.wire.reading import ToldDocument, ToldEvent
+from forewarn.wire.document_reader import ToldDocument, ToldEvent
 
 __all__ = [
     "VM",

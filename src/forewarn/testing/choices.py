@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import format_duration
 from forewarn.errors import UnknownSetting, UnreadableFile, nearest
+from forewarn.files.fleet_file import parse_fleet
 from forewarn.settings import MEMORY, SETTINGS, resolve
-from forewarn.wire.fleet_file import parse_fleet
 
 if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet

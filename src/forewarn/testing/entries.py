@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from forewarn.core.durations import format_duration
-from forewarn.wire.fleet_file import parse_fleet
+from forewarn.files.fleet_file import parse_fleet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,17 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from forewarn import scenarios
 from forewarn.core.events import Status
 from forewarn.core.scenarios import Casting
 from forewarn.errors import NeverStarted
+from forewarn.files.fleet_file import parse_fleet
+from forewarn.scenarios import library
 from forewarn.testing.event import OPERATOR
 from forewarn.testing.lengths import Length, limit_of
 from forewarn.testing.making import Making
 from forewarn.testing.names import name_of
 from forewarn.testing.plays import check
-from forewarn.wire.fleet_file import parse_fleet
-from forewarn.wire.reading import ToldDocument, read_document
+from forewarn.wire.document_reader import ToldDocument, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +59,7 @@ class Kit(Making):
 
     async def _play(self, name: str | Path, vms: Iterable[str], group: str, seen_by: Iterable[str]) -> Run:
         service = self._running
-        scenario, _ = scenarios.find(str(name))
+        scenario, _ = library.find(str(name))
         if not service.engine.fleet.vms and scenario.fleet:
             await self._apply(service, parse_fleet(scenario.fleet, f"the fleet of {scenario.name}"))
         casting = Casting(vms=tuple(vms), group=group, seen_by=tuple(seen_by))

@@ -18,7 +18,7 @@ from forewarn.testing.thread import LoopThread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.assembly import Assembly
-    from forewarn.engine import Engine
+    from forewarn.engine.engine import Engine
 
 
 class Making(Happening):

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from forewarn.wire.reading import start_requests
+from forewarn.wire.document_reader import start_requests
 
 NEWEST_VERSION = "2020-07-01"
 EVENTS_PATH = "/metadata/scheduledevents"

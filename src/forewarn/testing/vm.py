@@ -9,7 +9,7 @@ from forewarn.core.operations import Request
 from forewarn.errors import BadOption
 from forewarn.testing.lengths import Length, length_of
 from forewarn.testing.reach import EVENTS_PATH, NEWEST_VERSION, Unexpected, address_in, send
-from forewarn.wire.reading import ToldDocument, ToldEvent, read_document, start_requests
+from forewarn.wire.document_reader import ToldDocument, ToldEvent, read_document, start_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""How it is said: pure functions between the core and bytes. Names of the wire live only here."""
+"""How it is written on the wire: pure functions between the core and bytes. Service and agent share them."""

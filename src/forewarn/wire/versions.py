@@ -1,4 +1,4 @@
-"""API_VERSIONS: one row per api-version of /metadata/scheduledevents, as what it adds (contract, section 1)."""
+"""The api-versions: API_VERSIONS has a row for each of /metadata/scheduledevents (contract, section 1)."""
 
 from __future__ import annotations
 
@@ -82,3 +82,16 @@ def is_date(text: str) -> bool:
 def available_versions(*, preview: bool) -> dict[str, ApiVersion]:
     """The versions that are served, oldest first."""
     return {name: row for name, row in KNOWN_VERSIONS.items() if preview or not row.preview}
+
+
+# Of /metadata/instance. Not a line each: the list is looked through, seldom read.
+# fmt: off
+INSTANCE_VERSIONS: tuple[str, ...] = (
+    "2017-03-01", "2017-04-02", "2017-08-01", "2017-10-01", "2017-12-01", "2018-02-01", "2018-04-02",
+    "2018-10-01", "2019-02-01", "2019-03-11", "2019-04-30", "2019-06-01", "2019-06-04", "2019-08-01",
+    "2019-08-15", "2019-11-01", "2020-06-01", "2020-07-15", "2020-09-01", "2020-10-01", "2020-12-01",
+    "2021-01-01", "2021-02-01", "2021-03-01", "2021-05-01", "2021-08-01", "2021-10-01", "2021-11-01",
+    "2021-11-15", "2021-12-13", "2023-07-01", "2023-11-15", "2024-03-15", "2024-07-17", "2025-04-07",
+)
+# fmt: on
+NEWEST_INSTANCE_VERSIONS: tuple[str, ...] = INSTANCE_VERSIONS[:-4:-1]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from datetime import datetime
 
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 
 def parser() -> Parser:
@@ -59,7 +59,7 @@ def run(options: Namespace) -> int:
 
 
 def _events(path: str) -> tuple[ToldEvent, ...]:
-    from forewarn.wire.reading import read_events
+    from forewarn.wire.document_reader import read_events
 
     name = "the standard input" if path == "-" else path
     text = read_bounded(sys.stdin.buffer, name) if path == "-" else read_whole(Path(path))

@@ -15,12 +15,12 @@ from forewarn.errors.agent import (
     EndpointThrottled,
     EndpointUnreadable,
 )
-from forewarn.wire.reading import Reading, read_what_can_be
+from forewarn.wire.document_reader import Reading, read_what_can_be
 
 if TYPE_CHECKING:
     from forewarn.agent.endpoint.exchange import Answer
     from forewarn.errors.agent import EndpointTrouble
-    from forewarn.wire.reading import ToldDocument
+    from forewarn.wire.document_reader import ToldDocument
 
 OK, NOT_MODIFIED, NOT_FOUND = 200, 304, 404
 _BAD_REQUEST, _GONE, _THROTTLED, _FAILING = 400, 410, 429, 500

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from forewarn.agent.endpoint.client import Polled
     from forewarn.agent.endpoint.exchange import Line
     from forewarn.agent.identity import Me
-    from forewarn.wire.reading import ToldDocument, ToldEvent
+    from forewarn.wire.document_reader import ToldDocument, ToldEvent
 
 T = TypeVar("T")
 

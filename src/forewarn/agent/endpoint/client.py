@@ -18,7 +18,7 @@ from forewarn.agent.endpoint.reach import Reach
 from forewarn.agent.endpoint.spell import Complaints, Spell
 from forewarn.agent.endpoint.watch import HEADERS, VERSIONS, Watch
 from forewarn.errors.agent import BadPollSeconds, EndpointLeft, EndpointTrouble, EndpointUnmodified, NothingToApprove
-from forewarn.wire.reading import start_requests
+from forewarn.wire.document_reader import start_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from forewarn.agent.endpoint.address import Endpoint
     from forewarn.agent.endpoint.exchange import Answer, Line
     from forewarn.agent.identity import Me
-    from forewarn.wire.reading import ToldDocument, ToldEvent
+    from forewarn.wire.document_reader import ToldDocument, ToldEvent
 
 LEAST_POLL_SECONDS, MOST_POLL_SECONDS = 0.25, 3600.0
 HOLD_SECONDS = 20

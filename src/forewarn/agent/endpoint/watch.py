@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agent.endpoint.answers import NOT_FOUND, NOT_MODIFIED, OK, document_in, refuses_version, trouble_in
 from forewarn.errors.agent import EndpointNotHere, EndpointUnmodified
-from forewarn.wire.preferences import LONGEST_WAIT_SECONDS, parse_wait
+from forewarn.wire.prefer_header import LONGEST_WAIT_SECONDS, parse_wait
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
     from forewarn.agent.endpoint.exchange import Answer
-    from forewarn.wire.reading import ToldDocument
+    from forewarn.wire.document_reader import ToldDocument
 
 EVENTS_PATH = "/metadata/scheduledevents"
 NAME_PATH = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"

@@ -15,7 +15,7 @@ from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
-    from forewarn.wire.toml_entries import Entry
+    from forewarn.files.toml_reader import Entry
 
 _MEMO = "FOREWARN_MEMO "
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

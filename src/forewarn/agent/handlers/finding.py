@@ -14,7 +14,7 @@ from forewarn.errors import ForewarnError, nearest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forewarn.wire.toml_entries import Entry
+    from forewarn.files.toml_reader import Entry
 
 GROUP = "forewarn.handlers"
 """The entry points of installed packages that are kinds of handlers."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forewarn.wire.reading import ToldEvent
-    from forewarn.wire.toml_entries import Entry
+    from forewarn.files.toml_reader import Entry
+    from forewarn.wire.document_reader import ToldEvent
 
 PREPARE, UNDO = "prepare", "undo"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from forewarn.agent.handlers.handler import Job
     from forewarn.agent.handlers.haproxy_socket import Server
-    from forewarn.wire.toml_entries import Entry
+    from forewarn.files.toml_reader import Entry
 
 _FAIL, _CUT = _ON_REMAINING = ("fail", "cut")
 _LOOK_SECONDS = 0.2

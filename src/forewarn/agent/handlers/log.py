@@ -17,7 +17,7 @@ from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
-    from forewarn.wire.toml_entries import Entry
+    from forewarn.files.toml_reader import Entry
 
 _JOURNAL = "/run/systemd/journal/socket"
 _NOTICE = "5"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from forewarn.errors import Invalid
 
 if TYPE_CHECKING:
-    from forewarn.wire.toml_entries import Entry
+    from forewarn.files.toml_reader import Entry
 
 
 def read_argv(options: Entry, key: str) -> tuple[str, ...]:

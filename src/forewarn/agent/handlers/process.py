@@ -19,7 +19,7 @@ from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
-    from forewarn.wire.toml_entries import Entry
+    from forewarn.files.toml_reader import Entry
 
 _SIGNALS = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "WINCH", "KILL")
 _LOOK_SECONDS = 0.1

@@ -17,7 +17,7 @@ from forewarn.wire.signing import ATTEMPT, signatures
 
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
-    from forewarn.wire.toml_entries import Entry
+    from forewarn.files.toml_reader import Entry
 
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\x20-\x7e\t]*")

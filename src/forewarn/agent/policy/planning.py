@@ -15,7 +15,7 @@ from forewarn.core.durations import format_duration, to_text, to_text_if_any
 if TYPE_CHECKING:
     from forewarn.agent.policy.config import Config
     from forewarn.agent.policy.rule import Rule
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 
 class Step(NamedTuple):

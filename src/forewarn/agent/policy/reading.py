@@ -12,7 +12,7 @@ from forewarn.agent.policy.config import Config, Member, NamedHandler, PeersSett
 from forewarn.agent.policy.hosts import read_host_port
 from forewarn.agent.policy.rule import APPROVALS, LEADER, NEVER, ON_FAILURE, STOP, Rule
 from forewarn.errors import BadAgentConfig, BadEndpoint, UnreadableFile, nearest
-from forewarn.wire.toml_entries import Entry, TomlFile
+from forewarn.files.toml_reader import Entry, TomlFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

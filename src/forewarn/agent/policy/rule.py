@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 SELF, LEADER, NEVER = APPROVALS = ("self", "leader", "never")
 STOP, CONTINUE, APPROVE = ON_FAILURE = ("stop", "continue", "approve")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.agent.policy.rule import Rule
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 
 def listed(words: Sequence[str], joint: str) -> str:

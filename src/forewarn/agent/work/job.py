@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from forewarn.agent.handlers.handler import Handler
     from forewarn.agent.work.work import Work
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 logger = logging.getLogger("forewarn.agent")
 

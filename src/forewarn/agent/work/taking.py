@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from forewarn.agent.policy.rule import Rule
     from forewarn.agent.work.work import Work
-    from forewarn.wire.reading import ToldEvent
+    from forewarn.wire.document_reader import ToldEvent
 
 JUST_BOOTED_SECONDS = 15 * 60
 """A machine that was started so recently, and finds an event begun that it has never heard of, comes back from it."""

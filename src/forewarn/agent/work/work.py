@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from forewarn.agent.changes import has_started
 from forewarn.agent.policy.rule import Rule
 from forewarn.errors import UnreadableDocument
-from forewarn.wire.reading import ToldEvent, read_event_if_possible
+from forewarn.wire.document_reader import ToldEvent, read_event_if_possible
 
 TO_DO, PREPARING, PREPARED, FAILED, SKIPPED, UNDOING, UNDONE = (
     "to do",

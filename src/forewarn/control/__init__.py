@@ -1,0 +1,1 @@
+"""The plane that operators see: the control API."""

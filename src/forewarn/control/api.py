@@ -1,0 +1,137 @@
+"""/v1: the control API, what the command line and other programs talk to."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, Response
+
+from forewarn.control import (
+    clock,
+    events,
+    explanations,
+    faults,
+    feed,
+    fleet,
+    groups,
+    health,
+    history,
+    hosts,
+    operations,
+    problems,
+    rollouts,
+    scenarios,
+    tokens,
+    vms,
+    webhooks,
+)
+from forewarn.control.auth import Gate
+from forewarn.control.metrics import gauge
+from forewarn.control.openapi import describe
+from forewarn.control.problems import HANDLERS
+from forewarn.control.routing import Endpoint, routes
+from forewarn.delivery.feed import Feed
+from forewarn.wire.versions import available_versions
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from forewarn.control.metrics import Metrics
+    from forewarn.control.schema import Schema
+    from forewarn.delivery.webhooks import Dispatcher
+    from forewarn.engine.engine import Engine
+    from forewarn.engine.faults import Faults
+    from forewarn.metadata.server import MetadataServer
+    from forewarn.scenarios.runs import Player
+    from forewarn.wire.metrics_text import Metric
+
+
+SHAPES: dict[str, Schema] = {
+    name: schema
+    for resource in (
+        problems,
+        health,
+        fleet,
+        vms,
+        clock,
+        operations,
+        explanations,
+        events,
+        hosts,
+        groups,
+        rollouts,
+        tokens,
+        webhooks,
+        faults,
+        scenarios,
+        history,
+    )
+    for name, schema in resource.SHAPES.items()
+}
+
+
+class Control:
+    """Every endpoint, over one engine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        metadata: MetadataServer,
+        metrics: Metrics,
+        webhooks: Dispatcher,
+        faults: Faults,
+        player: Player,
+        *,
+        preview_versions: bool,
+    ) -> None:
+        self._engine = engine
+        self._webhooks = webhooks
+        self._faults = faults
+        self._player = player
+        self._metrics = metrics
+        self._metadata = metadata
+        self._versions = available_versions(preview=preview_versions)
+        self.feed = Feed(engine)
+        metrics.add(self._followers)
+
+    def _followers(self) -> list[Metric]:
+        return [gauge("forewarn_feed_readers", "Clients that follow the feed.", [], {(): len(self.feed.readers)})]
+
+    @cached_property
+    def endpoints(self) -> list[Endpoint]:
+        """All that can be asked."""
+        return [
+            *health.HealthControl(self._engine, self._metrics).endpoints(),
+            Endpoint("GET", "/v1/openapi.json", self.openapi, "See this description.", {"type": "object"}, tenant=True),
+            *fleet.FleetControl(self._engine, self._metadata).endpoints(),
+            *vms.VMControl(self._engine, self._versions).endpoints(),
+            *clock.ClockControl(self._engine, self._metadata).endpoints(),
+            *operations.OperationControl(self._engine).endpoints(),
+            *events.EventControl(self._engine).endpoints(),
+            *hosts.HostControl(self._engine).endpoints(),
+            *groups.GroupControl(self._engine).endpoints(),
+            *rollouts.RolloutControl(self._engine).endpoints(),
+            *tokens.TokenControl(self._engine).endpoints(),
+            *webhooks.WebhookControl(self._engine, self._webhooks).endpoints(),
+            *faults.FaultControl(self._engine, self._faults).endpoints(),
+            *scenarios.ScenarioControl(self._player).endpoints(),
+            *history.HistoryControl(self._engine).endpoints(),
+            *feed.FeedControl(self._engine, self.feed).endpoints(),
+        ]
+
+    def description(self) -> dict[str, Any]:
+        """The OpenAPI description."""
+        return describe(self.endpoints, SHAPES)
+
+    async def openapi(self, _: Request) -> Response:
+        return JSONResponse(self.description())
+
+
+def control_app(engine: Engine, control: Control) -> ASGIApp:
+    """The application: token first, then the routes; every error as a problem (RFC 9457)."""
+    app = Starlette(routes=routes(control.endpoints), exception_handlers=HANDLERS)
+    app.router.redirect_slashes = False  # by the Host header, wherever that points
+    return Gate(engine, app)

@@ -1,0 +1,103 @@
+"""Authentication: the token of a request, and the first admin token.
+
+Without a token only the health endpoints answer.
+"""
+
+from __future__ import annotations
+
+import secrets
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from forewarn.control.problems import problem
+from forewarn.core.access import Role, Token, create_token
+from forewarn.core.history import ENGINE
+from forewarn.errors import BadToken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from forewarn.core.limits import Terms
+    from forewarn.core.state import Changes, Draft
+    from forewarn.engine.engine import Engine
+
+
+OPEN_PATHS = frozenset(("/healthz", "/readyz"))
+
+
+def hash_of(token: str) -> str:
+    """What is kept of a token. Tokens are long and random, so nothing slower is needed."""
+    return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class Gate:
+    """Lets requests through to the application, with the token they came with in their state."""
+
+    def __init__(self, engine: Engine, app: ASGIApp) -> None:
+        self._engine = engine
+        self._app = app
+        self._by_hash: dict[str, Token] | None = None
+        engine.follow(self._on_commit)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        token = self._token(scope)
+        if token is None:
+            headers = {"www-authenticate": 'Bearer realm="forewarn"'}
+            await problem(BadToken(), status=401, headers=headers)(scope, receive, send)
+            return
+        scope.setdefault("state", {})["token"] = token
+        await self._app(scope, receive, send)
+
+    def _token(self, scope: Scope) -> Token | None:
+        values = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, secret = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
+        if scheme.lower() != b"bearer":
+            return None
+        if self._by_hash is None:
+            self._by_hash = {token.hash: token for token in self._engine.draft().all_tokens()}
+        token = self._by_hash.get(hash_of(secret.strip().decode("latin-1")))
+        return token if token is not None and token.valid_at(self._engine.clock.now()) else None
+
+    def _on_commit(self, changes: Changes) -> None:
+        if changes.tokens:
+            self._by_hash = None
+
+
+# --- The first token ---
+
+
+FIRST = "admin"
+
+
+async def leave_admin_token(engine: Engine, left: str, leave: Callable[[str], None]) -> None:
+    """See to it that what is `left` opens, unless it was revoked and another admin is there.
+
+    Whoever may write that place owns the service: a token that is lost is replaced by another.
+    """
+    known = {token.name: token for token in engine.draft().all_tokens()}
+    if any(token.hash == hash_of(left) for token in known.values()):
+        return
+    first = known.get(FIRST)
+    revoked = first is None or first.role is not Role.ADMIN  # the name may have been given to another
+    if revoked and any(token.role is Role.ADMIN for token in known.values()):
+        return
+    secret = new_secret()
+    # Left first: if all ends here, the next start finds a token there that opens nothing, and makes another.
+    leave(secret)
+
+    def renew(draft: Draft, now: datetime, terms: Terms) -> None:
+        draft.changes.tokens[FIRST] = None
+        create_token(draft, now, terms, Token(FIRST, Role.ADMIN, hash_of(secret), ENGINE, now), ENGINE)
+
+    await engine.order(renew)
+
+
+def new_secret() -> str:
+    """A token, to be given out."""
+    return f"fw_{secrets.token_urlsafe(32)}"

@@ -1,0 +1,110 @@
+"""/v1/feed: following history over HTTP. Tenants are told of their group alone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from forewarn.control.history import OF_GROUPS, OF_KINDS, groups_seen, kinds_asked
+from forewarn.control.input import Query
+from forewarn.control.routing import Endpoint, caller
+from forewarn.control.schema import COUNT, TEXT, Field
+from forewarn.delivery.feed import EVENT_STREAM
+from forewarn.errors import BadParameter
+
+if TYPE_CHECKING:
+    from starlette.requests import Request as HttpRequest
+    from starlette.types import Receive, Scope, Send
+
+    from forewarn.delivery.feed import Feed, Reader
+    from forewarn.engine.engine import Engine
+
+
+GREATEST = 2**63 - 1
+AFTER = Field("after", COUNT, "Only rows after this one; 0: all that are kept. If it is not said: from now on.")
+RESUMES = "last-event-id"
+"""The header with which a client that was cut off says how far it had come. It outranks `after`, which stands in its
+URL since the beginning."""
+
+
+class FeedControl:
+    """The feed."""
+
+    def __init__(self, engine: Engine, feed: Feed) -> None:
+        self._engine = engine
+        self._feed = feed
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                "GET",
+                "/v1/feed",
+                self.follow,
+                "Follow history as server-sent events.",
+                TEXT,
+                tenant=True,
+                query=(OF_GROUPS, OF_KINDS, AFTER),
+                headers=(Field("Last-Event-ID", COUNT, "How far one had come, when one was cut off: as after."),),
+                answer_type=EVENT_STREAM,
+            )
+        ]
+
+    async def follow(self, request: HttpRequest) -> Response:
+        token, after = caller(request), _position(request)
+        groups = groups_seen(request)
+        # One that is gone by now may be followed to its end.
+        for group in groups if after is None and not token.group else ():
+            self._engine.fleet.known_group(group)
+
+        def let_in() -> bool:
+            """Whether the token is still good: it may be revoked, or expire, while this goes on."""
+            return self._engine.draft().token(token.name) == token and token.valid_at(self._engine.clock.now())
+
+        kinds = frozenset(kinds_asked(request))
+        reader = await self._feed.reader(frozenset(groups), kinds, after, let_in, tenant=bool(token.group))
+        return Following(reader)
+
+
+def _position(request: HttpRequest) -> int | None:
+    header = request.headers.get(RESUMES)
+    if header:
+        if not (header.isascii() and header.isdecimal() and len(header) < 20 and int(header) <= GREATEST):
+            valid = "the id of an event of this feed"
+            raise BadParameter(parameter="Last-Event-ID", problem=f"{header!r} is not {valid}", valid=valid)
+        return int(header)
+    if "after" not in request.query_params:
+        return None
+    return Query(request).number("after", 0, 0, GREATEST)
+
+
+class Following(Response):
+    """An answer that goes on until the client goes away or the service stops."""
+
+    media_type = EVENT_STREAM
+
+    def __init__(self, reader: Reader) -> None:
+        # A proxy in between must neither keep it nor collect it.
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._reader = reader
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if scope["method"] != "HEAD":
+            watch = asyncio.create_task(self._end_with_client(receive))
+            try:
+                async with aclosing(self._reader.parts()) as parts:
+                    async for part in parts:
+                        # Returns when there is room for more: a client that does not read holds up itself alone.
+                        await send({"type": "http.response.body", "body": part, "more_body": True})
+            finally:
+                watch.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _end_with_client(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._reader.end()

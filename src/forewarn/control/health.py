@@ -1,0 +1,72 @@
+"""/healthz, /readyz and /metrics: for those who watch over the service itself."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from starlette.responses import JSONResponse, Response
+
+from forewarn import __version__
+from forewarn.control.routing import Endpoint
+from forewarn.control.schema import (
+    TEXT,
+    TEXTS,
+    Schema,
+    choice,
+    record,
+    ref,
+)
+from forewarn.errors import StoreFailed
+from forewarn.wire.metrics_text import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from forewarn.control.metrics import Metrics
+    from forewarn.engine.engine import Engine
+
+
+MOST_LATE_SECONDS = 10.0
+"""What is due is done within a second; ten are a sign that something holds the engine up."""
+
+
+class HealthControl:
+    """Whether it runs, whether it works, and how it fares."""
+
+    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+        self._engine = engine
+        self._metrics = metrics
+
+    def endpoints(self) -> list[Endpoint]:
+        ready = "See whether the service can do its work."
+        return [
+            Endpoint("GET", "/healthz", self.health, "See whether the service runs.", ref("Health"), role=None),
+            Endpoint("GET", "/readyz", self.ready, ready, ref("Readiness"), role=None, other_status=503),
+            Endpoint("GET", "/metrics", self.metrics, "Read metrics, for Prometheus.", TEXT, answer_type=CONTENT_TYPE),
+        ]
+
+    async def health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok", "version": __version__})
+
+    async def ready(self, _: Request) -> Response:
+        problems = []
+        if self._engine.vitals.problem:  # perhaps nobody has tried since
+            with suppress(StoreFailed):
+                await self._engine.hearing.write()
+        if self._engine.vitals.problem:
+            problems.append(self._engine.vitals.problem)
+        late = self._engine.vitals.late_seconds()
+        if late > MOST_LATE_SECONDS:
+            problems.append(f"What was due {late:.0f} seconds ago is not done yet.")
+        status = {"status": "not ready" if problems else "ready", "problems": problems}
+        return JSONResponse(status, 503 if problems else 200)
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(self._metrics.render(), media_type=CONTENT_TYPE)
+
+
+SHAPES: dict[str, Schema] = {
+    "Health": record({"status": choice("ok"), "version": TEXT}),
+    "Readiness": record({"status": choice("ready", "not ready"), "problems": TEXTS}),
+}

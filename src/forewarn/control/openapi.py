@@ -1,0 +1,135 @@
+"""The control API described as OpenAPI 3.1, made of the endpoints themselves."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from forewarn import __version__
+from forewarn.control.idempotency import LONGEST_KEY
+from forewarn.control.problems import PROBLEM
+from forewarn.control.schema import NAME, TEXT, Schema, fields_schema, ref
+from forewarn.metadata.answers import JSON
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from forewarn.control.routing import Endpoint
+    from forewarn.control.schema import Field
+
+
+_JSON = JSON.partition(";")[0]
+_PROBLEMS = {
+    400: "The request is wrong: fix it.",
+    401: "There is no token, or none that is good.",
+    403: "The token's role is not enough.",
+    404: "There is no such thing.",
+    409: "Not at this moment.",
+    503: "Try again later.",
+}
+_PARAMETERS = re.compile(r"{(\w+)}").findall
+_ABOUT = """Everything that the command line does, for programs. Errors are problem details (RFC 9457). Lists come in
+pages: give `next` of one as `cursor` to get the next. Every POST that makes something, runs of scenarios apart, heeds
+`Idempotency-Key` for a day. Members and parameters that are not known are refused."""
+
+
+def describe(endpoints: Iterable[Endpoint], shapes: dict[str, Schema]) -> dict[str, Any]:
+    """The whole document."""
+    paths: dict[str, dict[str, Any]] = {}
+    known = list(endpoints)
+    for endpoint in known:
+        operation = paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+        if endpoint.leads_to:
+            operation["responses"][str(endpoint.status)]["links"] = dict(_links(endpoint, known))
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Forewarn's control API", "version": __version__, "description": _ABOUT},
+        "paths": paths,
+        "components": {
+            "schemas": shapes,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": _name(endpoint),
+        "summary": endpoint.summary,
+        "description": f"For {endpoint.who()}.",
+        "parameters": _parameters(endpoint),
+        "responses": _responses(endpoint),
+    }
+    if endpoint.role is None:
+        operation["security"] = []
+    if endpoint.body is not None:
+        media, whole = endpoint.body_type.partition(";")[0], endpoint.body_type == JSON
+        schema = fields_schema(endpoint.body) if whole else TEXT
+        required = any(field.required for field in endpoint.body)
+        operation["requestBody"] = {"content": {media: {"schema": schema}}, "required": required}
+    return operation
+
+
+def _name(endpoint: Endpoint) -> str:
+    words = [word for word in re.split(r"[^a-z]+", endpoint.path.removeprefix("/v1")) if word]
+    return "_".join([endpoint.method.lower(), *words])
+
+
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    found = [{"name": name, "in": "path", "required": True, "schema": NAME} for name in _PARAMETERS(endpoint.path)]
+    found += [_parameter(field, "query") for field in endpoint.query]
+    found += [_parameter(field, "header") for field in endpoint.headers]
+    if endpoint.makes:
+        found.append(
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "description": "The same key with the same request, within a day: done once, answered the same.",
+                "schema": {"type": "string", "pattern": f"^[ -~]{{1,{LONGEST_KEY}}}$"},
+            }
+        )
+    return found
+
+
+def _parameter(field: Field, place: str) -> dict[str, Any]:
+    return {
+        "name": field.name,
+        "in": place,
+        "description": field.help,
+        "required": field.required,
+        "schema": field.schema,
+    }
+
+
+def _responses(endpoint: Endpoint) -> dict[str, Any]:
+    media = endpoint.answer_type.partition(";")[0]
+    found = {endpoint.status: _response("What was asked for.", media, endpoint.answer)}
+    if endpoint.other_status is not None:
+        words = "The service is not ready." if endpoint.role is None else "What would happen; nothing has."
+        found[endpoint.other_status] = _response(words, media, endpoint.answer)
+    if endpoint.makes:
+        found[endpoint.status]["headers"] = {
+            "Idempotency-Replayed": {
+                "description": "true: this is the answer that the same request got before.",
+                "schema": {"type": "string", "const": "true"},
+            }
+        }
+    problems = {} if endpoint.role is None else _PROBLEMS
+    for status, words in problems.items():
+        found[status] = _response(words, PROBLEM, ref("Problem"))
+    return {str(status): response for status, response in sorted(found.items())}
+
+
+def _links(endpoint: Endpoint, known: Iterable[Endpoint]) -> Iterable[tuple[str, dict[str, Any]]]:
+    """What can be done with what was made."""
+    for start, pointer in endpoint.leads_to:
+        for other in known:
+            if other.path.startswith(start):
+                (parameter,) = _PARAMETERS(other.path)
+                values = {parameter: f"$response.body#{pointer}"}
+                yield _name(other), {"operationId": _name(other), "parameters": values}
+
+
+def _response(words: str, media: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": words, "content": {media: {"schema": schema}}}

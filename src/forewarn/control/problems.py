@@ -1,0 +1,154 @@
+"""Error → response: one table per plane. Families decide, not single errors."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+
+from forewarn.control.schema import (
+    COUNT,
+    Schema,
+    choice,
+    record,
+)
+from forewarn.errors import (
+    BadOption,
+    BadParameter,
+    BadRequestBody,
+    Conflict,
+    Forbidden,
+    ForewarnError,
+    Invalid,
+    NotFound,
+    Unavailable,
+    Unknown,
+    UnknownPath,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+    from starlette.types import ExceptionHandler
+
+
+logger = logging.getLogger(__name__)
+
+PROBLEM = "application/problem+json"
+
+CONTROL_STATUS: dict[type[ForewarnError], int] = {
+    Invalid: 400,
+    NotFound: 404,
+    Conflict: 409,
+    Forbidden: 403,
+    Unavailable: 503,
+}
+
+
+def family(error: ForewarnError) -> type[ForewarnError]:
+    """Which of the five an error belongs to."""
+    return next(kind for kind in CONTROL_STATUS if isinstance(error, kind))
+
+
+def problem(
+    error: ForewarnError,
+    status: int | None = None,
+    headers: dict[str, str] | None = None,
+    body: Mapping[str, Any] | None = None,
+) -> Response:
+    """The error as problem details; `body` is what was sent, to find the member at fault in it."""
+    kind = family(error)
+    details: dict[str, Any] = {
+        "type": f"urn:forewarn:{type(error).__name__}",
+        "title": kind.__name__,
+        "status": status or CONTROL_STATUS[kind],
+        "detail": str(error),
+    }
+    if isinstance(error, BadParameter):
+        details["parameter"] = error.parameter
+    else:
+        pointer = error.pointer if isinstance(error, BadRequestBody) else _pointer(error, body or {})
+        if pointer is not None:
+            details["pointer"] = pointer
+    if isinstance(error, BadRequestBody | BadParameter):
+        valid = error.valid
+    else:
+        valid = str(error.fields["known"]).split(", ") if "known" in error.fields else None
+    if valid is not None:
+        details["valid"] = valid
+    return JSONResponse(details, details["status"], headers, media_type=PROBLEM)
+
+
+def _pointer(error: ForewarnError, body: Mapping[str, Any]) -> str | None:
+    """The member that an error of the core is about, if it was sent."""
+    if isinstance(error, BadOption):
+        member = str(error.fields["name"])
+    else:
+        member = str(error.fields["what"]) if isinstance(error, Unknown) else error.member
+    if body.get(member) is None:
+        return None
+    if isinstance(body[member], list):
+        for index, value in enumerate(body[member]):
+            if value in error.fields.values():
+                return f"/{member}/{index}"
+    return f"/{member}"
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ForewarnError)  # noqa: S101 - it is registered for no other
+    return problem(error, body=getattr(request.state, "body", None))
+
+
+async def _on_surprise(_: Request, error: Exception) -> Response:
+    logger.error("A request to the control API could not be answered.", exc_info=error)
+    detail = "Something is wrong in Forewarn itself; the service's log has more. Nothing is known to have changed."
+    details = {"type": "about:blank", "title": "Internal", "status": 500, "detail": detail}
+    return JSONResponse(details, 500, media_type=PROBLEM)
+
+
+async def _on_unknown_path(request: Request, _: Exception) -> Response:
+    return problem(UnknownPath(path=request.url.path, hint=" The API is below /v1."))
+
+
+async def _on_unknown_verb(request: Request, error: Exception) -> Response:
+    headers = getattr(error, "headers", None) or {}
+    allowed = sorted(headers.get("Allow", "GET").split(", "))
+    wrong = Invalid(problem=f"{request.method} is not possible at {request.url.path}, {' and '.join(allowed)} are.")
+    return problem(wrong, status=405, headers={"allow": ", ".join(allowed)})
+
+
+async def _on_gone(_: Request, __: Exception) -> Response:
+    return Response()  # the client went away, or was cut off, before its request was whole: nobody reads this
+
+
+HANDLERS: Mapping[Any, ExceptionHandler] = {
+    ForewarnError: _on_error,
+    ClientDisconnect: _on_gone,
+    Exception: _on_surprise,
+    404: _on_unknown_path,
+    405: _on_unknown_verb,
+}
+
+
+SHAPES: dict[str, Schema] = {
+    "Problem": {
+        **record(
+            {
+                "type": {"type": "string", "description": "urn:forewarn: and the name of the error."},
+                "title": choice("Invalid", "NotFound", "Conflict", "Forbidden", "Unavailable", "Internal"),
+                "status": COUNT,
+                "detail": {"type": "string", "description": "What is wrong, and what would be right."},
+                "pointer": {"type": "string", "description": "The member of the body at fault, as a JSON pointer."},
+                "parameter": {"type": "string", "description": "The parameter or header at fault."},
+                "valid": {"description": "What would be valid there: a list of values, or words."},
+            },
+            "pointer",
+            "parameter",
+            "valid",
+        ),
+        "description": "What went wrong (RFC 9457). The title is one of five families, by what the caller can do.",
+    },
+}

@@ -1,0 +1,1 @@
+"""What leaves the service: the feed, webhooks and their connections."""

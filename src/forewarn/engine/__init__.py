@@ -1,0 +1,1 @@
+"""The engine: the writer, the scheduler, the executor, and what is read from the store."""

@@ -1,0 +1,300 @@
+"""The engine: takes orders, does what is due, and is the only writer.
+
+Every order goes through the one writer (engine/writer.py). The engine is stepped: `tick` does what is due;
+reading never changes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+from forewarn.core import approvals, enabling, fleet_commands, progress, rollout_commands
+from forewarn.core.fleet import renew
+from forewarn.core.operations import Progress
+from forewarn.core.state import Draft, Ledger
+from forewarn.engine.executor import Carrier, Reports, whole
+from forewarn.engine.history import Archive, Retention
+from forewarn.engine.last_seen import Hearing
+from forewarn.engine.scheduler import Agenda, Timekeeper
+from forewarn.engine.writer import Writer, new_id
+from forewarn.errors import StoreFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime, timedelta
+
+    from forewarn.core.events import Document, Event
+    from forewarn.core.fleet import Fleet, FleetChange
+    from forewarn.core.limits import Terms
+    from forewarn.core.operations import Operation
+    from forewarn.core.rollouts import Rollout
+    from forewarn.core.state import Changes
+    from forewarn.engine.measurements import Vitals
+    from forewarn.ports import Audience, Clock, Fabric, Store
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+logger = logging.getLogger(__name__)
+
+
+class Published(NamedTuple):
+    """What has just become true."""
+
+    groups: frozenset[str]
+    fleet: bool
+    """Whether VMs or groups have come, gone, or are called otherwise."""
+
+
+class Engine:
+    """One fleet's events, from request to removal."""
+
+    def __init__(self, clock: Clock, store: Store, fabric: Fabric, terms: Terms) -> None:
+        self.clock = clock
+        self.terms = terms
+        self._store = store
+        self._fabric = fabric
+        self._writer = Writer(clock, store, self._publish, self._carry_out)
+        self._agenda = Agenda()
+        self.hearing = Hearing(clock, self._writer, self._agenda, terms)
+        self.archive = Archive(self._writer, store)
+        self._carrier = Carrier(clock, fabric, Reports(self._writer, terms))
+        retention = Retention(clock, self._writer, self.archive, store, terms)
+        self._timekeeper = Timekeeper(
+            clock, self._agenda, self.hearing, self._writer, self._carrier, retention, self.tick
+        )
+        self._subscribers: list[Callable[[Published], None]] = []
+        self._followers: list[Callable[[Changes], None]] = []
+
+    # --- Life -------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take up where the store left off: what fell due meanwhile is done now, each once."""
+        saved = await self._writer.in_store(self._store.load)
+        ledger = self._writer.ledger = Ledger(saved.fleet)
+        # Rows of history are only counted here, so absorbing them afresh must not add to the sequence.
+        ledger.absorb(saved.as_changes())
+        ledger.sequence = saved.sequence
+        self._timekeeper.resume()
+        self.hearing.forgive_downtime()
+        for operation in ledger.operations.values():
+            self._schedule(operation)
+        for rollout in ledger.rollouts.values():
+            self._agenda.add(rollout_commands.when_due(rollout) or self.clock.now(), "rollout", rollout.id)
+        for delivery in ledger.deliveries.values():
+            if delivery.enabled:
+                self.hearing.watch(delivery.group)
+        unfinished = [operation for operation in ledger.operations.values() if operation.needs_fabric]
+        await self._fabric.recover([operation.id for operation in unfinished])
+        for operation in unfinished:
+            self._carrier.take(operation, operation.concerned(self.fleet))
+        self._timekeeper.start()
+        await self.tick()
+
+    async def stop(self) -> None:
+        """Finish what was ordered, write what is known, and let go."""
+        try:
+            await self.hearing.write()
+        except StoreFailed as error:
+            logger.warning("Stopping without writing when groups were last heard: %s", error)
+        await self._timekeeper.stop()
+        await self._carrier.stop()
+        self.archive.stop()
+        await self._writer.stop()
+
+    def subscribe(self, subscriber: Callable[[Published], None]) -> None:
+        """Be told of every change of a document or of the fleet, after it is on disk."""
+        self._subscribers.append(subscriber)
+
+    def follow(self, follower: Callable[[Changes], None]) -> None:
+        """Be given every commit whole, after it is taken over: rows of history come in their sequence."""
+        self._followers.append(follower)
+
+    # --- Orders -----------------------------------------------------------------------------------
+
+    async def order(
+        self, decide: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Have something decided on a draft: on disk when this returns; if it raises, nothing has changed."""
+        return await self._writer.order(whole(self.terms, decide, *args, **kwargs))
+
+    def preview(
+        self, decide: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[T, Changes]:
+        """What the same order would do now, and what would be written. Nothing changes."""
+        draft = self.draft()
+        return whole(self.terms, decide, *args, **kwargs)(draft, self.clock.now()), draft.changes
+
+    def draft(self) -> Draft:
+        """What is true now, to be asked like a draft."""
+        return Draft(self._writer.ledger, new_id)
+
+    def approve_and_tell(
+        self, ids: Sequence[str], by: str, group: str, tell: Callable[[None, BaseException | None], None]
+    ) -> None:
+        """Approve for who cannot wait: `tell` is called when it is on disk, or with what was wrong."""
+        self._writer.submit_and_tell(whole(self.terms, approvals.approve, ids, by, group), tell)
+
+    async def enable(self, group: str, by: str) -> None:
+        """Begin to tell a group. On disk when this returns."""
+        await self.order(enabling.enable, group, by, secrets.token_hex(4))
+
+    async def end_by_hand(
+        self,
+        decide: Callable[Concatenate[Draft, datetime, Terms, str, P], T],
+        operation_id: str,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Somebody says how the work of an operation has ended: nobody waits for the fabric then."""
+        outcome = await self.order(decide, operation_id, *args, **kwargs)
+        self._carrier.let_go(operation_id)
+        return outcome
+
+    async def apply_fleet(
+        self,
+        fleet: Fleet,
+        by: str,
+        *,
+        force: bool = False,
+        why: str = "",
+        facts: dict[str, str] | None = None,
+    ) -> FleetChange:
+        """Replace the fleet by this one. Says what is added, changed and removed."""
+        while True:
+            before = self.fleet
+            after, change = await asyncio.to_thread(renew, before, fleet, self._writer.ledger.destinations())
+
+            def apply(draft: Draft, now: datetime, terms: Terms) -> bool:
+                # What has set out for a spare host meanwhile must find it. (B023: runs before the loop goes on.)
+                if draft.fleet is not before or draft.destinations() - after.hosts.keys():  # noqa: B023
+                    return False
+                draft.changes.facts.update(facts or {})
+                if change:  # noqa: B023
+                    fleet_commands.apply_fleet(draft, now, terms, after, change, by, force=force, why=why)  # noqa: B023
+                return True
+
+            if await self.order(apply):
+                return change
+
+    async def tick(self) -> None:
+        """Do what is due now."""
+        self.hearing.take()
+        now = self.clock.now()
+        due = self._agenda.take(now)
+        operations = [key for kind, key in due if kind == "operation"]
+        rollouts = [key for kind, key in due if kind == "rollout"]
+        groups = [key for kind, key in due if kind == "silence"]
+        silent = self.hearing.silent_among(groups, now)
+        if not operations and not rollouts and not silent:
+            return
+
+        def do_what_is_due(draft: Draft, now: datetime, terms: Terms) -> None:
+            for operation_id in operations:
+                progress.move(draft, now, terms, operation_id)
+            draft.stirred.update(dict.fromkeys(rollouts))
+            for group in silent:
+                enabling.disable_if_silent(draft, now, terms, group)
+
+        try:
+            await self.order(do_what_is_due)
+        except Exception:
+            for kind, keys in (("operation", operations), ("rollout", rollouts)):
+                for key in keys:
+                    self._agenda.add(now, kind, key)
+            self.hearing.look_again(silent, now)
+            raise
+
+    async def advance(self, length: timedelta, audience: Audience | None = None) -> datetime:
+        """Move a virtual clock on; returns when everything due by then is done, and the audience has seen it."""
+        return await self._timekeeper.advance(length, audience)
+
+    # --- Reading: memory only ---------------------------------------------------------------------
+
+    @property
+    def fleet(self) -> Fleet:
+        return self._writer.ledger.fleet
+
+    @property
+    def asked(self) -> set[str]:
+        """Where the server notes each group that asks."""
+        return self.hearing.asked
+
+    @property
+    def vitals(self) -> Vitals:
+        """How it fares."""
+        return self._writer.vitals
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return self._writer.ledger.facts
+
+    def document(self, group: str) -> Document:
+        """What the group would be told now."""
+        return self._writer.ledger.document(group)
+
+    def live_operations(self) -> list[Operation]:
+        return list(self._writer.ledger.operations.values())
+
+    def live_rollouts(self) -> list[Rollout]:
+        return self._writer.ledger.live_rollouts()
+
+    def live_events(self) -> list[Event]:
+        return self._writer.ledger.live_events()
+
+    def last_heard(self, group: str) -> datetime | None:
+        """When the group last asked."""
+        return self.hearing.heard_at(group)
+
+    # --- After a commit ---------------------------------------------------------------------------
+
+    def _publish(self, changes: Changes) -> list[Operation]:
+        """Take over what is on disk, note when it is due, and publish it. Returns what the fabric is to begin."""
+        ledger = self._writer.ledger
+        started = [
+            operation
+            for operation in changes.operations.values()
+            if operation.needs_fabric
+            and ((before := ledger.operation(operation.id)) is None or before.progress is Progress.PENDING)
+        ]
+        ledger.absorb(changes)
+        # An event may be due at another time than before although its operation is as it was.
+        touched = dict.fromkeys((*changes.operations, *(event.operation for event in changes.events.values())))
+        for operation_id in touched:
+            if (operation := ledger.operation(operation_id)) is not None:
+                self._schedule(operation)
+        for rollout in changes.rollouts.values():
+            if (moment := rollout_commands.when_due(rollout)) is not None:
+                self._agenda.add(moment, "rollout", rollout.id)
+        for group, delivery in changes.deliveries.items():
+            if delivery is not None and delivery.enabled and group in changes.heard:
+                self.hearing.watch(group)
+        groups = frozenset(changes.deliveries) | {event.group for event in changes.events.values()}
+        renewed = not all(change.in_place for change in changes.fleet_changes)
+        if groups or renewed:
+            published = Published(groups, renewed)
+            for subscriber in self._subscribers:
+                subscriber(published)
+        for follower in self._followers:
+            follower(changes)
+        return started
+
+    def _carry_out(self, changes: Changes, started: list[Operation]) -> None:
+        """Set the fabric to work on what has started, and let go of what is over."""
+        for operation in changes.operations.values():
+            if not operation.progress.live:
+                self._carrier.let_go(operation.id)
+        for operation in started:
+            self._carrier.take(operation, operation.concerned(self.fleet))
+
+    # --- Time -------------------------------------------------------------------------------------
+
+    def _schedule(self, operation: Operation) -> None:
+        moment = progress.when_due(self._writer.ledger, operation)
+        if moment is not None:
+            self._agenda.add(moment, "operation", operation.id)
+        if operation.request.rollout and (overdue_at := rollout_commands.overdue_at(self.terms, operation)) is not None:
+            self._agenda.add(overdue_at, "rollout", operation.request.rollout)

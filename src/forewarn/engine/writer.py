@@ -1,0 +1,306 @@
+"""The writer: decides commands in batches, commits each batch, publishes it and answers.
+
+A batch is decided on a draft and committed in the store's thread. Then the state absorbs it, subscribers publish it,
+and the callers get their answers. So whoever is answered can rely on the disk, and a crash takes nothing back that was
+published.
+
+The writer uses callbacks, not a task: an approval should not wait for three turns of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import uuid
+from collections import deque
+from contextlib import contextmanager
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from forewarn.clock import real_seconds
+from forewarn.core.durations import to_text
+from forewarn.core.state import Changes, Draft, Ledger
+from forewarn.engine.measurements import Vitals
+from forewarn.errors import Stopping, StoreFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Done = Callable[[Any, BaseException | None], None]
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+    from forewarn.core.operations import Operation
+    from forewarn.ports import Clock, Store
+
+    Tell = Callable[[Any, BaseException | None], None]
+
+
+T = TypeVar("T")
+
+
+class StoreThread:
+    """Runs what it is given, one after the other."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Done, asyncio.AbstractEventLoop] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="store", daemon=True)
+        self._thread.start()
+
+    def submit(self, call: Callable[[], Any], done: Done) -> None:
+        """Run the call there; `done` is called here with what it returned or raised."""
+        self._calls.put((call, done, asyncio.get_running_loop()))
+
+    async def call(self, call: Callable[[], T]) -> T:
+        """What the call returned or raised, there."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(result: T, error: BaseException | None) -> None:
+            if future.done():  # whoever waited has gone away
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.submit(call, done)
+        return await future
+
+    def stop(self) -> None:
+        """When all that was given before is done."""
+        self._calls.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (given := self._calls.get()) is not None:
+            call, done, loop = given
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+                loop.call_soon_threadsafe(done, None, error)
+            else:
+                loop.call_soon_threadsafe(done, result, None)
+
+
+# --- The writer ---
+
+
+logger = logging.getLogger(__name__)
+
+
+LONGEST_WAIT_SECONDS = 0.2
+"""How long an order that can wait does."""
+
+
+def new_id() -> str:
+    """The id of a new event, operation or rollout."""
+    return str(uuid.uuid4())
+
+
+class Waiting(NamedTuple):
+    """An order, and how whoever waits is told what came of it: a result, or an error."""
+
+    order: Callable[[Draft, datetime], Any]
+    tell: Tell
+
+
+class Writer:
+    """Carries out orders one batch at a time.
+
+    After a commit `publish` takes it over into the ledger, then come the answers, then `carry_out` gets what was
+    published and what `publish` has returned.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        store: Store,
+        publish: Callable[[Changes], list[Operation]],
+        carry_out: Callable[[Changes, list[Operation]], None],
+    ) -> None:
+        self.ledger = Ledger()
+        self._clock = clock
+        self._store = store
+        self._publish = publish
+        self._carry_out = carry_out
+        self._queue: list[Waiting] = []
+        self._patient: list[Waiting] = []
+        self._singly: deque[Waiting] = deque()
+        """Orders of a batch that could not be written: each gets a chance of its own."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._writing = False
+        self._begin_handle: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self._hurried = 0
+        self._thread = StoreThread()
+        self._stopping = False
+        self.vitals = Vitals()
+        self._began_seconds = 0.0
+
+    async def stop(self) -> None:
+        """Write what was ordered, refuse what comes now, and let go of the store."""
+        self._stopping = True
+        await self.until_idle()
+        await self.in_store(self._store.close)
+        self._thread.stop()
+
+    def submit(self, order: Callable[[Draft, datetime], T], *, can_wait: bool = False) -> asyncio.Future[T]:
+        """Gets what the order returned, once it is on disk; or what it raised, and then nothing has changed.
+
+        Orders that can wait are written together, a moment later: what nobody waits for should not
+        make a commit that somebody waits for any larger.
+        """
+        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.submit_and_tell(order, partial(_settle, outcome), can_wait=can_wait)
+        return outcome
+
+    def submit_and_tell(self, order: Callable[[Draft, datetime], Any], tell: Tell, *, can_wait: bool = False) -> None:
+        """The same, with a callback instead of a future: called once it is so, not a turn of the loop later.
+
+        Never from within this call.
+        """
+        if self._stopping:
+            asyncio.get_running_loop().call_soon(tell, None, Stopping())
+            return
+        self._idle.clear()
+        if can_wait and not self._hurried:
+            self._patient.append(Waiting(order, tell))
+            if self._later is None:
+                self._later = asyncio.get_running_loop().call_later(LONGEST_WAIT_SECONDS, self._take_patient)
+        else:
+            self._queue.append(Waiting(order, tell))
+            self._begin_soon()
+
+    async def order(self, order: Callable[[Draft, datetime], T]) -> T:
+        """The same, for whoever has the time to wait here."""
+        return await self.submit(order)
+
+    @contextmanager
+    def hurry(self) -> Iterator[None]:
+        """Meanwhile no order waits: somebody waits for everything to be done."""
+        self._hurried += 1
+        self._take_patient()
+        try:
+            yield
+        finally:
+            self._hurried -= 1
+
+    async def until_idle(self) -> None:
+        """Until nothing is left to write."""
+        with self.hurry():
+            await self._idle.wait()
+
+    async def in_store(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Call the store in its own thread."""
+        return await self._thread.call(partial(call, *arguments))
+
+    # --- From order to answer ---------------------------------------------------------------------
+
+    def _take_patient(self) -> None:
+        """What could wait has waited long enough."""
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        self._queue += self._patient
+        self._patient = []
+        self._begin_soon()
+
+    def _begin_soon(self) -> None:
+        # Not at once: what arrives in this turn of the loop goes into the same batch.
+        if not self._writing and self._begin_handle is None:
+            self._begin_handle = asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        """Decide the next batch and hand it to the store."""
+        self._begin_handle = None
+        if self._writing:  # whoever was told of the last batch may have ordered more before this one began
+            return
+        while self._singly or self._queue:
+            if self._singly:
+                batch = [self._singly.popleft()]
+            else:
+                batch, self._queue = self._queue, []
+            changes, outcomes = self._decide(batch)
+            if changes:
+                self._writing = True
+                self._began_seconds = real_seconds()
+                commit = partial(self._store.commit, changes)
+                self._thread.submit(commit, partial(self._finish, batch, changes, outcomes))
+                return
+            _answer(outcomes)
+        if not self._patient:
+            self._idle.set()
+
+    def _decide(self, batch: list[Waiting]) -> tuple[Changes, list[Outcome]]:
+        now = self._clock.now()
+        whole: Draft | None = None
+        outcomes = []
+        for waiting in batch:
+            # On a draft of its own, so that an order that fails leaves nothing in the others' way.
+            draft = Draft(whole or self.ledger, new_id)
+            try:
+                result = waiting.order(draft, now)
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the order, not to the writer
+                outcomes.append(Outcome(waiting.tell, None, error))
+            else:
+                if whole is None:
+                    whole = draft
+                else:
+                    whole.absorb(draft)
+                outcomes.append(Outcome(waiting.tell, result, None))
+        changes = whole.changes if whole is not None else Changes()
+        if changes:
+            first = self.ledger.sequence + 1
+            changes.history = [entry._replace(sequence=first + i) for i, entry in enumerate(changes.history)]
+            if self._clock.virtual:
+                changes.facts["virtual_now"] = to_text(now)
+        return changes, outcomes
+
+    def _finish(
+        self, batch: list[Waiting], changes: Changes, outcomes: list[Outcome], _: None, error: BaseException | None
+    ) -> None:
+        """The batch is on disk, or could not be written."""
+        self._writing = False
+        self.vitals.commit_ended(real_seconds() - self._began_seconds, error)
+        try:
+            if error is None:
+                try:
+                    started = self._publish(changes)
+                finally:
+                    _answer(outcomes)
+                self._carry_out(changes, started)
+            elif isinstance(error, StoreFailed) and len(batch) > 1:
+                # One order may be what the disk has no room for: the others get their own chance.
+                self._singly.extend(batch)
+            else:
+                _answer([outcome._replace(error=error) for outcome in outcomes])
+        finally:
+            self._begin()
+
+
+class Outcome(NamedTuple):
+    """What whoever waits is to be told."""
+
+    tell: Tell
+    result: Any
+    error: BaseException | None
+
+
+def _answer(outcomes: list[Outcome]) -> None:
+    for tell, result, error in outcomes:
+        try:
+            tell(result, error)
+        except Exception:  # its own affair: the ledger and the others must not suffer
+            logger.exception("Whoever gave an order could not be told.")
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # whoever gave the order has gone away
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -1,0 +1,443 @@
+"""The fleet file: TOML in, a Fleet out, or an error with the line and the key."""
+
+from __future__ import annotations
+
+import re
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from sys import intern
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host, own_host
+from forewarn.core.operations import AUTO_APPROVE_WORDS
+from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread_hosts
+from forewarn.core.windows import parse_window
+from forewarn.errors import nearest
+from forewarn.files.policy import parse_terminate_notice
+from forewarn.files.toml_reader import Entry, TomlFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import timedelta
+
+    from forewarn.core.windows import Window
+
+
+_Address: TypeAlias = IPv4Address | IPv6Address
+_Declared = TypeVar("_Declared", Group, Host)
+
+_KEYS = (
+    *("name", "group", "host", "update_domain", "fault_domain", "address", "listen", "hostname"),
+    *("priority", "size", "zone", "tags", "auto_approve", "count", "first", "addresses", "hosts"),
+)
+_SET_KEYS = {
+    "addresses": 'write address = "10.0.0.4"',
+    "hosts": 'write host = "host-a"',
+    "first": "leave it out",
+}
+"""The keys that only a set has, and what to do where there is no `count`."""
+_PRIORITIES = ("regular", "spot")
+
+_NAME = re.compile(r"""[^\s/\\"'<>|:*?#&%]{1,80}""")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")  # such a number fits into six digits of base 36
+_LARGEST_FIRST = 100_000_000
+_LARGEST_COUNT = 1_000_000
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+_LISTEN = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})(?:-([0-9]{1,5}))?")
+_LAST_PORT = 65535
+
+
+def read_vms(entry: Entry, groups: Mapping[str, Group], hosts: Mapping[str, Host]) -> Iterator[VM]:
+    """What one entry declares. Domains that it does not give are left UNPLACED."""
+    entry.refuse_unknown(_KEYS)
+    _check_set_keys(entry)
+    group = _declared(entry, groups, entry.text("group"), "group") if "group" in entry else None
+    first = entry.whole_number("first", 0, 0, _LARGEST_FIRST)
+    numbers = range(first, first + entry.whole_number("count", 1, 1, _LARGEST_COUNT))
+    names = _numbered(entry, "name", _name_pattern(entry, group), numbers)
+    if group is None:
+        _refuse_group_names(entry, names, groups)
+    update_domain = _given_domain(entry, "update_domain", group.update_domains if group else 1)
+    fault_domain = _given_domain(entry, "fault_domain", group.fault_domains if group else 1)
+    # Interned: in a file of single entries, every one brings its own copy of these strings.
+    priority = intern(entry.word("priority", _PRIORITIES, _PRIORITIES[0]))
+    size = intern(entry.text("size"))
+    zone = intern(entry.text("zone"))
+    tags = entry.text_table("tags")
+    auto_approve = _auto_approve(entry, group)
+    for name, host, address, listen, hostname in zip(
+        names,
+        _hosts(entry, hosts, names),
+        _addresses(entry, len(names)),
+        _listeners(entry, len(names)),
+        _hostnames(entry, group, names, numbers),
+        strict=True,
+    ):
+        yield VM(
+            *(name, group.name if group else name, host, update_domain, fault_domain, address, listen),
+            *(hostname, priority, size, zone, tags, auto_approve),
+        )
+
+
+def check_name(entry: Entry, key: str, name: str) -> None:
+    """Refuse what cannot be a name, of whatever kind of thing."""
+    if "{n}" in name:
+        problem = "{n} stands for the number of a VM in a set. Write a name without it"
+        raise entry.wrong(f"{problem}, or for a set of VMs add count.", key)
+    if not _NAME.fullmatch(name) or not name.isprintable():
+        problem = f"{name!r} is not a name: write 1 to 80 characters"
+        without = """none of them / \\ " ' < > | : * ? # & %, white space or a control character"""
+        raise entry.wrong(f"{problem}, {without}.", key)
+
+
+def _check_set_keys(entry: Entry) -> None:
+    if "count" not in entry:
+        for key, remedy in _SET_KEYS.items():
+            if key in entry:
+                raise entry.wrong(f"Is for a set of VMs: add count, or {remedy}.", key)
+    elif "address" in entry:
+        raise entry.wrong('A set needs several: write addresses = "10.0.0.4-10.0.0.103".', "address")
+    if "host" in entry and "hosts" in entry:
+        raise entry.wrong("Write host (all VMs on one) or hosts (taken in turn), not both.", "hosts")
+
+
+def _declared(entry: Entry, declared: Mapping[str, _Declared], name: str, key: str, *deeper: int) -> _Declared:
+    found = declared.get(name)
+    if found is None:
+        table = key.removesuffix("s")
+        raise entry.wrong(f"No [[{table}]] is named {name!r}.{nearest(name, declared)}", key, *deeper)
+    return found
+
+
+def _name_pattern(entry: Entry, group: Group | None) -> str:
+    """The name of a VM, or the names of a set with {n} for the number. Azure prescribes some forms."""
+    if group and group.kind == GroupKind.SCALE_SET:
+        return _scale_set_pattern(entry, group.name)
+    if group and group.kind == GroupKind.CLOUD_SERVICE:
+        return _cloud_service_pattern(entry)
+    name = entry.required_text("name", 'Write it like name = "web-0", or for a set name = "web-{n}".')
+    if "count" in entry and "{n}" not in name:
+        raise entry.wrong('The names of a set need {n} where the number goes, like "web-{n}".', "name")
+    return name
+
+
+def _scale_set_pattern(entry: Entry, scale_set: str) -> str:
+    if "count" in entry:
+        if entry.text("name", scale_set) != scale_set:
+            problem = f"Leave it out: the VMs of this scale set are named {scale_set}_0 and so on."
+            raise entry.wrong(problem, "name")
+        return scale_set + "_{n}"
+    name = entry.required_text("name", f'Write it like name = "{scale_set}_0".')
+    stem, _, number = name.rpartition("_")
+    if stem != scale_set or not _NUMBER.fullmatch(number):
+        raise entry.wrong(f"In this scale set a VM is named {scale_set}_0, {scale_set}_1 and so on.", "name")
+    return name
+
+
+def _cloud_service_pattern(entry: Entry) -> str:
+    if "count" in entry:
+        remedy = 'Write the role alone, like "Worker": its VMs are named Worker_IN_0 and so on.'
+        role = entry.required_text("name", remedy)
+        if not role or "{n}" in role:
+            raise entry.wrong(remedy, "name")
+        return role + "_IN_{n}"
+    name = entry.required_text("name", 'Write it like name = "Worker_IN_0".')
+    role, _, number = name.rpartition("_IN_")
+    if not role or not _NUMBER.fullmatch(number):
+        raise entry.wrong("In a cloud service a VM is named after its role, like Worker_IN_0.", "name")
+    return name
+
+
+def _numbered(entry: Entry, key: str, pattern: str, numbers: Sequence[int]) -> list[str]:
+    """The pattern with each number in turn."""
+    if "count" not in entry:
+        check_name(entry, key, pattern)
+        return [pattern]
+    numbered = [pattern.replace("{n}", str(number)) for number in numbers]
+    check_name(entry, key, numbered[-1])  # the longest; the others differ from it in the number alone
+    return numbered
+
+
+def _refuse_group_names(entry: Entry, names: Sequence[str], groups: Mapping[str, Group]) -> None:
+    """A VM without a group is a scope of its own, which goes by the VM's name."""
+    for name in names:
+        if name in groups:
+            problem = f'{name!r} is the name of a group too. Write group = "{name}", or another name.'
+            raise entry.wrong(problem, "name")
+
+
+def _hostnames(entry: Entry, group: Group | None, names: list[str], numbers: Sequence[int]) -> list[str]:
+    if "hostname" in entry:
+        return _numbered(entry, "hostname", entry.text("hostname"), numbers)
+    if group and group.kind == GroupKind.SCALE_SET:
+        return [group.name + _base36(int(name.rpartition("_")[2])) for name in names]
+    return names
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits.rjust(6, "0")
+
+
+def _given_domain(entry: Entry, key: str, count: int) -> int:
+    reason = f": there are {count} of them here" if count > 1 else ": there is no other here"
+    return entry.whole_number(key, UNPLACED, 0, count - 1, reason)
+
+
+def _auto_approve(entry: Entry, group: Group | None) -> tuple[str, ...]:
+    if group and "auto_approve" in entry:
+        raise entry.wrong(f"Is for the whole group: write it in [[group]] {group.name!r}.", "auto_approve")
+    return entry.words("auto_approve", AUTO_APPROVE_WORDS)
+
+
+def _hosts(entry: Entry, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
+    if "host" in entry:
+        return [_declared(entry, declared, entry.text("host"), "host").name] * len(names)
+    if "hosts" in entry:
+        given = enumerate(entry.texts("hosts"))
+        hosts = [_declared(entry, declared, name, "hosts", index).name for index, name in given]
+        if not hosts:
+            raise entry.wrong("Name at least one host, or leave it out.", "hosts")
+        return spread_hosts(hosts, len(names))
+    own_hosts = [own_host(name) for name in names]
+    for name, host in zip(names, own_hosts, strict=True):
+        if host in declared:
+            problem = f"Without it {name!r} gets a host of its own, {host!r}, but there is a [[host]]"
+            raise entry.wrong(f"{problem} of that name. Write host, or rename that one.", "host")
+    return own_hosts
+
+
+def _addresses(entry: Entry, count: int) -> list[str]:
+    if "address" in entry:
+        return [str(_address(entry, "address", entry.text("address")))]
+    if "addresses" not in entry:
+        return [""] * count
+    first, last = _address_range(entry, entry.text("addresses"))
+    available = int(last) - int(first) + 1
+    if first.version != last.version or available < 1:
+        problem = f"{first} to {last} is no range. Write two addresses of one kind, the lower one first."
+        raise entry.wrong(problem, "addresses")
+    if available < count:
+        raise entry.wrong(f"{available} addresses are too few: {count} VMs need {count}.", "addresses")
+    return [str(type(first)(number)) for number in range(int(first), int(first) + count)]
+
+
+def _address_range(entry: Entry, text: str) -> tuple[_Address, _Address]:
+    """The first and the last address of `A-B`, of a network's usable ones, or of all from `A` upwards."""
+    if "/" in text:
+        return _usable(entry, text)
+    start, dash, end = text.partition("-")
+    first = _address(entry, "addresses", start.strip())
+    if dash:
+        return first, _address(entry, "addresses", end.strip())
+    return first, type(first)(2**first.max_prefixlen - 1)
+
+
+def _usable(entry: Entry, text: str) -> tuple[_Address, _Address]:
+    """A network without its own address and, in IPv4, without the broadcast address."""
+    try:
+        network = ip_network(text)
+    except ValueError:
+        problem = f"{text!r} is not a network. Write it like 10.1.0.0/24, with zeros behind the prefix."
+        raise entry.wrong(problem, "addresses") from None
+    if network.num_addresses <= 2:  # a link of two, or a single one: all are usable
+        return _unmapped(network[0]), _unmapped(network[-1])
+    return _unmapped(network[1]), _unmapped(network[-2 if network.version == 4 else -1])
+
+
+def _address(entry: Entry, key: str, text: str) -> _Address:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        address = None
+    # An address with a zone (fe80::1%eth0) means different callers on different interfaces.
+    if address is None or "%" in text:
+        problem = f"{text!r} is not an address. Write it like 10.0.0.4 or fd00::4."
+        raise entry.wrong(problem, key)
+    return _unmapped(address)
+
+
+def _unmapped(address: _Address) -> _Address:
+    """IPv4 in the clothes of IPv6 (::ffff:10.0.0.4) is the same caller as the bare one."""
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _listeners(entry: Entry, count: int) -> list[str]:
+    if "listen" not in entry:
+        return [""] * count
+    parts = _LISTEN.fullmatch(entry.text("listen"))
+    if parts is None:
+        problem = 'Must be an address and a port, like "127.0.0.1:9000" or "[::1]:9000"'
+        raise entry.wrong(f'{problem}; in a set, "127.0.0.1:9000-9099".', "listen")
+    address = _address(entry, "listen", parts[1] or parts[2])
+    host = f"[{address}]" if address.version == 6 else str(address)
+    if parts[4] and "count" not in entry:
+        raise entry.wrong("Several ports are for a set of VMs: add count, or write one port.", "listen")
+    first, last = int(parts[3]), int(parts[4] or _LAST_PORT)
+    if not 1 <= first <= last <= _LAST_PORT:
+        raise entry.wrong(f"Ports go from 1 to {_LAST_PORT}, the lower one first.", "listen")
+    if last - first + 1 < count:
+        raise entry.wrong(f"{last - first + 1} ports are too few: {count} VMs need {count}.", "listen")
+    return [f"{host}:{port}" for port in range(first, first + count)]
+
+
+# --- The file ---
+
+
+_TABLES = ("group", "host", "vm")
+_GROUP_KEYS = ("name", "kind", "update_domains", "fault_domains", "auto_approve", "terminate_notice", "windows")
+_HOST_KEYS = ("name",)
+_KINDS = tuple(kind.value for kind in GroupKind)
+
+_DEFAULT_DOMAINS = {
+    GroupKind.STANDALONE: (1, 1),
+    GroupKind.CLOUD_SERVICE: (5, 2),
+    GroupKind.AVAILABILITY_SET: (5, 2),
+    GroupKind.SCALE_SET: (5, 5),
+}
+"""Update and fault domains of a group that does not say."""
+_MOST_DOMAINS = (100, 10)
+
+
+def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
+    """The fleet that a file declares. `source` is what messages call the file.
+
+    Beside a fleet, the file is an addition to it: it may refer to what is there, and the whole is returned.
+    """
+    file = TomlFile(text, source)
+    tables = _read_tables(file)
+    there = beside or Fleet()
+    groups = there.groups | _read_declared(tables["group"], _read_group)
+    hosts = there.hosts | _read_declared(tables["host"], _read_host)
+    vms: list[VM] = []
+    entries: list[Entry] = []  # of each VM, the entry that declares it
+    for entry in tables["vm"]:
+        declared = list(read_vms(entry, groups, hosts))
+        for vm in declared:
+            if vm.name in there.vms:
+                raise entry.wrong(f"{vm.name!r} is in the fleet already: every VM needs its own name.", "name")
+        vms += declared
+        entries += [entry] * len(declared)
+    if not vms:
+        raise file.wrong("The fleet has no VM. Add at least one [[vm]] with a name.", "vm", ("vm",))
+    _refuse_doubles(vms, entries)
+    _refuse_company(vms, entries, groups)
+    _refuse_clash(vms, entries)
+    return Fleet(spread_domains([*there.vms.values(), *vms], groups), groups.values(), hosts.values())
+
+
+def _read_tables(file: TomlFile) -> dict[str, list[Entry]]:
+    document = file.load()
+    for table, rows in document.items():
+        if table not in _TABLES:
+            problem = f"A fleet file has no such table, only {', '.join(_TABLES)}.{nearest(table, _TABLES)}"
+            raise file.wrong(problem, table, (table,))
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            problem = f"Must be written [[{table}]], in two pairs of brackets, once for each {table}."
+            raise file.wrong(problem, table, (table,))
+    return {
+        table: [Entry(file, table, index, row) for index, row in enumerate(document.get(table, ()))]
+        for table in _TABLES
+    }
+
+
+def _read_declared(entries: Iterable[Entry], read: Callable[[Entry, str], _Declared]) -> dict[str, _Declared]:
+    """Groups or hosts, by name."""
+    declared: dict[str, _Declared] = {}
+    firsts: dict[str, Entry] = {}
+    for entry in entries:
+        name = entry.required_text("name", 'Write it like name = "web".')
+        check_name(entry, "name", name)
+        if name in declared:
+            line = firsts[name].line("name")
+            raise entry.wrong(f"{name!r} is taken by the one on line {line}: each needs its own.", "name")
+        firsts[name] = entry
+        declared[name] = read(entry, name)
+    return declared
+
+
+def _read_group(entry: Entry, name: str) -> Group:
+    entry.refuse_unknown(_GROUP_KEYS)
+    entry.required_text("kind", f"Write one of {', '.join(_KINDS)}.")
+    kind = entry.word("kind", _KINDS, "")
+    update_domains, fault_domains = _DEFAULT_DOMAINS[GroupKind(kind)]
+    alone = kind == GroupKind.STANDALONE
+    most_update, most_fault = (1, 1) if alone else _MOST_DOMAINS
+    reason = ": a standalone group has one VM" if alone else ""
+    return Group(
+        name,
+        kind,
+        entry.whole_number("update_domains", update_domains, 1, most_update, reason),
+        entry.whole_number("fault_domains", fault_domains, 1, most_fault, reason),
+        entry.words("auto_approve", AUTO_APPROVE_WORDS),
+        _terminate_notice(entry, kind),
+        _windows(entry),
+    )
+
+
+def _terminate_notice(entry: Entry, kind: str) -> timedelta | None:
+    if "terminate_notice" not in entry:
+        return None
+    if kind != GroupKind.SCALE_SET:
+        raise entry.wrong(f"Only a scale set is told of deletions, and this is kind {kind!r}.", "terminate_notice")
+    try:
+        return parse_terminate_notice(entry.text("terminate_notice"))
+    except ValueError as error:
+        raise entry.wrong(str(error), "terminate_notice") from None
+
+
+def _windows(entry: Entry) -> tuple[Window, ...]:
+    windows = []
+    for index, text in enumerate(entry.texts("windows")):
+        try:
+            windows.append(parse_window(text))
+        except ValueError as error:
+            raise entry.wrong(str(error), "windows", index) from None
+    return tuple(dict.fromkeys(windows))
+
+
+def _read_host(entry: Entry, name: str) -> Host:
+    entry.refuse_unknown(_HOST_KEYS)
+    return Host(name)
+
+
+def _refuse_doubles(vms: Sequence[VM], entries: Sequence[Entry]) -> None:
+    """No two VMs have a name, an address or a listener in common."""
+    for field in ("name", "address", "listen"):
+        holders: dict[str, int] = {}
+        for position, vm in enumerate(vms):
+            value: str = getattr(vm, field)
+            other = holders.setdefault(value, position) if value else position
+            if other != position:
+                key = "addresses" if field == "address" and "count" in entries[position] else field
+                holder = f'vm "{vms[other].name}" (line {entries[other].line()})'
+                problem = f"{value!r} is taken by {holder}: every VM needs its own."
+                raise entries[position].wrong(problem, key)
+
+
+def _refuse_company(vms: Sequence[VM], entries: Sequence[Entry], groups: Mapping[str, Group]) -> None:
+    """A standalone group holds one VM at most."""
+    held: dict[str, str] = {}
+    for vm, entry in zip(vms, entries, strict=True):
+        group = groups.get(vm.group)
+        if group is None or group.kind != GroupKind.STANDALONE:
+            continue
+        first = held.setdefault(vm.group, vm.name)
+        if first != vm.name:
+            problem = f'Standalone group {vm.group!r} has its one VM already: vm "{first}". Leave group out.'
+            raise entry.wrong(problem, "group")
+
+
+def _refuse_clash(vms: Sequence[VM], entries: Sequence[Entry]) -> None:
+    """A host holds at most one update domain of a group."""
+    clash = find_clash(vms)
+    if clash is not None:
+        held = vms[clash[0]]
+        problem = (
+            f"Host {held.host!r} holds update domain {held.update_domain} of group {held.group!r} already, "
+            f'with vm "{held.name}", and holds at most one. Write {held.update_domain}, or another host.'
+        )
+        raise entries[clash[1]].wrong(problem, "update_domain")

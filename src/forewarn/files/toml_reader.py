@@ -1,0 +1,357 @@
+"""Reads tables of a TOML file with their types. An error names the line and the key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from forewarn.core.durations import parse_duration
+from forewarn.errors import BadDuration, BadFleet, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from datetime import timedelta
+
+    from forewarn.errors import BadAgentConfig, BadScenario
+
+
+Path = tuple[str | int, ...]
+"""Keys and array indices from the top of the file: `("vm", 3, "host")`."""
+
+_STRING = r'"(?:[^"\\\n]|\\.)*"' + r"|'[^'\n]*'"
+# A multi-line string may end in up to five quotes, of which the last three close it.
+_LONG_STRING = r'"""(?:[^\\]|\\.)*?""""{0,2}' + r"|'''.*?''''{0,2}"
+_BLANK = re.compile(r"(?:[\s,]+|\#[^\n]*)*")
+_SPACE = re.compile(r"[ \t]*")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_KEY = re.compile(rf"{_BARE_KEY.pattern}|{_STRING}")
+_PIECE = re.compile(rf"[\[\]{{}}]|{_LONG_STRING}|{_STRING}|[^,\[\]{{}}#\n]+", re.DOTALL)
+
+
+def line_of(text: str, path: Path) -> int:
+    """The line of what `path` names, or, where that is not written down, of the nearest thing around it."""
+    return text.count("\n", 0, _Walk(text, path).find()) + 1
+
+
+class _Walk:
+    """One walk through TOML text, in search of one path."""
+
+    def __init__(self, text: str, wanted: Path) -> None:
+        self._text = text
+        self._wanted = wanted
+        self._at = 0
+        self._matched = 0
+        self._found_at = 0
+
+    def find(self) -> int:
+        """Where the longest part of the wanted path first stands."""
+        table: Path = ()
+        arrays: dict[Path, int] = {}
+        self._take(_BLANK)
+        while self._matched < len(self._wanted) and self._at < len(self._text):
+            if self._text[self._at] == "[":
+                table = self._header(arrays)
+            else:
+                self._pair(table)
+            self._take(_BLANK)
+        return self._found_at
+
+    def _header(self, arrays: dict[Path, int]) -> Path:
+        """Step over `[table]` or `[[table]]`. `arrays` holds the last index of each array of tables."""
+        start = self._at
+        brackets = 2 if self._text.startswith("[[", start) else 1
+        self._at += brackets
+        *parents, last = self._dotted_key()
+        self._at += brackets
+        path: Path = ()
+        for key in parents:
+            path = (*path, key)
+            if path in arrays:
+                path = (*path, arrays[path])
+        path = (*path, last)
+        if brackets == 2:
+            arrays[path] = arrays.get(path, -1) + 1
+            path = (*path, arrays[path])
+        self._note(path, start)
+        return path
+
+    def _pair(self, table: Path) -> None:
+        """Step over `key = value`."""
+        start = self._at
+        path = (*table, *self._dotted_key())
+        self._at += len("=")
+        self._note(path, start)
+        self._take(_SPACE)
+        self._value(path)
+
+    def _dotted_key(self) -> list[str]:
+        keys = []
+        more = True
+        while more:
+            self._take(_SPACE)
+            key = self._take(_KEY)
+            keys.append(key if key[0] not in "\"'" else str(tomllib.loads(f"key = {key}")["key"]))
+            self._take(_SPACE)
+            more = self._text.startswith(".", self._at)
+            self._at += more
+        return keys
+
+    def _value(self, path: Path) -> None:
+        # Only what leads to the wanted path is entered: nesting elsewhere, however deep, is stepped over.
+        if self._text[self._at] in "[{" and path == self._wanted[: len(path)]:
+            self._container(path)
+        else:
+            self._step_over()
+
+    def _container(self, path: Path) -> None:
+        """Go through an array or an inline table."""
+        is_array = self._text[self._at] == "["
+        self._at += 1
+        self._take(_BLANK)
+        index = 0
+        while self._text[self._at] not in "]}":
+            if is_array:
+                self._note((*path, index), self._at)
+                self._value((*path, index))
+                index += 1
+            else:
+                self._pair(path)
+            self._take(_BLANK)
+        self._at += 1
+
+    def _step_over(self) -> None:
+        depth = 0
+        while piece := self._take(_PIECE):
+            depth += (piece in "[{") - (piece in "]}")
+            if depth == 0:
+                break
+            self._take(_BLANK)
+
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        match = pattern.match(self._text, self._at)
+        taken = match[0] if match else ""
+        self._at += len(taken)
+        return taken
+
+    def _note(self, path: Path, at: int) -> None:
+        shared = 0
+        for here, there in zip(path, self._wanted, strict=False):
+            if here != there:
+                break
+            shared += 1
+        if shared > self._matched:
+            self._matched, self._found_at = shared, at
+
+
+# --- Entries with their types ---
+
+
+class TomlFile(NamedTuple):
+    """A text, and the name by which messages call it."""
+
+    text: str
+    source: str
+    error: type[BadAgentConfig | BadFleet | BadScenario] = BadFleet
+
+    def wrong(self, problem: str, key: str, path: Path) -> BadAgentConfig | BadFleet | BadScenario:
+        """The error that says what is wrong at `path`."""
+        return self.error(source=self.source, line=line_of(self.text, path), key=key, problem=problem)
+
+    def load(self) -> dict[str, Any]:
+        """All that is in it."""
+        try:
+            return tomllib.loads(self.text)
+        except tomllib.TOMLDecodeError as error:
+            what, _, where = str(error).rpartition(" (at ")
+            found = re.match(r"line (\d+), (column \d+)", where)
+            last_line = self.text.count("\n", 0, len(self.text.rstrip())) + 1
+            line, place = (int(found[1]), found[2]) if found else (last_line, "the end of the file")
+            raise self.error(source=self.source, line=line, key="TOML", problem=f"{what} at {place}.") from error
+        except (RecursionError, ValueError) as error:
+            # The reader's own limits: it does not say where they were passed.
+            problem = "Some value is nested too deeply or has too many digits."
+            raise self.error(source=self.source, line=1, key="TOML", problem=problem) from error
+
+
+class Entry:
+    """One table of a file: reads its values with their types, and says which one is wrong.
+
+    With an index it is that `[[table]]` of several, without a name it is the file as a whole.
+    """
+
+    __slots__ = ("_file", "_index", "_table", "_values")
+
+    def __init__(self, file: TomlFile, table: str, index: int | None, values: Mapping[str, object]) -> None:
+        self._file = file
+        self._table = table
+        self._index = index
+        self._values = values
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def line(self, *keys: str | int) -> int:
+        """Where a key stands, or the table's header when the key is not there."""
+        return line_of(self._file.text, (*self._path, *keys))
+
+    @property
+    def _path(self) -> Path:
+        table: Path = (self._table,) if self._table else ()
+        return table if self._index is None else (*table, self._index)
+
+    def inner(self, key: str, like: str) -> Entry:
+        """A table in this one; `like` shows how it is written."""
+        values = self._values.get(key, {})
+        if not isinstance(values, dict):
+            raise self.wrong(f"Must be a table like {like}, not {_type_word(values)}.", key)
+        return _Inner(self, key, values)
+
+    def wrong(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
+        """The error that says what is wrong with a key."""
+        name = self._values.get("name")
+        named = isinstance(name, str) and name and name.isprintable()
+        label = self._table if self._index is None else f"{self._table}[{self._index}]"
+        if named and self._table:
+            label = f'{self._table} "{name}"'
+        for key in keys:
+            if isinstance(key, int):
+                label += f"[{key}]"
+            else:
+                label += f".{key}" if _BARE_KEY.fullmatch(key) else f".{key!r}"
+        return self._file.wrong(problem, label.removeprefix("."), (*self._path, *keys))
+
+    @property
+    def _called(self) -> str:
+        if not self._table:
+            return "The file"
+        return f"[{self._table}]" if self._index is None else f"[[{self._table}]]"
+
+    def refuse_unknown(self, known: Collection[str]) -> None:
+        """Refuse a key that is not one of `known`."""
+        for key in self._values:
+            if key not in known:
+                raise self.wrong(f"{self._called} has no such key.{nearest(key, known)}", key)
+
+    def text(self, key: str, default: str = "") -> str:
+        """A string."""
+        value = self._values.get(key, default)
+        if not isinstance(value, str):
+            raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key)
+        return value
+
+    def required_text(self, key: str, remedy: str) -> str:
+        """A string that must be there; `remedy` says what to write."""
+        if key not in self._values:
+            raise self.wrong(f"Is missing. {remedy}", key)
+        return self.text(key)
+
+    def word(self, key: str, words: Collection[str], default: str) -> str:
+        """One of some words."""
+        word = self.text(key, default)
+        self._refuse_other(word, words, key)
+        return word
+
+    def words(self, key: str, words: Collection[str]) -> tuple[str, ...]:
+        """An array of some words, each taken once."""
+        found = self.texts(key)
+        for index, word in enumerate(found):
+            self._refuse_other(word, words, key, index)
+        return tuple(dict.fromkeys(found))
+
+    def _refuse_other(self, word: str, words: Collection[str], *keys: str | int) -> None:
+        if word not in words:
+            raise self.wrong(f"{word!r} is not one of {', '.join(words)}.{nearest(word, words)}", *keys)
+
+    def texts(self, key: str) -> list[str]:
+        """An array of strings."""
+        values = self._values.get(key, [])
+        if not isinstance(values, list):
+            raise self.wrong(f"Must be an array of strings in brackets, not {_type_word(values)}.", key)
+        for index, value in enumerate(values):
+            if not isinstance(value, str):
+                raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key, index)
+        return values
+
+    def text_table(self, key: str) -> tuple[tuple[str, str], ...]:
+        """A table of strings."""
+        values = self._values.get(key, {})
+        if not isinstance(values, dict):
+            raise self.wrong(f'Must be a table like {{env = "prod"}}, not {_type_word(values)}.', key)
+        for inner, value in values.items():
+            if not isinstance(value, str):
+                raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key, inner)
+        return tuple(values.items())
+
+    def whole_number(self, key: str, default: int, least: int, most: int, reason: str = "") -> int:
+        """A whole number within bounds; the default may lie outside them."""
+        if key not in self._values:
+            return default
+        return self._whole_number(self._values[key], least, most, reason, key)
+
+    def whole_numbers(self, key: str, least: int, most: int, reason: str = "") -> list[int]:
+        """An array of whole numbers within bounds."""
+        values = self._values.get(key, [])
+        if not isinstance(values, list):
+            raise self.wrong(f"Must be an array of numbers in brackets, not {_type_word(values)}.", key)
+        return [self._whole_number(value, least, most, reason, key, index) for index, value in enumerate(values)]
+
+    def _whole_number(self, value: object, least: int, most: int, reason: str, *keys: str | int) -> int:
+        # To Python true is the number 1; to whoever wrote the file it is not.
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.wrong(f"Must be a whole number, not {_type_word(value)}.", *keys)
+        if not least <= value <= most:
+            bounds = f"a whole number from {least} to {most}" if least < most else str(least)
+            raise self.wrong(f"Must be {bounds}{reason}.", *keys)
+        return value
+
+    def flag(self, key: str) -> bool | None:
+        """true or false, or None where it is not said."""
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.wrong(f"Must be true or false, not {_type_word(value)}.", key)
+        return value
+
+    def length(self, key: str) -> timedelta | None:
+        """A length of time, or None where it is not said."""
+        if key not in self._values:
+            return None
+        try:
+            return parse_duration(self.text(key))
+        except BadDuration as error:
+            raise self.wrong(str(error), key) from None
+
+
+class _Inner(Entry):
+    """A table inside of another."""
+
+    __slots__ = ("_around", "_key")
+
+    def __init__(self, around: Entry, key: str, values: Mapping[str, object]) -> None:
+        super().__init__(around._file, key, None, values)  # noqa: SLF001 - it is part of the same
+        self._around = around
+        self._key = key
+
+    def line(self, *keys: str | int) -> int:
+        return self._around.line(self._key, *keys)
+
+    def wrong(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
+        return self._around.wrong(problem, self._key, *keys)
+
+    @property
+    def _called(self) -> str:
+        return self._key
+
+
+_TYPE_WORDS = {
+    bool: "a boolean",
+    dict: "a table",
+    float: "a number with a fraction",
+    int: "a number",
+    list: "an array",
+    str: "a string",
+}
+
+
+def _type_word(value: object) -> str:
+    return _TYPE_WORDS.get(type(value), "a date or time")

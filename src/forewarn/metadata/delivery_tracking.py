@@ -1,0 +1,231 @@
+"""Which documents VMs were given, and that they came back for more: by then they have processed the last one.
+
+A virtual clock can wait for that, for an application that polls in a process of its own. A document counts when it went
+out whole: one that an injected fault has damaged does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.errors import Abandoned, NotSeen, Stopping
+from forewarn.wire.document import entity_tag, parse_start_requests, tag_matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime, timedelta
+
+    from forewarn.engine.engine import Engine
+    from forewarn.metadata.replies import Reply
+    from forewarn.metadata.request import Request
+
+
+class Given(NamedTuple):
+    """A document as a VM was given it."""
+
+    at: datetime
+    body: bytes
+
+
+class Sight:
+    """What is known of one VM."""
+
+    __slots__ = ("asks", "documents", "given", "in_progress", "known", "said", "status")
+
+    def __init__(self) -> None:
+        self.asks = 0
+        self.in_progress = 0
+        """How many of them are not answered yet."""
+        self.status = 0
+        """Of the last answer."""
+        self.given = ""
+        """The tag of the last document that went out whole."""
+        self.said = ""
+        """The tags that it named when it last asked."""
+        self.known = ""
+        """The documents that it had then: those that it named, and the one that it had been given."""
+        self.documents: list[Given] = []
+
+    def forget(self) -> None:
+        """Whoever asks from now on may be another program than before. But a poll that is held is there now."""
+        self.given = ""
+        self.known = self.said if self.in_progress else ""
+
+
+class Seen:
+    """What VMs have asked for and were given. The connections say so while `watching`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sights: dict[str, Sight] = {}
+        self._waiting: set[asyncio.Event] = set()
+        self._keeping = False
+        self._approvers: dict[str, set[str]] = {}
+        self.stopping = False
+        self.watching: bool = engine.clock.virtual
+        """Also while nobody waits: a poll that is held now may still be held when somebody does. But time that runs by
+        itself waits for nobody."""
+
+    def stop(self) -> None:
+        """Nobody is waited for any more."""
+        self.stopping = True
+        self._notify()
+
+    def keep_documents(self) -> None:
+        """From now on, for good: remember every document that is given."""
+        self._keeping = self.watching = True
+
+    def documents(self, vm: str) -> list[Given]:
+        """What the VM was given since `keep_documents`, in order; the same several times in a row is one."""
+        return list(self._sights[vm].documents) if vm in self._sights else []
+
+    def asks(self, vm: str) -> int:
+        """How often the VM has asked since somebody began to watch."""
+        return self._sights[vm].asks if vm in self._sights else 0
+
+    def approvers(self, event_id: str) -> set[str]:
+        """The VMs whose approval of the event was taken since `keep_documents`, the first and all others."""
+        return set(self._approvers.get(event_id.lower(), ()))
+
+    # --- Watching -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def audience(self, vms: Sequence[str], limit: timedelta) -> Iterator[Audience]:
+        """These VMs, to be waited for."""
+        audience = Audience(self, self._engine, vms, limit)
+        for name in vms:
+            self.sight(name).forget()
+        self._waiting.add(audience.asked)
+        try:
+            yield audience
+        finally:
+            self._waiting.discard(audience.asked)
+
+    def _notify(self) -> None:
+        for asked in self._waiting:
+            asked.set()
+
+    def has(self, vm: str, tag: str) -> bool:
+        """Whether the VM has come back with this document, or after it."""
+        sight = self._sights.get(vm)
+        return sight is not None and bool(sight.known) and tag_matches(sight.known, tag)
+
+    def sight(self, vm: str) -> Sight:
+        return self._sights.setdefault(vm, Sight())
+
+    # --- What connections say -------------------------------------------------------------------------
+
+    def asked(self, request: Request) -> None:
+        """A request has begun."""
+        if request.caller is None or request.method != "GET" or not request.target.is_document:
+            return
+        sight = request.sight = self.sight(request.caller.vm)
+        sight.in_progress += 1
+        sight.asks += 1
+        sight.said = _tags(request.values(b"if-none-match"))
+        sight.known = ",".join(filter(None, (sight.said, sight.given)))
+        self._notify()
+
+    def answered(self, request: Request, answer: Reply) -> None:
+        """It was answered, whole."""
+        sight, caller = request.sight, request.caller
+        if sight is not None:
+            sight.status = answer.status
+            if answer.status == HTTPStatus.OK and answer.body:
+                sight.given = _tag_in(answer.head)
+                if self._keeping and (not sight.documents or sight.documents[-1].body != answer.body):
+                    sight.documents.append(Given(self._engine.clock.now(), answer.body))
+        elif (
+            self._keeping
+            and caller is not None
+            and request.method == "POST"
+            and request.target.is_document
+            and answer.status == HTTPStatus.OK
+        ):
+            for event_id in parse_start_requests(request.body):  # history has only the first who approved
+                self._approvers.setdefault(event_id.lower(), set()).add(caller.vm)
+
+    def failed(self, request: Request, status: int) -> None:
+        """Only a part of the answer was sent."""
+        if request.sight is not None:
+            request.sight.status = status
+
+    def left(self, request: Request) -> None:
+        """It is over, answered or not."""
+        if request.sight is not None:
+            request.sight.in_progress -= 1
+            request.sight = None
+
+
+def _tag_in(head: bytes) -> str:
+    return head.partition(b"\r\netag: ")[2].partition(b"\r\n")[0].decode()
+
+
+def _tags(said: list[str]) -> str:
+    """What the caller says that it has. A star says nothing of that."""
+    return ",".join(tag for tag in ",".join(said).split(",") if tag.strip() not in ("", "*"))
+
+
+class Audience:
+    """Some VMs that are to take in every document before time goes on."""
+
+    def __init__(self, seen: Seen, engine: Engine, vms: Sequence[str], limit: timedelta) -> None:
+        self._seen = seen
+        self._engine = engine
+        self._vms = [engine.fleet.vm(name).name for name in vms]
+        self._limit = limit
+        self._abandoned = False
+        self.asked = asyncio.Event()
+        """Set whenever somebody asks."""
+
+    @property
+    def groups(self) -> set[str]:
+        """The groups of those who are still in the fleet."""
+        fleet = self._engine.fleet
+        return {fleet.vms[name].group for name in self._vms if name in fleet.vms}
+
+    def abandon(self) -> None:
+        """Whoever wanted to wait does so no more."""
+        self._abandoned = True
+        self.asked.set()
+
+    def missing(self) -> list[str]:
+        """Who has not taken in the document that is true now. Who has left the fleet cannot."""
+        return [name for name in self._vms if name in self._engine.fleet.vms and not self._has_seen(name)]
+
+    def _has_seen(self, name: str) -> bool:
+        document = self._engine.document(self._engine.fleet.vms[name].group)
+        return document.enabled and self._seen.has(name, entity_tag(document))
+
+    async def wait(self) -> None:
+        """Until nobody is missing; an error when that takes too long."""
+        before = {name: self._seen.asks(name) for name in self._vms}
+        try:
+            async with asyncio.timeout(self._limit.total_seconds()):
+                while self.missing():
+                    self.asked.clear()
+                    if self._seen.stopping:
+                        raise Stopping
+                    if self._abandoned:
+                        raise Abandoned
+                    await self.asked.wait()
+        except TimeoutError:
+            raise self._not_seen(before) from None
+
+    def _not_seen(self, before: dict[str, int]) -> NotSeen:
+        name = self.missing()[0]
+        sight = self._seen.sight(name)
+        asks = sight.asks - before[name]
+        did, remedy = f"it asked {asks} times, and was last answered {sight.status}", ""
+        if asks == 0:
+            did, remedy = "it did not ask", f"Start what polls for {name}, or allow more time with a longer limit."
+        elif asks == 1:
+            did, remedy = "it asked once, and did not come back", "It may have ended, or need a longer limit."
+        elif sight.status != 200:
+            remedy = "A fault that is bounded by time does not end while the clock waits: bound it by count."
+        now = self._engine.clock.now()
+        seconds = self._limit.total_seconds()
+        return NotSeen(vm=name, limit=seconds, did=did, now=f"{now:%Y-%m-%d %H:%M:%S}", remedy=remedy)

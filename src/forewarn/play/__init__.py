@@ -1,1 +1,0 @@
-"""Playing scenarios: each run takes its steps over an engine, and watches what its VMs are told."""

@@ -1,1 +1,0 @@
-"""HTTP: thin, decides nothing."""

@@ -1,1 +1,0 @@
-"""Webhooks: history, sent to whoever wants to be told."""
