@@ -9,7 +9,7 @@ import pytest
 from forewarn.agent.endpoint import naming
 from forewarn.agent.endpoint.exchange import Answer
 from forewarn.agent.endpoint.naming import Naming
-from forewarn.errors.agent import EndpointReset
+from forewarn.errors import EndpointReset
 
 
 def named(_: str) -> Answer:

@@ -187,7 +187,7 @@ def test_every_error_belongs_to_one_family_and_has_a_message() -> None:
     for found in vars(errors).values():
         if isinstance(found, type) and issubclass(found, errors.ForewarnError) and found is not errors.ForewarnError:
             assert len([family for family in families if issubclass(found, family)]) == 1
-            assert found.__doc__
+            assert found.message
 
 
 def test_no_link_between_pages_is_broken() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from forewarn.agent.endpoint.async_client import AsyncClient
     from forewarn.agent.endpoint.client import Client
     from forewarn.agent.handlers.handler import Handler, Job
-    from forewarn.errors.agent import EndpointTrouble, HandlerFailed
+    from forewarn.errors import EndpointTrouble, HandlerFailed
     from forewarn.wire.document_reader import ToldDocument as Document
     from forewarn.wire.document_reader import ToldEvent as Event
 
@@ -23,10 +23,10 @@ _PLACES = {
     "Change": ("forewarn.agent.changes", "Change"),
     "Client": ("forewarn.agent.endpoint.client", "Client"),
     "Document": ("forewarn.wire.document_reader", "ToldDocument"),
-    "EndpointTrouble": ("forewarn.errors.agent", "EndpointTrouble"),
+    "EndpointTrouble": ("forewarn.errors", "EndpointTrouble"),
     "Event": ("forewarn.wire.document_reader", "ToldEvent"),
     "Handler": ("forewarn.agent.handlers.handler", "Handler"),
-    "HandlerFailed": ("forewarn.errors.agent", "HandlerFailed"),
+    "HandlerFailed": ("forewarn.errors", "HandlerFailed"),
     "Job": ("forewarn.agent.handlers.handler", "Job"),
 }
 

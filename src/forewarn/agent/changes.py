@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.errors.agent import NobodyToApprove
+from forewarn.errors import NobodyToApprove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

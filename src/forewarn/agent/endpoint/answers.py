@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from forewarn.errors import UnreadableDocument
-from forewarn.errors.agent import (
+from forewarn.errors import (
     EndpointEmpty,
     EndpointFailing,
     EndpointGone,
@@ -14,12 +13,13 @@ from forewarn.errors.agent import (
     EndpointRefused,
     EndpointThrottled,
     EndpointUnreadable,
+    UnreadableDocument,
 )
 from forewarn.wire.document_reader import Reading, read_what_can_be
 
 if TYPE_CHECKING:
     from forewarn.agent.endpoint.exchange import Answer
-    from forewarn.errors.agent import EndpointTrouble
+    from forewarn.errors import EndpointTrouble
     from forewarn.wire.document_reader import ToldDocument
 
 OK, NOT_MODIFIED, NOT_FOUND = 200, 304, 404

@@ -17,7 +17,7 @@ from forewarn.agent.endpoint.patience import SHORTEST_PAUSE, answer_seconds, pau
 from forewarn.agent.endpoint.reach import Reach
 from forewarn.agent.endpoint.spell import Complaints, Spell
 from forewarn.agent.endpoint.watch import HEADERS, VERSIONS, Watch
-from forewarn.errors.agent import BadPollSeconds, EndpointLeft, EndpointTrouble, EndpointUnmodified, NothingToApprove
+from forewarn.errors import BadPollSeconds, EndpointLeft, EndpointTrouble, EndpointUnmodified, NothingToApprove
 from forewarn.wire.document_reader import start_requests
 
 if TYPE_CHECKING:

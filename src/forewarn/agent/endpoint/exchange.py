@@ -25,7 +25,7 @@ from forewarn.agent.endpoint.carrier import (
     has_ended,
     secured,
 )
-from forewarn.errors.agent import (
+from forewarn.errors import (
     EndpointAway,
     EndpointCutOff,
     EndpointLeft,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.agent.endpoint.address import Endpoint
-    from forewarn.errors.agent import EndpointTrouble
+    from forewarn.errors import EndpointTrouble
 
 CONNECT_SECONDS = 5.0
 """The endpoint is on the same host: who has not taken the call by then is not there, however long it may then think."""

@@ -10,7 +10,7 @@ from forewarn.agent.clock import real_seconds
 from forewarn.agent.endpoint.answers import OK
 from forewarn.agent.endpoint.watch import NAME_PATH
 from forewarn.agent.identity import find_me
-from forewarn.errors.agent import EndpointTrouble
+from forewarn.errors import EndpointTrouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable

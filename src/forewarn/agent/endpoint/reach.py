@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from forewarn.agent.endpoint.address import read_endpoint
 from forewarn.agent.endpoint.exchange import Line
 from forewarn.agent.endpoint.finding import find_endpoint
-from forewarn.errors.agent import EndpointLeft, EndpointNotFound, EndpointUnknown
+from forewarn.errors import EndpointLeft, EndpointNotFound, EndpointUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from forewarn.errors.agent import EndpointTrouble
+    from forewarn.errors import EndpointTrouble
 
 _log = logging.getLogger("forewarn.agent.endpoint")
 _MOST_COMPLAINTS = 100

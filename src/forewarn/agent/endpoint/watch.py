@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agent.endpoint.answers import NOT_FOUND, NOT_MODIFIED, OK, document_in, refuses_version, trouble_in
-from forewarn.errors.agent import EndpointNotHere, EndpointUnmodified
+from forewarn.errors import EndpointNotHere, EndpointUnmodified
 from forewarn.wire.prefer_header import LONGEST_WAIT_SECONDS, parse_wait
 from forewarn.wire.versions import available_versions
 

@@ -1,0 +1,69 @@
+"""Every error has a message that it can be raised with, and can be copied and sent to another process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import string
+import subprocess
+import sys
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forewarn import errors
+from forewarn.errors import BadDuration, EndpointThrottled, ForewarnError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def subclasses(kind: type[ForewarnError]) -> Iterator[type[ForewarnError]]:
+    for subclass in kind.__subclasses__():
+        if subclass.__module__ == errors.__name__:
+            yield subclass
+            yield from subclasses(subclass)
+
+
+def raised(kind: type[ForewarnError]) -> ForewarnError:
+    names = {name for _, name, _, _ in string.Formatter().parse(kind.message) if name}
+    names |= {
+        name for name, parameter in signature(kind).parameters.items() if parameter.kind is Parameter.KEYWORD_ONLY
+    }
+    return kind(**dict.fromkeys(names, 3))  # fits every format
+
+
+def test_every_error_has_a_message_of_its_own() -> None:
+    kinds = list(subclasses(ForewarnError))
+    assert len(kinds) > 100
+    for kind in kinds:
+        assert str(raised(kind)).strip(), kind
+        assert "  " not in kind.message, kind
+        assert "message" in vars(kind), f"{kind} has the message of its family"
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])  # noqa: S301
+def test_a_copy_is_the_same_error(again: type) -> None:
+    for kind in subclasses(ForewarnError):
+        error = raised(kind)
+        found = again(error)
+        assert type(found) is kind
+        assert str(found) == str(error)
+        assert vars(found) == vars(error)
+
+
+def test_a_copy_keeps_what_was_added_to_the_error() -> None:
+    error = EndpointThrottled(problem="is busy", retry_after=7.0)
+    assert pickle.loads(pickle.dumps(error)).retry_after == error.retry_after  # noqa: S301
+
+
+def test_a_relayed_error_can_be_copied() -> None:
+    assert str(copy.copy(BadDuration.relayed("in other words"))) == "in other words"
+
+
+def test_messages_survive_without_docstrings() -> None:
+    program = "from forewarn.errors import BadDuration; print(BadDuration(text='soon'))"
+    printed = subprocess.run([sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed == f"{BadDuration(text='soon')}\n"
+    assert "'soon'" in printed
