@@ -198,7 +198,7 @@ def test_a_unit_starts_the_file_where_it_is(bundle: Path, tmp_path: Path) -> Non
 def test_it_has_what_the_agent_imports_and_nothing_of_the_service() -> None:
     found = set(closure(SOURCE, "agent"))
     parts = {name.split("/")[1] for name in found}
-    assert parts == {"__init__.py", "agent", "wire", "core", "errors"}
+    assert parts == {"__init__.py", "agent", "wire", "files", "core", "errors.py"}
     assert {name for name in found if name.startswith("forewarn/core/")} <= {
         "forewarn/core/__init__.py",
         "forewarn/core/durations.py",

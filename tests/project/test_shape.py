@@ -169,6 +169,37 @@ def test_only_the_clock_reads_the_time() -> None:
     assert not violations, report(violations)
 
 
+CHANGING = {"add", "append", "clear", "discard", "extend", "pop", "popitem", "remove", "setdefault", "update"}
+"""Methods of collections that change them."""
+
+
+def state_changes(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Where a module changes what it reaches through a ledger or a new draft of the engine."""
+
+    def reaches_state(node: ast.AST) -> bool:
+        text = ast.unparse(node)
+        return ".ledger." in text or "ledger." in text.split("(")[0] or "engine.draft()." in text
+
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete)):
+            targets = node.targets if isinstance(node, (ast.Assign, ast.Delete)) else [node.target]
+            yield from ((ast.unparse(target), node.lineno) for target in targets if reaches_state(target))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
+            yield from ((ast.unparse(node.func), node.lineno) for _ in range(reaches_state(node.func.value)))
+
+
+def test_only_the_writer_changes_the_state() -> None:
+    changing = ast.parse("def f(): self._writer.ledger.heard.update(x); engine.draft().told.lost[name] += 1")
+    assert len(list(state_changes(changing))) == 2
+    violations = [
+        f"{place(module, line)}: {what}"
+        for module, tree in MODULES.items()
+        if part_of(module) not in ("core", "agent") and module != SOURCE / "engine" / "writer.py"
+        for what, line in state_changes(tree)
+    ]
+    assert not violations, report(violations)
+
+
 def test_no_sql_reads_the_time() -> None:
     violations = [
         f"{place(script, number)}: {word}"

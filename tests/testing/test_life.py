@@ -108,10 +108,10 @@ def test_who_is_interrupted_leaves_nothing_under_way() -> None:
     async def work() -> None:
         while sys._current_frames()[main].f_code.co_name != "wait":
             await turn()
-        while not interrupts:  # one that comes before the thread has quite fallen asleep does not wake it
-            signal.pthread_kill(main, signal.SIGUSR1)
-            await turn()
         try:
+            while not interrupts:  # one that comes before the thread has quite fallen asleep does not wake it
+                signal.pthread_kill(main, signal.SIGUSR1)
+                await turn()
             await asyncio.Event().wait()
         finally:
             ended.set()

@@ -68,13 +68,13 @@ async def running_engine(
 
 async def ask(engine: Engine, cause: str, *vms: str, by: str = "user", **options: Any) -> Operation:
     """The one operation that a request makes."""
-    (operation,) = await engine.order(request, Request(cause, vms, **options), by)
+    (operation,) = await engine.execute(request, Request(cause, vms, **options), by)
     return operation
 
 
 async def approve(engine: Engine, *ids: str, by: str, group: str | None = None) -> None:
-    await engine.order(approvals.approve, ids, by, group)
+    await engine.execute(approvals.approve, ids, by, group)
 
 
 async def cancel(engine: Engine, event_id: str, by: str = "operator") -> Event:
-    return await engine.order(approvals.cancel, event_id, by)
+    return await engine.execute(approvals.cancel, event_id, by)

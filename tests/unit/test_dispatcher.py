@@ -132,7 +132,7 @@ def check_order(got: list[Got], expected: dict[str, str]) -> None:
 
 async def test_everything_after_its_adding_arrives_signed_and_once(receiver: Receiver) -> None:
     async with running() as (engine, _):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         assert (added.created_by, added.created_at, added.position) == ("ops", START, engine.draft().sequence)
         for group in ("web", "db-0"):
             await engine.enable(group, by="test")
@@ -157,7 +157,7 @@ async def test_everything_after_its_adding_arrives_signed_and_once(receiver: Rec
 async def test_only_what_is_wanted_arrives(receiver: Receiver) -> None:
     async with running() as (engine, _):
         wishes = hook(receiver.url(), groups=("web",), kinds=("enabled", "scheduled"))
-        await engine.order(add_webhook, wishes, "ops")
+        await engine.execute(add_webhook, wishes, "ops")
         for group in ("db-0", "web"):
             await engine.enable(group, by="test")
         await ask(engine, "restart", "db-0")
@@ -172,7 +172,7 @@ async def test_only_what_is_wanted_arrives(receiver: Receiver) -> None:
 async def test_a_group_that_fails_keeps_its_order_while_the_others_go_on(receiver: Receiver) -> None:
     receiver.answer = lambda got: Reply(500 if got.group == "web" else 200)
     async with running() as (engine, _):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         for group in ("web", "db-0"):
             await engine.enable(group, by="test")
         for _ in range(5):
@@ -205,7 +205,7 @@ async def test_trouble_a_restart_and_the_receiver_comes_back(
         "redirects": Reply(307, {"Location": "http://127.0.0.2:9/"}),
     }
     async with running(tmp_path, clean=clean) as (engine, dispatcher):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until_settled(engine)
         before = len(receiver.taken)
@@ -239,7 +239,7 @@ async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_th
     receiver: Receiver, tmp_path: Path
 ) -> None:
     async with running(tmp_path, clean=False) as (engine, dispatcher):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         channel = dispatcher._channels["hook"]
         write = channel._write
 
@@ -267,7 +267,7 @@ async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiv
 
     receiver.answer = answer_while_stopping
     async with running(tmp_path) as (engine, dispatcher):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         expected = await history(engine, added.position)
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
@@ -284,7 +284,7 @@ async def test_what_is_given_up_is_kept_and_the_group_goes_on_until_it_is_asked_
     refused: set[str] = set()
     receiver.answer = lambda got: Reply(400 if got.id in refused else 200)
     async with running(pace=Pace(0.01, 3)) as (engine, dispatcher):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         refused.add(str(added.position + 1))
         await engine.enable("web", by="test")
         await ask(engine, "restart", "web-0")
@@ -309,7 +309,7 @@ async def test_what_is_given_up_is_kept_and_the_group_goes_on_until_it_is_asked_
 async def test_a_retry_waits_for_no_pause(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(500)
     async with running(pace=Pace(3600, 80)) as (engine, dispatcher):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
         receiver.answer = lambda _: Reply()
@@ -323,11 +323,11 @@ async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
 ) -> None:
     receiver.answer = lambda _: Reply(500)
     async with running(pace=Pace(3600, 80)) as (engine, dispatcher):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
         receiver.answer = lambda _: Reply()
-        decided, order = asyncio.Event(), engine.order
+        decided, order = asyncio.Event(), engine.execute
 
         async def order_and_dawdle(what: Any, *arguments: Any) -> Any:
             outcome = await order(what, *arguments)
@@ -336,7 +336,7 @@ async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
             return outcome
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "order", order_and_dawdle)
+            patch.setattr(engine, "execute", order_and_dawdle)
             slow = asyncio.create_task(dispatcher.retry("hook"))
             await decided.wait()
         await dispatcher.retry("hook")
@@ -350,11 +350,11 @@ async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
 async def test_a_retry_holds_even_if_whoever_asked_has_gone_away(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(400)
     async with running(pace=Pace(3600, 1)) as (engine, _):
-        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: any(row.given_up for row in undelivered(engine).values()))
         receiver.answer = lambda _: Reply()
-        await engine.order(retry, "hook")
+        await engine.execute(retry, "hook")
         await until_settled(engine)
     assert [got.group for got in receiver.taken] == ["web"]
 
@@ -364,8 +364,8 @@ async def test_what_is_given_up_and_asked_for_again_in_one_commit_is_tried_once_
 ) -> None:
     receiver.answer = lambda _: Reply(400)
     async with running(pace=Pace(3600, 1)) as (engine, _):
-        await engine.order(add_webhook, hook(receiver.url()), "ops")
-        order, retries = engine.order, list[asyncio.Task[Any]]()
+        await engine.execute(add_webhook, hook(receiver.url()), "ops")
+        order, retries = engine.execute, list[asyncio.Task[Any]]()
 
         async def order_and_retry(what: Any, *arguments: Any) -> Any:
             if what is settle and not retries:
@@ -375,7 +375,7 @@ async def test_what_is_given_up_and_asked_for_again_in_one_commit_is_tried_once_
                 return await outcome
             return await order(what, *arguments)
 
-        monkeypatch.setattr(engine, "order", order_and_retry)
+        monkeypatch.setattr(engine, "execute", order_and_retry)
         await engine.enable("web", by="test")
         await until_settled(engine)
         assert len((await retries[0]).rows) == 1
@@ -385,14 +385,14 @@ async def test_what_is_given_up_and_asked_for_again_in_one_commit_is_tried_once_
 async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_nothing_old(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(400)
     async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
-        await engine.order(add_webhook, hook(receiver.url("/old")), "ops")
+        await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: any(row.given_up for row in undelivered(engine).values()))
         receiver.answer = lambda _: Reply()
         _, _, added = await asyncio.gather(
             dispatcher.retry("hook"),
-            engine.order(remove_webhook, "hook", "ops"),
-            engine.order(add_webhook, hook(receiver.url("/new")), "ops"),
+            engine.execute(remove_webhook, "hook", "ops"),
+            engine.execute(add_webhook, hook(receiver.url("/new")), "ops"),
         )
         await ask(engine, "restart", "web-0")
         expected = await history(engine, added.position)
@@ -404,7 +404,7 @@ async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_
 async def test_the_receivers_return_is_noticed_by_what_happens_next(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(500)
     async with running(pace=Pace(3600, 80)) as (engine, _):
-        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
         receiver.answer = lambda _: Reply()
@@ -416,16 +416,16 @@ async def test_the_receivers_return_is_noticed_by_what_happens_next(receiver: Re
 async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Receiver, tmp_path: Path) -> None:
     receiver.answer = lambda got: Reply(500 if got.path == "/hook" else 200)
     async with running(tmp_path) as (engine, _):
-        await engine.order(add_webhook, hook(receiver.url("/other"), "other", kinds=("webhook removed",)), "ops")
-        await engine.order(add_webhook, hook(receiver.url("/hook")), "ops")
+        await engine.execute(add_webhook, hook(receiver.url("/other"), "other", kinds=("webhook removed",)), "ops")
+        await engine.execute(add_webhook, hook(receiver.url("/hook")), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
-        await engine.order(remove_webhook, "hook", "ops")
+        await engine.execute(remove_webhook, "hook", "ops")
         assert undelivered(engine) == {}
         last = (await engine.archive.history(HistoryFilter()))[-1]
         assert (last.what, last.by, last.why) == ("webhook removed", "ops", "hook")
         with pytest.raises(Unknown):
-            await engine.order(remove_webhook, "hook", "ops")
+            await engine.execute(remove_webhook, "hook", "ops")
         await engine.enable("db-0", by="test")
         await until_taken(receiver, {str(last.sequence)})
     assert [got.event["data"]["what"] for got in receiver.taken] == ["webhook removed"]
@@ -438,12 +438,12 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
 
 async def test_one_that_has_written_nothing_yet_is_not_told_after_its_removal_either(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
-        await engine.order(add_webhook, hook(receiver.url("/old")), "ops")
+        await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
         channel = dispatcher._channels["hook"]
-        await engine.order(remove_webhook, "hook", "ops")
+        await engine.execute(remove_webhook, "hook", "ops")
         assert dispatcher._channels == {}
         await asyncio.wait([channel._task])
-        await engine.order(add_webhook, hook(receiver.url("/new")), "ops")
+        await engine.execute(add_webhook, hook(receiver.url("/new")), "ops")
         await engine.enable("web", by="test")
         await until_settled(engine)
     assert [(got.path, got.group) for got in receiver.got] == [("/new", "web")]
@@ -452,9 +452,9 @@ async def test_one_that_has_written_nothing_yet_is_not_told_after_its_removal_ei
 async def test_a_channel_ends_by_itself_when_its_webhook_is_gone(receiver: Receiver) -> None:
     """Also when nobody drops it."""
     async with running() as (engine, dispatcher):
-        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.execute(add_webhook, hook(receiver.url()), "ops")
         channel = dispatcher._channels.pop("hook")  # it is not found when the removal is followed
-        await engine.order(remove_webhook, "hook", "ops")
+        await engine.execute(remove_webhook, "hook", "ops")
         channel.stir()
         async with asyncio.timeout(60):
             await asyncio.wait([channel._task])
@@ -464,11 +464,12 @@ async def test_a_channel_ends_by_itself_when_its_webhook_is_gone(receiver: Recei
 async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(500)
     async with running() as (engine, _):
-        await engine.order(add_webhook, hook(receiver.url("/old")), "ops")
+        await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
         _, added = await asyncio.gather(
-            engine.order(remove_webhook, "hook", "ops"), engine.order(add_webhook, hook(receiver.url("/new")), "ops")
+            engine.execute(remove_webhook, "hook", "ops"),
+            engine.execute(add_webhook, hook(receiver.url("/new")), "ops"),
         )
         receiver.answer = lambda _: Reply()
         await engine.enable("db-0", by="test")
@@ -481,16 +482,16 @@ async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
     """The outcome of an attempt may arrive after the webhook has gone, and after another of its name has come."""
     async with running() as (engine, dispatcher):
         await dispatcher.stop()
-        old = await engine.order(add_webhook, hook("http://example.com/old"), "ops")
+        old = await engine.execute(add_webhook, hook("http://example.com/old"), "ops")
         moved = old._replace(position=old.position + 1)
-        assert await engine.order(settle, old, moved, {7: Undelivered("hook", 7, "web", 1, "no")}) == 0
+        assert await engine.execute(settle, old, moved, {7: Undelivered("hook", 7, "web", 1, "no")}) == 0
         assert (engine.draft().webhook("hook"), list(undelivered(engine))) == (moved, [7])
-        await engine.order(remove_webhook, "hook", "ops")
+        await engine.execute(remove_webhook, "hook", "ops")
         late = moved._replace(position=moved.position + 1)
-        assert await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")}) is None
+        assert await engine.execute(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")}) is None
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (None, {})
-        new = await engine.order(add_webhook, hook("http://example.com/old"), "ops")
-        assert await engine.order(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")}) is None
+        new = await engine.execute(add_webhook, hook("http://example.com/old"), "ops")
+        assert await engine.execute(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")}) is None
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (new, {})
 
 
@@ -501,7 +502,7 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
     monkeypatch.setattr("forewarn.core.webhooks._DROPPED_BEYOND", 3)
     receiver.answer = lambda _: Reply(400)
     async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         told = engine.draft().told
         most = 0
 
@@ -512,7 +513,7 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
 
         for number in range(40):
             policy = Policy(auto_approve=() if number % 2 else ("reboot",))
-            await engine.order(set_policy, "web", policy, "test")
+            await engine.execute(set_policy, "web", policy, "test")
             await until(engine, all_given_up)
         assert most == 10
         kept = sorted(undelivered(engine))
@@ -525,14 +526,14 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
         await dispatcher.retry("hook")
         await until_settled(engine)
         assert [int(got.id) for got in receiver.taken] == kept
-        await engine.order(remove_webhook, "hook", "ops")
+        await engine.execute(remove_webhook, "hook", "ops")
         assert told.tally("hook") == Tally()
 
 
 async def test_delivering_writes_no_history(receiver: Receiver) -> None:
     async with running() as (engine, _):
         for name in ("one", "two"):
-            await engine.order(add_webhook, hook(receiver.url(), name), "ops")
+            await engine.execute(add_webhook, hook(receiver.url(), name), "ops")
         for group in ("web", "db-0"):
             await engine.enable(group, by="test")
         sequence = engine.draft().sequence
@@ -544,10 +545,10 @@ async def test_delivering_writes_no_history(receiver: Receiver) -> None:
 async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_path: Path) -> None:
     receiver.close()
     async with running(tmp_path, pace=Pace(60, 80)) as (engine, _):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         for number in range(600):
             policy = Policy(auto_approve=("reboot",) if number % 2 else ())
-            await engine.order(set_policy, "web" if number % 3 else "auto", policy, "test")
+            await engine.execute(set_policy, "web" if number % 3 else "auto", policy, "test")
         expected = await history(engine, added.position)
     receiver.open()
     async with running(tmp_path) as (engine, _):
@@ -563,7 +564,7 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
     receiver.answer = lambda _: Reply(500)
     week = Terms(makes_hosts=True, webhook_targets=LOCAL.webhook_targets, history_retention=timedelta(days=7))
     async with running(tmp_path, pace=Pace(3600, attempts), terms=week) as (engine, dispatcher):
-        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: any(row.attempts for row in undelivered(engine).values()))
         (old,) = undelivered(engine)
@@ -600,10 +601,10 @@ async def test_what_was_gone_before_it_was_sent_or_even_read_is_counted_as_lost(
     receiver.answer = answer_late
     week = Terms(makes_hosts=True, webhook_targets=LOCAL.webhook_targets, history_retention=timedelta(days=7))
     async with running(terms=week) as (engine, _):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         for number in range(10):
             policy = Policy(auto_approve=() if number % 2 else ("reboot",))
-            await engine.order(set_policy, "web", policy, "test")
+            await engine.execute(set_policy, "web", policy, "test")
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
         await engine.advance(timedelta(days=8))
         lost = await engine.archive.oldest() - (added.position + 1) - 1  # without the first, which is under way
@@ -622,7 +623,7 @@ async def test_a_row_that_cannot_be_read_is_given_up_like_any_other_and_its_grou
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(pace=Pace(0.01, 2)) as (engine, _):
-        added = await engine.order(add_webhook, hook(receiver.url()), "ops")
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         bad = added.position + 1
 
         async def read_badly(engine: Engine, sequence: int) -> Any:
@@ -644,15 +645,15 @@ async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(
 ) -> None:
     monkeypatch.setattr("forewarn.delivery.webhooks.LOOK_AGAIN_SECONDS", 0.0)
     async with running() as (engine, _):
-        await engine.order(add_webhook, hook(receiver.url()), "ops")
-        order, failures = engine.order, [ValueError("who knows")]
+        await engine.execute(add_webhook, hook(receiver.url()), "ops")
+        order, failures = engine.execute, [ValueError("who knows")]
 
         async def order_badly(what: Any, *arguments: Any) -> Any:
             if what is settle and failures:
                 raise failures.pop()
             return await order(what, *arguments)
 
-        monkeypatch.setattr(engine, "order", order_badly)
+        monkeypatch.setattr(engine, "execute", order_badly)
         await engine.enable("web", by="test")
         await ask(engine, "restart", "web-0")
         await until_settled(engine)
@@ -661,17 +662,17 @@ async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(
 
 async def test_a_webhook_that_is_added_again_is_counted_anew(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
-        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until_settled(engine)
         assert dispatcher.attempts == {("hook", "delivered"): 1}
-        await engine.order(remove_webhook, "hook", "ops")
+        await engine.execute(remove_webhook, "hook", "ops")
         assert dispatcher.attempts == {}
 
 
 async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
-        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.execute(add_webhook, hook(receiver.url()), "ops")
         assert (await dispatcher.try_out("hook")).delivered
         receiver.answer = lambda _: Reply(418)
         outcome = await dispatcher.try_out("hook")
@@ -686,7 +687,7 @@ async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
 async def test_a_trial_that_hangs_does_not_hold_up_a_stop(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(hang=True)
     async with running() as (engine, dispatcher):
-        await engine.order(add_webhook, hook(receiver.url()), "ops")
+        await engine.execute(add_webhook, hook(receiver.url()), "ops")
         trial = asyncio.create_task(dispatcher.try_out("hook"))
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
     with pytest.raises(Stopping):
@@ -721,10 +722,10 @@ async def test_what_is_wrong_with_a_webhook_is_said_and_nothing_is_added(
     wrong: dict[str, Any], error: type[Exception], words: str
 ) -> None:
     async with running() as (engine, _):
-        await engine.order(add_webhook, hook("http://example.com/", "taken"), "ops")
+        await engine.execute(add_webhook, hook("http://example.com/", "taken"), "ops")
         sequence = engine.draft().sequence
         with pytest.raises(error, match=words) as caught:
-            await engine.order(add_webhook, hook("http://example.com/")._replace(**wrong), "ops")
+            await engine.execute(add_webhook, hook("http://example.com/")._replace(**wrong), "ops")
         if "secret" in wrong:
             assert wrong["secret"] not in str(caught.value)
         assert list(engine.draft().webhooks()) == ["taken"]
@@ -737,17 +738,17 @@ async def test_there_is_a_bound_to_how_many_there_are() -> None:
             wishes = hook(
                 "http://example.com/", f"hook-{number}", kinds=("host failed",), groups=("web",) * MOST_GROUPS
             )
-            await engine.order(add_webhook, wishes, "ops")
+            await engine.execute(add_webhook, wishes, "ops")
         with pytest.raises(TooMany, match="at most 100"):
-            await engine.order(add_webhook, hook("http://example.com/"), "ops")
+            await engine.execute(add_webhook, hook("http://example.com/"), "ops")
         await asyncio.gather(  # in one batch: the one makes room for the other
-            engine.order(remove_webhook, "hook-0", "ops"),
-            engine.order(add_webhook, hook("http://example.com/", kinds=("host failed",)), "ops"),
+            engine.execute(remove_webhook, "hook-0", "ops"),
+            engine.execute(add_webhook, hook("http://example.com/", kinds=("host failed",)), "ops"),
         )
 
 
 async def test_history_names_the_host_of_a_webhook_but_not_what_may_be_secret() -> None:
     async with running() as (engine, _):
-        await engine.order(add_webhook, hook("https://example.com/T0/B1/secret?key=x", kinds=("host failed",)), "ops")
+        await engine.execute(add_webhook, hook("https://example.com/T0/B1/secret?key=x", kinds=("host failed",)), "ops")
         last = (await engine.archive.history(HistoryFilter()))[-1]
         assert (last.what, last.by, last.why) == ("webhook added", "ops", "hook: https://example.com")

@@ -296,8 +296,8 @@ async def test_orders_that_arrive_together_are_answered_each_for_itself() -> Non
 async def test_an_order_sees_the_work_on_a_host_that_arrived_with_it() -> None:
     async with running_engine() as engine:
         moved_away, withdrawn = await asyncio.gather(
-            engine.order(request, Request("degraded-hardware", host="host-b"), "operator"),
-            engine.order(fleet_commands.return_host, "host-b", "operator"),
+            engine.execute(request, Request("degraded-hardware", host="host-b"), "operator"),
+            engine.execute(fleet_commands.return_host, "host-b", "operator"),
         )
         assert [one.id for one in withdrawn] == [one.id for one in moved_away]
         assert engine.live_events() == []
@@ -315,7 +315,7 @@ async def test_vitals_count_commits_and_say_why_the_last_one_failed(monkeypatch:
             raise StoreFailed(problem="no room")
 
         with monkeypatch.context() as patch:
-            patch.setattr(engine._store, "commit", fail)
+            patch.setattr(engine._writer._store, "commit", fail)
             with pytest.raises(StoreFailed):
                 await ask(engine, "restart", "web-0")
             assert "no room" in vitals.problem

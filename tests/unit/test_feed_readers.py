@@ -180,7 +180,7 @@ async def test_who_waits_is_asked_for_its_token_when_tokens_change() -> None:
         async with waiting(await feed.reader(frozenset({"db-0"}), EVERY, None, lambda: good[0])) as task:
             good[0] = False
             token = Token("somebody", Role.VIEWER, "hash", "test", START)
-            await engine.order(create_token, token, "test")
+            await engine.execute(create_token, token, "test")
             for _ in range(10):
                 await asyncio.sleep(0)
             assert task.done()
@@ -195,7 +195,7 @@ async def test_one_row_that_is_missing_is_a_gap(kept_from: int, ends: bool) -> N
             hearer = Hearer(parts)
             await hearer.read()
             expired = Expired(START, kept_from, 0, 0, 0)
-            await engine._writer.in_store(engine._store.remove, expired, 100)
+            await engine._writer.in_store(engine._writer._store.remove, expired, 100)
             assert await hearer.read() is not ends
             assert [row["sequence"] for row in hearer.rows[:1]] == ([] if ends else [3])
 
@@ -282,7 +282,7 @@ async def test_a_store_that_cannot_be_read_ends_the_feed() -> None:
         feed = Feed(engine)
         async with aclosing((await feed.reader(EVERY, EVERY, 0)).parts()) as parts:
             await anext(parts)
-            await engine._writer.in_store(engine._store._db.execute, "DROP TABLE history")  # type: ignore[attr-defined]
+            await engine._writer.in_store(engine._writer._store._db.execute, "DROP TABLE history")  # type: ignore[attr-defined]
             assert await anext(parts, None) is None
 
 

@@ -290,7 +290,7 @@ async def test_a_vm_that_is_moved_does_not_meet_another_domain_that_was_declared
 async def test_a_rollout_leaves_a_host_alone_while_a_vm_is_on_its_way_there() -> None:
     """Else it arrives on a host that is out, untold, and here with another domain of its group."""
     async with on_its_way(WEB_0, WEB_1, hosts="abc") as (engine, _):
-        await engine.order(rollout_commands.start, ["a", "c"], Course(), "operator")
+        await engine.execute(rollout_commands.start, ["a", "c"], Course(), "operator")
         for _minute in range(40):
             out = [one for one in engine.live_operations() if one.request.rollout]
             names = {name for one in out for name in (*one.vms, *engine.fleet.on_host(one.host))}

@@ -41,7 +41,7 @@ async def test_a_failure_is_written_though_the_disk_failed_once(monkeypatch: pyt
     await engine.enable("plain", by="test")
     operation = await ask(engine, "restart", "plain")
     fabric.failures_for_good = 1
-    store, commit, left = engine._store, engine._store.commit, [1]
+    store, commit, left = engine._writer._store, engine._writer._store.commit, [1]
 
     def failing(changes: Any) -> None:
         if any(one.progress is Progress.FAILED for one in changes.operations.values()) and left:
@@ -78,7 +78,7 @@ async def test_a_window_that_moves_keeps_nothing_waiting_for_ever() -> None:
     async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, HOSTS)) as engine:
         await ask(engine, "host-update", host="a")
         await approve(engine, event_of(engine, "plain"), by="plain")
-        await engine.order(
+        await engine.execute(
             fleet_commands.set_policy, "spot", Policy(windows=(parse_window("daily 03:00 1h"),)), "operator"
         )
         await engine.advance(2 * DAY)
@@ -99,7 +99,7 @@ async def test_vms_that_set_out_together_see_each_others_places() -> None:
 
 async def test_a_host_that_fails_while_its_update_is_announced_is_left_out_of_the_rollout() -> None:
     async with running_engine(fleet=SHARED) as engine:
-        rollout = await engine.order(rollout_commands.start, ["*"], Course(), "operator")
+        rollout = await engine.execute(rollout_commands.start, ["*"], Course(), "operator")
         await ask(engine, "hardware-failure", host="a")
         await engine.advance(DAY)
         ((_, ended),) = await engine.archive.rollouts(ListFilter(live=False))
@@ -111,9 +111,9 @@ async def test_a_host_that_fails_while_its_update_is_announced_is_left_out_of_th
 async def test_a_rollout_ends_when_a_new_policy_leaves_no_window_in_common() -> None:
     groups = [Group("spot", "scale-set", 5, 5), Group("plain", "standalone")]
     async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, HOSTS)) as engine:
-        await engine.order(rollout_commands.start, ["a"], Course(), "operator")
+        await engine.execute(rollout_commands.start, ["a"], Course(), "operator")
         for group, text in (("spot", "daily 02:00 1h"), ("plain", "daily 14:00 1h")):
-            await engine.order(fleet_commands.set_policy, group, Policy(windows=(parse_window(text),)), "operator")
+            await engine.execute(fleet_commands.set_policy, group, Policy(windows=(parse_window(text),)), "operator")
         await engine.advance(20 * DAY)
         assert not engine.live_rollouts()
         assert not engine.live_events()
@@ -121,7 +121,7 @@ async def test_a_rollout_ends_when_a_new_policy_leaves_no_window_in_common() -> 
 
 async def test_a_plan_leaves_out_hosts_that_have_left_the_fleet() -> None:
     async with running_engine(fleet=SHARED) as engine:
-        rollout = await engine.order(rollout_commands.start, ["*"], Course(budget=1), "operator")
+        rollout = await engine.execute(rollout_commands.start, ["*"], Course(budget=1), "operator")
         assert "c" in rollout.waiting
         await engine.apply_fleet(Fleet(SHARED.vms.values(), SHARED.groups.values(), HOSTS[:2]), by="operator")
         made = plan(engine.fleet, engine.terms, rollout, engine.clock.now(), lambda _: True)

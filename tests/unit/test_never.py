@@ -152,12 +152,12 @@ class NeverMachine(RuleBasedStateMachine):
 
     @rule(host=st.sampled_from(HOSTS))
     def host_is_well_again(self, host: str) -> None:
-        self.do(self.engine.order(return_host, host, "operator"))
+        self.do(self.engine.execute(return_host, host, "operator"))
 
     def ask(self, asked: Request) -> None:
         before = self.engine.preview(lambda draft, now, terms: draft.fleet)[0]
         try:
-            operations = self.do(self.engine.order(request, asked, "somebody"))
+            operations = self.do(self.engine.execute(request, asked, "somebody"))
         except ForewarnError:
             assert self.engine.fleet is before, "what was refused has changed the fleet"
             return
@@ -175,7 +175,7 @@ class NeverMachine(RuleBasedStateMachine):
             return
         event = live[which % len(live)]
         try:
-            after = self.do(self.engine.order(approvals.postpone, event.id, "operator", event.not_before + length))
+            after = self.do(self.engine.execute(approvals.postpone, event.id, "operator", event.not_before + length))
         except ForewarnError:
             operation = self.do(self.engine.archive.operation(event.operation))
             late = operation.request.deadline is not None and event.not_before + length > operation.request.deadline

@@ -292,7 +292,7 @@ async def test_a_rollout_that_somebody_has_ended_has_not_come_to_its_end() -> No
         run = await stage.start(text + '[[step]]\nuntil = "gone"\nwithin = "2h"\n', "web-0", "web-1", speed=1)
         await told.wait()
         (rollout,) = stage.engine.live_rollouts()
-        await stage.engine.order(rollout_commands.cancel, rollout.id, "somebody")
+        await stage.engine.execute(rollout_commands.cancel, rollout.id, "somebody")
         run = await stage.player.finished(run.id)
         assert (run.state, states(run)[-1]) == (RunState.FAILED, "failed")
 

@@ -77,7 +77,7 @@ class PolicyMachine(MortalEngine):
         for scope in sorted(listening):
             self.polls(scope)
         for host in "ab":
-            self.do(self.engine.order(request, Request("host-update", host=host, notice=2 * DAY), "operator"))
+            self.do(self.engine.execute(request, Request("host-update", host=host, notice=2 * DAY), "operator"))
 
     @rule(scope=st.sampled_from(SCOPES))
     def polls(self, scope: str) -> None:
@@ -102,11 +102,11 @@ class PolicyMachine(MortalEngine):
             overrides=("windows",) if insists and which % 3 == 0 else (),
             deadline=self.engine.clock.now() + deadline if deadline else None,
         )
-        self.attempt(self.engine.order(request, asked, "operator"))
+        self.attempt(self.engine.execute(request, asked, "operator"))
 
     @rule(host=st.sampled_from("abc"))
     def host_returns(self, host: str) -> None:
-        self.do(self.engine.order(fleet_commands.return_host, host, "operator"))
+        self.do(self.engine.execute(fleet_commands.return_host, host, "operator"))
 
     @rule(which=NUMBERS)
     def group_approves(self, which: int) -> None:
@@ -126,7 +126,7 @@ class PolicyMachine(MortalEngine):
             return
         event = live[which % len(live)]
         operation = self.operation(event.operation)
-        after = self.attempt(self.engine.order(approvals.postpone, event.id, "test", event.not_before + length))
+        after = self.attempt(self.engine.execute(approvals.postpone, event.id, "test", event.not_before + length))
         if after is not None:
             assert operation is not None
             assert operation.request.deadline is not None
@@ -135,7 +135,7 @@ class PolicyMachine(MortalEngine):
 
     @rule(scope=st.sampled_from(SCOPES), windows=st.sampled_from(WINDOWS))
     def policy_changes(self, scope: str, windows: tuple[Window, ...]) -> None:
-        self.do(self.engine.order(fleet_commands.set_policy, scope, Policy(windows=windows), "operator"))
+        self.do(self.engine.execute(fleet_commands.set_policy, scope, Policy(windows=windows), "operator"))
 
     @rule(length=st.sampled_from([HOUR, 5 * HOUR, 30 * HOUR, 6 * DAY]))
     def service_is_down(self, length: timedelta) -> None:
@@ -193,7 +193,7 @@ async def test_windows_that_an_untold_group_is_given_meanwhile_are_waited_for() 
     async with running_engine(fleet=SHARED, listening=False) as engine:
         await engine.enable("red", by="red")
         operation = await ask(engine, "host-update", host="a")
-        await engine.order(fleet_commands.set_policy, "solo", Policy(windows=WINDOWS[1]), "operator")
+        await engine.execute(fleet_commands.set_policy, "solo", Policy(windows=WINDOWS[1]), "operator")
         await approve(engine, *operation.events, by="red-1")
         assert [one.started_at for one in engine.live_operations()] == [None], "it is 07:08, and not 22:00"
         await engine.advance(DAY)
@@ -205,9 +205,9 @@ async def test_windows_that_an_untold_group_is_given_meanwhile_are_waited_for() 
 async def test_who_is_not_told_and_has_no_windows_keeps_nothing_waiting() -> None:
     async with running_engine(fleet=SHARED, listening=False) as engine:
         await engine.enable("red", by="red")
-        await engine.order(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
+        await engine.execute(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
         operation = await ask(engine, "host-update", host="a")
-        await engine.order(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[2]), "operator")
+        await engine.execute(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[2]), "operator")
         await engine.advance(START.replace(hour=22, minute=30) - START)
         assert [event.not_before.hour for event in engine.live_events()] == [23], "the window is another one now"
         await approve(engine, *operation.events, by="red-1")
@@ -216,15 +216,15 @@ async def test_who_is_not_told_and_has_no_windows_keeps_nothing_waiting() -> Non
 
 async def test_a_group_has_the_policy_that_whoever_set_it_is_answered() -> None:
     async with running_engine(fleet=SHARED) as engine:
-        answered = await engine.order(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
+        answered = await engine.execute(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
         assert answered == engine.fleet.group("red") == SHARED.group("red")._replace(windows=WINDOWS[1])
 
 
 async def test_the_window_that_is_waited_for_is_said_and_when_it_closes() -> None:
     always = (parse_window("daily 00:00 24h"),)
     async with running_engine(fleet=SHARED) as engine:
-        await engine.order(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
-        await engine.order(fleet_commands.set_policy, "green", Policy(windows=always), "operator")
+        await engine.execute(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
+        await engine.execute(fleet_commands.set_policy, "green", Policy(windows=always), "operator")
         operation = await ask(engine, "host-update", host="a")
         waits = explain(engine.draft(), engine.terms, operation, None).waits
         opens = START.replace(hour=22, minute=0, second=0)
@@ -237,7 +237,7 @@ async def test_a_rollout_keeps_to_the_windows_unless_it_insists() -> None:
     for overrides, expected in (((), START.replace(hour=22, minute=0, second=0)), (("windows",), START + 15 * MINUTE)):
         groups = [group._replace(windows=WINDOWS[1]) for group in SHARED.groups.values()]
         async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, SHARED.hosts.values())) as engine:
-            await engine.order(rollout_commands.start, ["a"], Course(overrides=overrides), "operator")
+            await engine.execute(rollout_commands.start, ["a"], Course(overrides=overrides), "operator")
             assert {event.not_before for event in engine.live_events()} == {expected}
             await engine.advance(DAY)
             ((_, operation),) = await engine.archive.operations(ListFilter(live=False))
@@ -246,11 +246,11 @@ async def test_a_rollout_keeps_to_the_windows_unless_it_insists() -> None:
 
 async def test_a_paused_rollout_announces_nothing_until_it_is_resumed() -> None:
     async with running_engine(fleet=SHARED, listening=False) as engine:
-        rollout = await engine.order(rollout_commands.start, ["*"], Course(budget=1), "operator")
-        await engine.order(rollout_commands.pause, rollout.id, "operator")
+        rollout = await engine.execute(rollout_commands.start, ["*"], Course(budget=1), "operator")
+        await engine.execute(rollout_commands.pause, rollout.id, "operator")
         await engine.advance(DAY)
         assert (len(await engine.archive.operations(ListFilter(live=False))), engine.live_operations()) == (1, [])
-        await engine.order(rollout_commands.resume, rollout.id, "operator")
+        await engine.execute(rollout_commands.resume, rollout.id, "operator")
         assert len(engine.live_operations()) == 1
         await engine.advance(DAY)
         assert (len(await engine.archive.operations(ListFilter(live=False))), engine.live_rollouts()) == (3, [])

@@ -194,7 +194,7 @@ def test_what_is_planned_is_what_is_walked(
                 await engine.enable(group, by="test")
             prepared = prepare(engine.draft(), START, ["*"], course, "test")
             made = plan(fleet, terms, prepared, START, lambda group: group not in deaf)
-            await engine.order(start, ["*"], course, "test")
+            await engine.execute(start, ["*"], course, "test")
             await engine.advance(timedelta(days=90))
             out: dict[datetime, list[Operation]] = {}
             for _, one in reversed(await engine.archive.operations(ListFilter(live=False))):
@@ -218,7 +218,7 @@ def test_what_is_planned_is_what_is_walked(
 
 async def test_a_rollout_ends_though_its_later_waves_cannot_be_postponed_any_more() -> None:
     async with running_engine() as engine:
-        await engine.order(start, ["*"], Course(budget=1, deadline=START + 30 * MINUTE), "test")
+        await engine.execute(start, ["*"], Course(budget=1, deadline=START + 30 * MINUTE), "test")
         await engine.advance(timedelta(hours=3))
         assert not engine.live_rollouts()
         assert not engine.live_events()

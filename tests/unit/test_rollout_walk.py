@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, rule
 from test_placement import GROUPS, HOUR, LENGTHS, MortalEngine, fleets
 
 from depth import amount
-from forewarn.core import approvals, fleet_commands, progress, rollout_commands
+from forewarn.core import approvals, fleet_commands, rollout_commands
 from forewarn.core.events import Status
 from forewarn.core.explain import Wait, explain
 from forewarn.core.fleet import VM, Fleet, Host, HostState
@@ -77,7 +77,7 @@ class WalkMachine(MortalEngine):
     @rule(budget=BUDGETS, pause=PAUSES, pattern=st.sampled_from(["*", "host-[012]"]))
     def rollout_starts(self, budget: int, pause: int, pattern: str) -> None:
         course = Course(budget=budget, pause=pause * MINUTE, health_time=3 * HOUR)
-        begun = self.attempt(self.engine.order(rollout_commands.start, [pattern], course, "operator"))
+        begun = self.attempt(self.engine.execute(rollout_commands.start, [pattern], course, "operator"))
         if begun is not None:
             self.begun[begun.id] = {*begun.hosts, *begun.done, *(host for host, _ in begun.skipped)}
 
@@ -99,7 +99,7 @@ class WalkMachine(MortalEngine):
         elif what == "cancel":
             self.attempt(cancel(self.engine, event.id))
         else:
-            self.attempt(self.engine.order(approvals.postpone, event.id, "operator", event.not_before + length))
+            self.attempt(self.engine.execute(approvals.postpone, event.id, "operator", event.not_before + length))
 
     @rule(which=NUMBERS, what=st.sampled_from(["pause", "pause", "resume", "resume", "cancel"]))
     def operator_turns(self, which: int, what: str) -> None:
@@ -107,7 +107,7 @@ class WalkMachine(MortalEngine):
             return
         rollout = live[which % len(live)]
         mine = [one for one in self.engine.live_operations() if one.request.rollout == rollout.id]
-        self.attempt(self.engine.order(getattr(rollout_commands, what), rollout.id, "operator"))
+        self.attempt(self.engine.execute(getattr(rollout_commands, what), rollout.id, "operator"))
         if what == "cancel":
             self.withdrawn.update(one.id for one in mine if one.progress is Progress.PENDING)
             self.let_go_on.update(one.id for one in mine if one.progress is Progress.STARTED)
@@ -117,9 +117,9 @@ class WalkMachine(MortalEngine):
         hosts = self.engine.fleet.host_names()
         host = hosts[which % len(hosts)] if hosts else "none"
         if what == "return":
-            self.attempt(self.engine.order(fleet_commands.return_host, host, "operator"))
+            self.attempt(self.engine.execute(fleet_commands.return_host, host, "operator"))
         else:
-            self.attempt(self.engine.order(request, Request(what, host=host), "operator"))
+            self.attempt(self.engine.execute(request, Request(what, host=host), "operator"))
 
     @rule(number=st.integers(0, 8), cause=st.sampled_from(["live-migration", "redeploy"]))
     def a_vm_is_moved(self, number: int, cause: str) -> None:
@@ -156,7 +156,7 @@ class WalkMachine(MortalEngine):
     async def check_the_end(self) -> None:
         for rollout in self.engine.live_rollouts():
             if rollout.stage is Stage.PAUSED:
-                await self.engine.order(rollout_commands.resume, rollout.id, "operator")
+                await self.engine.execute(rollout_commands.resume, rollout.id, "operator")
         await self.engine.advance(40 * 24 * HOUR)
         assert not self.engine.live_rollouts(), "a rollout does not end"
         assert not self.problems, self.problems[0]
@@ -225,7 +225,7 @@ async def four_hosts(*listening: str, **course: Any) -> AsyncIterator[tuple[Engi
     await engine.apply_fleet(FOUR, by="test")
     for scope in listening:
         await engine.enable(scope, by=scope)
-    yield engine, fabric, await engine.order(rollout_commands.start, ["h*"], Course(**course), "operator")
+    yield engine, fabric, await engine.execute(rollout_commands.start, ["h*"], Course(**course), "operator")
     await engine.stop()
 
 
@@ -260,7 +260,7 @@ async def test_a_failed_gate_stops_the_walk_and_withdraws_what_is_only_scheduled
         fabric.delay = HOUR if way == "by hand" else None
         await approve_all(engine, "x0")
         if way == "by hand":
-            await engine.end_by_hand(progress.failed, out["h0"], "operator", "its disk is dead")
+            await engine.mark_failed(out["h0"], "operator", "its disk is dead")
         await engine.advance(15 * MINUTE - timedelta(seconds=1))
         assert bool(engine.live_rollouts()) == (way in ("sick", "forgotten")), "they have their time"
         await engine.advance(timedelta(seconds=1))
@@ -281,7 +281,7 @@ async def test_what_is_said_to_be_done_is_over_at_once_and_well() -> None:
     async with four_hosts("x0", budget=1) as (engine, fabric, rollout):
         fabric.delay = 10 * MINUTE
         await approve_all(engine, "x0")
-        done = await engine.end_by_hand(progress.done_by_hand, rollout.under_way[0][1], "operator")
+        done = await engine.mark_done(rollout.under_way[0][1], "operator")
         assert (done.progress, done.health) == (Progress.DONE, Health.GOOD)
         assert engine.document("x0").events == ()
 
@@ -291,7 +291,7 @@ async def test_a_restart_does_not_keep_a_gate_from_being_asked(tmp_path: Path) -
     await engine.start()
     await engine.apply_fleet(FOUR, by="test")
     fabric.sick = {"x0"}
-    await engine.order(rollout_commands.start, ["h0"], Course(), "operator")
+    await engine.execute(rollout_commands.start, ["h0"], Course(), "operator")
     await engine.advance(MINUTE)
     (unchecked,) = engine.live_operations()
     assert (unchecked.carried_out_at, unchecked.health) == (START, Health.UNKNOWN)

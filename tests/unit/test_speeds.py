@@ -73,7 +73,7 @@ async def test_it_outlives_a_restart(tmp_path: Path) -> None:
     async with running_engine(tmp_path) as engine:
         await ask(engine, "live-migration", "db-0", speed=60.0)
         course = Course(speed=60.0)
-        await engine.order(rollout_commands.start, ["host-b"], course, "tester")
+        await engine.execute(rollout_commands.start, ["host-b"], course, "tester")
     engine, _ = make_engine(tmp_path)
     await engine.start()
     try:
@@ -89,7 +89,7 @@ async def test_it_outlives_a_restart(tmp_path: Path) -> None:
 async def test_a_rollout_walks_as_fast_as_its_plan_says() -> None:
     async with running_engine() as engine:
         course = Course(speed=60.0, pause=timedelta(minutes=5))
-        rollout = await engine.order(rollout_commands.start, ["host-*"], course, "tester")
+        rollout = await engine.execute(rollout_commands.start, ["host-*"], course, "tester")
         waiting = rollout._replace(waiting=("host-a", "host-b"))
         expected = plan(engine.fleet, engine.terms, waiting, START, lambda _: True)
         assert [wave.starts_at for wave in expected.waves] == [START + 15 * SECOND, START + 45 * SECOND]

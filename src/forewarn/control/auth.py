@@ -95,7 +95,7 @@ async def leave_admin_token(engine: Engine, left: str, leave: Callable[[str], No
         draft.changes.tokens[FIRST] = None
         create_token(draft, now, terms, Token(FIRST, Role.ADMIN, hash_of(secret), ENGINE, now), ENGINE)
 
-    await engine.order(renew)
+    await engine.execute(renew)
 
 
 def new_secret() -> str:

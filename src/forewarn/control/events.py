@@ -124,13 +124,13 @@ class EventControl:
         await read_fields(request)
         event = await self._find_live(request)
         token = caller(request)
-        await self._engine.order(approvals.approve, [event.id], token.name, token.group or None)
+        await self._engine.approve([event.id], token.name, token.group or None)
         return JSONResponse(event_shape(await self._find(request)))
 
     async def cancel(self, request: HttpRequest) -> Response:
         await read_fields(request)
         event = await self._find_live(request)
-        after = await self._engine.order(approvals.cancel, event.id, caller(request).name)
+        after = await self._engine.cancel(event.id, caller(request).name)
         return JSONResponse(event_shape(after))
 
     async def postpone(self, request: HttpRequest) -> Response:
@@ -141,7 +141,7 @@ class EventControl:
         if fields.flag("dry_run"):
             after, _ = self._engine.preview(approvals.postpone, event.id, by, until)
         else:
-            after = await self._engine.order(approvals.postpone, event.id, by, until)
+            after = await self._engine.postpone(event.id, by, until)
         return JSONResponse(event_shape(after))
 
     def _until(self, fields: Fields, event: Event) -> Any:

@@ -104,7 +104,7 @@ class GroupControl:
             no_terminate_notice=notice == NO_NOTICE,
             windows=tuple(dict.fromkeys(windows)) if "windows" in fields else None,
         )
-        group = await self._engine.order(set_policy, request.path_params["name"], policy, caller(request).name)
+        group = await self._engine.set_policy(request.path_params["name"], policy, caller(request).name)
         return JSONResponse(self._group(group))
 
 

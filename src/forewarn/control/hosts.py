@@ -73,7 +73,7 @@ class HostControl:
         if fields.flag("dry_run"):
             withdrawn = return_host(draft, self._engine.clock.now(), self._engine.terms, name, by)
         else:
-            withdrawn = await self._engine.order(return_host, name, by)
+            withdrawn = await self._engine.return_host(name, by)
         shape = host_shape(draft.fleet, name, draft.operations_at(name))
         return JSONResponse({**shape, "withdrawn": [operation.id for operation in withdrawn]})
 

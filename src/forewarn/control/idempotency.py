@@ -40,7 +40,7 @@ async def make_once(
     """
     key = _key(request)
     if key is None:
-        return _answer(201, json.dumps(await engine.order(decide), ensure_ascii=False))
+        return _answer(201, json.dumps(await engine.execute(decide), ensure_ascii=False))
     made: dict[str, Any] = {}
 
     def decide_and_keep(draft: Draft, now: datetime, terms: Terms) -> tuple[int, str]:
@@ -49,7 +49,7 @@ async def make_once(
 
     content = json.dumps(fields.values, sort_keys=True)
     fingerprint = sha256(f"{request.method} {request.url.path} {content}".encode()).hexdigest()
-    kept = await engine.order(once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
+    kept = await engine.execute(once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
     if made:
         return _answer(kept.status, json.dumps(made, ensure_ascii=False))
     whole = kept if kept.body else await engine.archive.kept_answer(kept.key)

@@ -33,7 +33,6 @@ from forewarn.control.schema import (
     record,
     ref,
 )
-from forewarn.core import approvals, progress
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
@@ -163,20 +162,20 @@ class OperationControl:
     async def done(self, request: HttpRequest) -> Response:
         await read_fields(request)
         operation = await self._find_live(request)
-        after = await self._engine.end_by_hand(progress.done_by_hand, operation.id, caller(request).name)
+        after = await self._engine.mark_done(operation.id, caller(request).name)
         return JSONResponse(await self._shape(after))
 
     async def failed(self, request: HttpRequest) -> Response:
         fields = await read_fields(request)
         operation = await self._find_live(request)
         by, why = caller(request).name, fields.text("why")
-        after = await self._engine.end_by_hand(progress.failed, operation.id, by, why)
+        after = await self._engine.mark_failed(operation.id, by, why)
         return JSONResponse(await self._shape(after))
 
     async def cancel(self, request: HttpRequest) -> Response:
         await read_fields(request)
         operation = await self._find_live(request)
-        after = await self._engine.order(approvals.cancel_operation, operation.id, caller(request).name)
+        after = await self._engine.cancel_operation(operation.id, caller(request).name)
         return JSONResponse(await self._shape(after))
 
     async def _shape(self, operation: Operation) -> dict[str, Any]:

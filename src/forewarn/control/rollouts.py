@@ -248,7 +248,7 @@ class RolloutControl:
         if fields.flag("dry_run"):
             after, _ = self._engine.preview(decide, rollout.id, caller(request).name)
         else:
-            after = await self._engine.order(decide, rollout.id, caller(request).name)
+            after = await self._engine.execute(decide, rollout.id, caller(request).name)
         return JSONResponse(rollout_shape(after))
 
     async def _find(self, request: Request) -> Rollout:

@@ -24,7 +24,7 @@ from forewarn.control.schema import (
     record,
     ref,
 )
-from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role, Token, create_token, revoke_token
+from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role, Token, create_token
 from forewarn.core.durations import to_text_if_any
 from forewarn.errors import BadRequestBody, nearest
 
@@ -99,7 +99,7 @@ class TokenControl:
         return await make_once(self._engine, request, fields, decide, hidden=("token",))
 
     async def revoke(self, request: Request) -> Response:
-        token = await self._engine.order(revoke_token, request.path_params["name"], caller(request).name)
+        token = await self._engine.revoke_token(request.path_params["name"], caller(request).name)
         return JSONResponse(token_shape(token))
 
 

@@ -39,7 +39,6 @@ from forewarn.core.webhooks import (
     Webhook,
     add_webhook,
     find_webhook,
-    remove_webhook,
 )
 from forewarn.delivery.history_rows import entry_shape
 from forewarn.delivery.webhooks import row_of
@@ -193,7 +192,7 @@ class WebhookControl:
 
     async def remove(self, request: Request) -> Response:
         shape = self._shape(self._found(request))
-        await self._engine.order(remove_webhook, request.path_params["name"], caller(request).name)
+        await self._engine.remove_webhook(request.path_params["name"], caller(request).name)
         return JSONResponse(shape)
 
     async def test(self, request: Request) -> Response:

@@ -10,7 +10,7 @@ from forewarn.core.events import Document
 from forewarn.core.fleet import Fleet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
     from forewarn.core.access import Kept, Token
@@ -201,6 +201,14 @@ class Ledger:
             return Document(group, "", len(events), events, enabled=False)
         return Document(group, delivery.enabling, delivery.incarnation, events, enabled=True)
 
+    def note_seen(self, moments: Mapping[str, datetime]) -> None:
+        """Groups have polled. It is on disk with the next write of it."""
+        self.heard.update(moments)
+
+    def forget_answers(self, before: datetime) -> None:
+        """Answers to idempotency keys that are too old to be repeated."""
+        self.answers = {key: kept for key, kept in self.answers.items() if kept.at > before}
+
     def absorb(self, changes: Changes) -> None:
         """Take over what has been committed."""
         for operation in changes.operations.values():
@@ -308,12 +316,16 @@ class Told:
     def absorb(self, changes: Changes) -> None:
         """Take over what has been committed."""
         for name, webhook in changes.webhooks.items():
-            if webhook is None:
-                self.webhooks.pop(name, None)
-            else:
+            known = self.webhooks.pop(name, None)
+            if webhook is not None:
                 self.webhooks[name] = webhook
+            if known is not None and (webhook is None or webhook.created_at != known.created_at):
+                del self.lost[name]  # another of the name begins anew
         for (name, sequence), row in changes.undelivered.items():
             self._put(name, sequence, row)
+
+    def count_lost(self, webhook: str, count: int) -> None:
+        self.lost[webhook] += count
 
     def forget_before(self, oldest: int) -> Counter[str]:
         """Rows of history before this one are not kept any more. Returns how many each webhook has lost by it."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds, unix_seconds
-from forewarn.core.webhooks import MOST_GIVEN_UP, Backlog, find_webhook, retry, settle
+from forewarn.core.webhooks import MOST_GIVEN_UP, Backlog, find_webhook
 from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, trial_event
 from forewarn.delivery.outbound import LONGEST_PROBLEM, Outcome
 from forewarn.errors import Stopping, StoreFailed
@@ -136,7 +136,7 @@ class Channel:
 
     def _lose(self, count: int) -> None:
         """History keeps so many rows no more that were not sent."""
-        self._engine.draft().told.lost[self._webhook.name] += count
+        self._engine.count_lost(self._webhook.name, count)
         self._unsaid += count
 
     def _say_lost(self) -> None:
@@ -219,7 +219,7 @@ class Channel:
         self.writing = settlement.after
         while True:
             try:
-                dropped = await self._engine.order(settle, *settlement[:3])
+                dropped = await self._engine.settle_webhook(*settlement[:3])
             except Stopping:
                 raise
             except Exception as error:  # whatever it is: who is not written goes on no more
@@ -236,7 +236,7 @@ class Channel:
             raise _Gone
         self.backlog.written(settlement)
         if dropped:
-            self._engine.draft().told.lost[self._webhook.name] += dropped
+            self._engine.count_lost(self._webhook.name, dropped)
             if not self._dropping:  # it is likely to go on like this: the count says how long
                 what = "Webhook %s: more than %s rows were given up; the oldest are kept no more."
                 logger.warning(what, self._webhook.name, MOST_GIVEN_UP)
@@ -266,7 +266,7 @@ class Dispatcher:
     async def start(self) -> None:
         """Take up where each webhook stood. The engine must have been started."""
         if _INSTALLATION not in self._engine.facts:
-            await self._engine.order(_name_installation, uuid.uuid4().hex)
+            await self._engine.execute(_name_installation, uuid.uuid4().hex)
         for webhook in self._engine.draft().webhooks().values():
             self._open(webhook)
         self._engine.follow(self._follow)
@@ -296,7 +296,7 @@ class Dispatcher:
 
     async def retry(self, name: str, sequence: int | None = None) -> list[Undelivered]:
         """Have what is undelivered tried now, also what was given up; or one row of it."""
-        webhook, rows = await self._engine.order(retry, name, sequence)
+        webhook, rows = await self._engine.retry_webhook(name, sequence)
         channel = self._channels.get(name)
         if channel is not None and channel.is_of(webhook):
             # What was given up has been revived with the commit: see _follow.
@@ -331,7 +331,6 @@ class Dispatcher:
                 del self._channels[name]
                 for outcome in ("delivered", "failed"):  # another of the name begins anew
                     self.attempts.pop((name, outcome), None)
-                self._engine.draft().told.lost.pop(name, None)
             if webhook is not None:
                 self._open(webhook)
         if changes.undelivered:

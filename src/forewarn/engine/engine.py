@@ -11,10 +11,10 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from forewarn.core import approvals, enabling, fleet_commands, progress, rollout_commands
+from forewarn.core import access, approvals, enabling, fleet_commands, progress, requests, rollout_commands, webhooks
 from forewarn.core.fleet import renew
 from forewarn.core.operations import Progress
-from forewarn.core.state import Draft, Ledger
+from forewarn.core.state import Draft
 from forewarn.engine.executor import Carrier, Reports, whole
 from forewarn.engine.history import Archive, Retention
 from forewarn.engine.last_seen import Hearing
@@ -23,15 +23,18 @@ from forewarn.engine.writer import Writer, new_id
 from forewarn.errors import StoreFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from forewarn.core.access import Token
     from forewarn.core.events import Document, Event
-    from forewarn.core.fleet import Fleet, FleetChange
+    from forewarn.core.fleet import Fleet, FleetChange, Group
+    from forewarn.core.fleet_commands import Policy
     from forewarn.core.limits import Terms
-    from forewarn.core.operations import Operation
+    from forewarn.core.operations import Operation, Request
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Changes
+    from forewarn.core.webhooks import Retried, Undelivered, Webhook
     from forewarn.engine.measurements import Vitals
     from forewarn.ports import Audience, Clock, Fabric, Store
 
@@ -55,14 +58,13 @@ class Engine:
     def __init__(self, clock: Clock, store: Store, fabric: Fabric, terms: Terms) -> None:
         self.clock = clock
         self.terms = terms
-        self._store = store
         self._fabric = fabric
         self._writer = Writer(clock, store, self._publish, self._carry_out)
         self._agenda = Agenda()
         self.hearing = Hearing(clock, self._writer, self._agenda, terms)
         self.archive = Archive(self._writer, store)
         self._carrier = Carrier(clock, fabric, Reports(self._writer, terms))
-        retention = Retention(clock, self._writer, self.archive, store, terms)
+        retention = Retention(clock, self._writer, self.archive, terms)
         self._timekeeper = Timekeeper(
             clock, self._agenda, self.hearing, self._writer, self._carrier, retention, self.tick
         )
@@ -73,11 +75,7 @@ class Engine:
 
     async def start(self) -> None:
         """Take up where the store left off: what fell due meanwhile is done now, each once."""
-        saved = await self._writer.in_store(self._store.load)
-        ledger = self._writer.ledger = Ledger(saved.fleet)
-        # Rows of history are only counted here, so absorbing them afresh must not add to the sequence.
-        ledger.absorb(saved.as_changes())
-        ledger.sequence = saved.sequence
+        ledger = await self._writer.load()
         self._timekeeper.resume()
         self.hearing.forgive_downtime()
         for operation in ledger.operations.values():
@@ -113,46 +111,94 @@ class Engine:
         """Be given every commit whole, after it is taken over: rows of history come in their sequence."""
         self._followers.append(follower)
 
-    # --- Orders -----------------------------------------------------------------------------------
+    # --- Commands: on disk when they return; if they raise, nothing has changed ---------------------
 
-    async def order(
-        self, decide: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
+    async def execute(
+        self, command: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Have something decided on a draft: on disk when this returns; if it raises, nothing has changed."""
-        return await self._writer.order(whole(self.terms, decide, *args, **kwargs))
+        """Decide any command on a draft, and commit it. What is frequent has a method of its own below."""
+        return await self._writer.order(whole(self.terms, command, *args, **kwargs))
 
     def preview(
-        self, decide: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
+        self, command: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[T, Changes]:
-        """What the same order would do now, and what would be written. Nothing changes."""
+        """What the same command would do now, and what would be written. Nothing changes."""
         draft = self.draft()
-        return whole(self.terms, decide, *args, **kwargs)(draft, self.clock.now()), draft.changes
+        return whole(self.terms, command, *args, **kwargs)(draft, self.clock.now()), draft.changes
 
     def draft(self) -> Draft:
-        """What is true now, to be asked like a draft."""
+        """The state now, to be asked like a draft."""
         return Draft(self._writer.ledger, new_id)
+
+    async def request(self, asked: Request, by: str) -> list[Operation]:
+        """Begin an operation, or one for each VM."""
+        return await self.execute(requests.request, asked, by)
+
+    async def approve(self, ids: Sequence[str], by: str, group: str | None = None) -> None:
+        """Let events start before their NotBefore."""
+        await self.execute(approvals.approve, ids, by, group)
 
     def approve_and_tell(
         self, ids: Sequence[str], by: str, group: str, tell: Callable[[None, BaseException | None], None]
     ) -> None:
-        """Approve for who cannot wait: `tell` is called when it is on disk, or with what was wrong."""
+        """The same with a callback, called when it is on disk or has failed: the metadata service has no task."""
         self._writer.submit_and_tell(whole(self.terms, approvals.approve, ids, by, group), tell)
 
-    async def enable(self, group: str, by: str) -> None:
-        """Begin to tell a group. On disk when this returns."""
-        await self.order(enabling.enable, group, by, secrets.token_hex(4))
+    async def cancel(self, event_id: str, by: str, why: str = "") -> Event:
+        """Withdraw the operation behind an event that has not started."""
+        return await self.execute(approvals.cancel, event_id, by, why)
 
-    async def end_by_hand(
-        self,
-        decide: Callable[Concatenate[Draft, datetime, Terms, str, P], T],
-        operation_id: str,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Somebody says how the work of an operation has ended: nobody waits for the fabric then."""
-        outcome = await self.order(decide, operation_id, *args, **kwargs)
+    async def cancel_operation(self, operation_id: str, by: str, why: str = "") -> Operation:
+        """Withdraw an operation that has not started."""
+        return await self.execute(approvals.cancel_operation, operation_id, by, why)
+
+    async def postpone(self, event_id: str, by: str, until: datetime) -> Event:
+        """Let an event start later."""
+        return await self.execute(approvals.postpone, event_id, by, until)
+
+    async def mark_done(self, operation_id: str, by: str) -> Operation:
+        """Somebody says that the work of an operation is done: nobody waits for the fabric then."""
+        operation = await self.execute(progress.done_by_hand, operation_id, by)
         self._carrier.let_go(operation_id)
-        return outcome
+        return operation
+
+    async def mark_failed(self, operation_id: str, by: str, why: str = "") -> Operation:
+        """Somebody says that the work of an operation has failed."""
+        operation = await self.execute(progress.failed, operation_id, by, why)
+        self._carrier.let_go(operation_id)
+        return operation
+
+    async def enable(self, group: str, by: str) -> None:
+        """Begin to notify a group."""
+        await self.execute(enabling.enable, group, by, secrets.token_hex(4))
+
+    async def return_host(self, name: str, by: str) -> list[Operation]:
+        """Take a host back into use. Returns the operations that are withdrawn by it."""
+        return await self.execute(fleet_commands.return_host, name, by)
+
+    async def set_policy(self, group: str, policy: Policy, by: str) -> Group:
+        """Change what a group's owner has chosen."""
+        return await self.execute(fleet_commands.set_policy, group, policy, by)
+
+    async def revoke_token(self, name: str, by: str) -> Token:
+        return await self.execute(access.revoke_token, name, by)
+
+    async def remove_webhook(self, name: str, by: str) -> Webhook:
+        return await self.execute(webhooks.remove_webhook, name, by)
+
+    async def settle_webhook(
+        self, before: Webhook, after: Webhook, undelivered: Mapping[int, Undelivered | None]
+    ) -> int | None:
+        """Note how far a webhook has come. (core.webhooks.settle)"""
+        return await self.execute(webhooks.settle, before, after, undelivered)
+
+    async def retry_webhook(self, name: str, sequence: int | None = None) -> Retried:
+        """Have undelivered rows sent now."""
+        return await self.execute(webhooks.retry, name, sequence)
+
+    def count_lost(self, webhook: str, count: int) -> None:
+        """Count rows that a webhook will never deliver."""
+        self._writer.count_lost(webhook, count)
 
     async def apply_fleet(
         self,
@@ -177,7 +223,7 @@ class Engine:
                     fleet_commands.apply_fleet(draft, now, terms, after, change, by, force=force, why=why)  # noqa: B023
                 return True
 
-            if await self.order(apply):
+            if await self.execute(apply):
                 return change
 
     async def tick(self) -> None:
@@ -200,7 +246,7 @@ class Engine:
                 enabling.disable_if_silent(draft, now, terms, group)
 
         try:
-            await self.order(do_what_is_due)
+            await self.execute(do_what_is_due)
         except Exception:
             for kind, keys in (("operation", operations), ("rollout", rollouts)):
                 for key in keys:

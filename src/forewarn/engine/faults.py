@@ -54,7 +54,7 @@ class Faults:
 
     async def add(self, asked: FaultOrder, by: str) -> Fault:
         """Fail on purpose from now on. History says so when this returns."""
-        fault = await self._engine.order(self.adding(asked, by))
+        fault = await self._engine.execute(self.adding(asked, by))
         self.take(fault)
         return fault
 
@@ -100,7 +100,7 @@ class Faults:
         wanted = list(self._active) if fault_id is None else [fault_id]
         cleared = {each: self._active.pop(each) for each in wanted}
         try:
-            await self._engine.order(faults.note_cleared, list(cleared.values()), by)
+            await self._engine.execute(faults.note_cleared, list(cleared.values()), by)
         except ForewarnError:  # it was not written, so it has not happened
             self._put_back(cleared)
             raise
@@ -158,7 +158,7 @@ class Faults:
 
     async def _write_over(self, over: Sequence[Fault]) -> None:
         try:
-            await self._engine.order(faults.note_over, over, ENGINE)
+            await self._engine.execute(faults.note_over, over, ENGINE)
         except ForewarnError as error:
             logger.warning("History does not say that a fault is over: %s", error)
 

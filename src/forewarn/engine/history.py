@@ -141,11 +141,10 @@ class Retention:
     What is left of history has no gap, so the rows of an operation that has been live for longer go too.
     """
 
-    def __init__(self, clock: Clock, writer: Writer, archive: Archive, store: Store, terms: Terms) -> None:
+    def __init__(self, clock: Clock, writer: Writer, archive: Archive, terms: Terms) -> None:
         self._clock = clock
         self._writer = writer
         self._archive = archive
-        self._store = store
         self._length = terms.history_retention
         self._looked_at: datetime | None = None
         self._task: asyncio.Task[None] | None = None
@@ -175,16 +174,15 @@ class Retention:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _remove(self, now: datetime) -> None:
-        ledger = self._writer.ledger
-        ledger.answers = {key: kept for key, kept in ledger.answers.items() if now - kept.at < KEPT_FOR}
+        self._writer.forget_answers(now - KEPT_FOR)
         before = now - self._length if self._length else BEGINNING
         try:
             expired = await self._archive.expired(before, now - KEPT_FOR)
-            while not self._stopping and await self._writer.in_store(self._store.remove, expired, MOST_AT_ONCE):
+            while not self._stopping and await self._writer.remove(expired, MOST_AT_ONCE):
                 pass
-            for name, count in ledger.told.forget_before(await self._archive.oldest()).items():
-                logger.warning(
-                    "Webhook %s: %s rows were not delivered while history kept them, and are lost.", name, count
-                )
+            oldest = await self._archive.oldest()
         except StoreFailed as error:
             logger.warning("What is too old to be kept is removed later: %s", error)
+            return
+        for name, count in self._writer.forget_history(oldest).items():
+            logger.warning("Webhook %s: %s rows were not delivered while history kept them, and are lost.", name, count)

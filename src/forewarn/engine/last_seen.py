@@ -44,7 +44,7 @@ class Hearing:
         self.asked.update(self.held)
         if self.asked:
             known = self.asked & self._writer.ledger.deliveries.keys()  # others have left the fleet since
-            self._writer.ledger.heard.update(dict.fromkeys(known, self._clock.now()))
+            self._writer.note_seen(dict.fromkeys(known, self._clock.now()))
             self._unwritten |= known
             self.asked.clear()
 
@@ -61,7 +61,7 @@ class Hearing:
             return
         downtime = max(self._clock.now() - from_text(alive_at), timedelta(0))
         heard = {group: heard_at + downtime for group, heard_at in self._writer.ledger.heard.items()}
-        self._writer.ledger.heard = heard
+        self._writer.note_seen(heard)
         self._unwritten = set(heard)
 
     # --- Silence ------------------------------------------------------------------------------------

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Done = Callable[[Any, BaseException | None], None]
-    from collections.abc import Callable, Iterator
+    from collections import Counter
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
 
     from forewarn.core.operations import Operation
-    from forewarn.ports import Clock, Store
+    from forewarn.ports import Clock, Expired, Store
 
     Tell = Callable[[Any, BaseException | None], None]
 
@@ -140,6 +141,15 @@ class Writer:
         self.vitals = Vitals()
         self._began_seconds = 0.0
 
+    async def load(self) -> Ledger:
+        """Begin with what is in the store."""
+        saved = await self.in_store(self._store.load)
+        self.ledger = Ledger(saved.fleet)
+        # Rows of history are only counted here, so absorbing them afresh must not add to the sequence.
+        self.ledger.absorb(saved.as_changes())
+        self.ledger.sequence = saved.sequence
+        return self.ledger
+
     async def stop(self) -> None:
         """Write what was ordered, refuse what comes now, and let go of the store."""
         self._stopping = True
@@ -196,6 +206,28 @@ class Writer:
     async def in_store(self, call: Callable[..., T], *arguments: Any) -> T:
         """Call the store in its own thread."""
         return await self._thread.call(partial(call, *arguments))
+
+    # --- What is in memory before it is on disk, or only there -------------------------------------
+
+    def note_seen(self, moments: Mapping[str, datetime]) -> None:
+        """When groups last polled: too often for a commit each."""
+        self.ledger.note_seen(moments)
+
+    def count_lost(self, webhook: str, count: int) -> None:
+        """Rows that a webhook will never deliver, since the service was started."""
+        self.ledger.told.count_lost(webhook, count)
+
+    def forget_answers(self, before: datetime) -> None:
+        """Answers to idempotency keys. They go from memory first: what memory knows must be in the store."""
+        self.ledger.forget_answers(before)
+
+    async def remove(self, expired: Expired, most: int) -> bool:
+        """Remove what is too old from the store, a part at a time. Whether there may be more."""
+        return await self.in_store(self._store.remove, expired, most)
+
+    def forget_history(self, oldest: int) -> Counter[str]:
+        """History begins with this row now. Returns how many rows each webhook has lost by it."""
+        return self.ledger.told.forget_before(oldest)
 
     # --- From order to answer ---------------------------------------------------------------------
 

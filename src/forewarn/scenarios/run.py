@@ -222,7 +222,7 @@ class Playing:
             if state is not RunState.PASSED:
                 ended = "has failed" if state is RunState.FAILED else "was stopped"
                 why = f"run {self.run.id} of {self.run.scenario.name} {ended}"
-                await self._engine.order(withdraw, self._everything, self.run.by, why)
+                await self._engine.execute(withdraw, self._everything, self.run.by, why)
         except ForewarnError as error:
             logger.warning("What run %s has caused could not be withdrawn: %s", self.run.id, error)
         finally:
@@ -252,10 +252,10 @@ class Playing:
             await self._answer(step, vms)
         elif step.do == RETURN_HOST:
             hosts = list(dict.fromkeys(self._homes[vm] for vm in vms))
-            await self._engine.order(return_hosts, hosts, self.run.by)
+            await self._engine.execute(return_hosts, hosts, self.run.by)
         else:
             speed = self.pace.request_speed
-            ids = await self._engine.order(ask, step.do, vms, step.options, speed, self.run.by)
+            ids = await self._engine.execute(ask, step.do, vms, step.options, speed, self.run.by)
             self._asked = Asked(vms, ids)
             self._everything.append(self._asked)
             self.run = self.run._replace(operations=(*self.run.operations, *ids))
@@ -265,7 +265,7 @@ class Playing:
         later = self.pace.terms.quicken(step.options.by or timedelta(0))
         said = Said(step.do, vms, self.run.by, f"scenario {self.run.scenario.name}", later)
         causes = [cause for asked in self._everything for cause in asked.causes]
-        if await self._engine.order(answer, Asked(vms, causes), said):
+        if await self._engine.execute(answer, Asked(vms, causes), said):
             self._withdrew |= step.do == CANCEL
             return
         events = await self._events(causes, vms)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forewarn.core import approvals
 from forewarn.errors import UnknownEvent
 from forewarn.testing.lengths import moment_of
 from forewarn.testing.names import name_of
@@ -93,16 +92,16 @@ class Event:
 
     def approve(self) -> None:
         """Approve it from outside, as an operator may."""
-        self._loop.run(self._engine.order(approvals.approve, [self._id], OPERATOR))
+        self._loop.run(self._engine.approve([self._id], OPERATOR))
 
     def cancel(self) -> None:
         """Withdraw it, with all that its operation has told others."""
-        self._loop.run(self._engine.order(approvals.cancel, self._id, OPERATOR))
+        self._loop.run(self._engine.cancel(self._id, OPERATOR))
 
     def postpone(self, until: datetime) -> None:
         """Let it start later, where its cause allows that."""
         moment = moment_of("until", until)
-        self._loop.run(self._engine.order(approvals.postpone, self._id, OPERATOR, moment))
+        self._loop.run(self._engine.postpone(self._id, OPERATOR, moment))
 
     def _now(self) -> core.Event:
         return self._loop.run(self.look())

@@ -28,7 +28,7 @@ class Happening(Life):
         "9s", or timedeltas.
         """
         asked = request_for(cause, tuple(map(one_name, vms)), options)
-        operations = self.loop.run(self._running.engine.order(ask_for, asked, OPERATOR))
+        operations = self.loop.run(self._running.engine.request(asked, OPERATOR))
         return [self.event(event_id) for operation in operations for event_id in operation.events]
 
     def ask_for_one(self, asked: Request, vm: str) -> Event:
@@ -37,7 +37,7 @@ class Happening(Life):
         if not any(vm in event.resources for event in changes.events.values()):
             why = "; ".join(why for operation in operations for _, why in operation.unnoticed)
             raise NobodyTold(vm=vm, cause=asked.cause, problem=why or "it is on no such host")
-        operations = self.loop.run(self._running.engine.order(ask_for, asked, OPERATOR))
+        operations = self.loop.run(self._running.engine.request(asked, OPERATOR))
         events = [self.event(event_id) for operation in operations for event_id in operation.events]
         return next(event for event in events if vm in event.vms)
 
