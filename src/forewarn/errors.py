@@ -108,6 +108,10 @@ class BadConfigFile(Invalid):
     message = "The configuration file {path} cannot be read: {problem}"
 
 
+class IncompleteFabric(Invalid):
+    message = "The fabric {fabric} has no method for: {verbs}. A fabric needs one for each verb."
+
+
 class BadFleet(Invalid):
     message = "{source}:{line}: {key}: {problem}"
 

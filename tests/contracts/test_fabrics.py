@@ -9,25 +9,29 @@ import asyncio
 import pkgutil
 import sys
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 import forewarn.fabrics
 from forewarn.clock import VirtualClock
-from forewarn.errors import Unavailable, WorkFailed
+from forewarn.core.event_types import Verb
+from forewarn.core.limits import Terms
+from forewarn.engine.engine import Engine
+from forewarn.errors import IncompleteFabric, Unavailable, WorkFailed
 from forewarn.fabrics import simulated
 from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.ports import Fabric, Machine, Order
+from forewarn.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 START = datetime(2041, 1, 1, tzinfo=UTC)
-VERBS = ["freeze", "migrate", "reboot", "redeploy", "deallocate", "start", "delete"]
+VERBS = [verb.value for verb in Verb]
 
 # An operator's program as it should be: what it has done is kept by the operation's id, so it does nothing twice.
 OPERATORS_PROGRAM = """\
@@ -238,3 +242,13 @@ async def test_deleted_machines_are_not_remembered_without_end(
     for number in range(10, 20):
         await fabric.delete(Order(f"op-{number}", (f"vm-{number}",)))
     assert set(fabric._machines) == {"kept", "vm-7", "vm-17", "vm-18", "vm-19"}
+
+
+def test_a_fabric_without_a_verb_is_rejected_at_the_start() -> None:
+    class OnlyReboots:
+        async def reboot(self, order: Order) -> None:
+            """Reboot."""
+
+    incomplete: Any = OnlyReboots()
+    with pytest.raises(IncompleteFabric, match=r"OnlyReboots has no method for: freeze, migrate, redeploy, deallocate"):
+        Engine(VirtualClock(), SqliteStore(), incomplete, Terms())

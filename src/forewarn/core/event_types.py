@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from enum import Enum
 from typing import NamedTuple
+
+
+class Verb(str, Enum):
+    """What a fabric can do with machines: each is a method of it."""
+
+    FREEZE = "freeze"
+    MIGRATE = "migrate"
+    REBOOT = "reboot"
+    REDEPLOY = "redeploy"
+    DEALLOCATE = "deallocate"
+    START = "start"
+    DELETE = "delete"
+
+    __str__ = str.__str__
 
 
 class EventType(NamedTuple):
@@ -12,8 +27,8 @@ class EventType(NamedTuple):
     name: str
     least_notice: timedelta
     lost: str
-    verb: str = ""
-    """What the fabric is told to do, where the cause does not say."""
+    verb: Verb | None = None
+    """What the fabric does, where the cause does not say."""
     starts: bool = True
     """Whether it ever starts: advice does not."""
 
@@ -21,11 +36,11 @@ class EventType(NamedTuple):
 EVENT_TYPES = {
     row.name: row
     for row in (
-        EventType("Freeze", timedelta(minutes=15), "nothing: memory, open files and connections survive", "freeze"),
-        EventType("Reboot", timedelta(minutes=15), "memory", "reboot"),
-        EventType("Redeploy", timedelta(minutes=10), "memory and ephemeral disks", "redeploy"),
-        EventType("Preempt", timedelta(seconds=30), "the machine, until there is room again", "deallocate"),
-        EventType("Terminate", timedelta(minutes=5), "the machine", "delete"),
+        EventType("Freeze", timedelta(minutes=15), "nothing: memory, open files and connections survive", Verb.FREEZE),
+        EventType("Reboot", timedelta(minutes=15), "memory", Verb.REBOOT),
+        EventType("Redeploy", timedelta(minutes=10), "memory and ephemeral disks", Verb.REDEPLOY),
+        EventType("Preempt", timedelta(seconds=30), "the machine, until there is room again", Verb.DEALLOCATE),
+        EventType("Terminate", timedelta(minutes=5), "the machine", Verb.DELETE),
         EventType("SpotRebalanceRecommendation", timedelta(0), "nothing: it is advice", starts=False),
     )
 }

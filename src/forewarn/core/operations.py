@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.event_types import EVENT_TYPES, Verb
 from forewarn.core.events import Source
 from forewarn.errors import UnknownCause, nearest
 
@@ -38,8 +38,8 @@ class Cause(NamedTuple):
     """The types of event it can make, the usual one first; none: it makes no event."""
     source: Source
     description: str
-    verb: str
-    """What the fabric is told to do; empty: what the event's type says, or nothing where that says nothing."""
+    verb: Verb | None
+    """What the fabric does; None: what the event's type says, or nothing where that says nothing."""
     settle: timedelta
     """How long the event stays Started: the published medians of July 2025, else assumed."""
     duration: timedelta | None = None
@@ -65,7 +65,7 @@ CAUSES = {
             ("Reboot",),
             Source.USER,
             "Virtual machine is going to be restarted as requested by authorized user.",
-            "reboot",
+            Verb.REBOOT,
             settle=_TEN_MINUTES,
             auto_approve="reboot",
             meaning="A user restarts the VM.",
@@ -76,7 +76,7 @@ CAUSES = {
             ("Redeploy",),
             Source.USER,
             "Virtual machine is going to be redeployed as requested by authorized user.",
-            "redeploy",
+            Verb.REDEPLOY,
             settle=_TEN_MINUTES,
             auto_approve="redeploy",
             meaning="A user has the VM moved to another host.",
@@ -87,7 +87,7 @@ CAUSES = {
             (),
             Source.USER,
             "",
-            "start",
+            Verb.START,
             settle=_AT_ONCE,
             meaning="A user starts a VM that was deallocated. Nobody is told.",
         ),
@@ -97,7 +97,7 @@ CAUSES = {
             ("Freeze", "Reboot"),
             Source.PLATFORM,
             "Host server is undergoing maintenance.",
-            "",
+            None,
             settle=_TEN_MINUTES,
             duration=timedelta(seconds=9),
             routine=True,
@@ -109,7 +109,7 @@ CAUSES = {
             ("Freeze",),
             Source.PLATFORM,
             "Virtual machine is being paused because of a memory-preserving Live Migration operation.",
-            "migrate",
+            Verb.MIGRATE,
             settle=timedelta(minutes=5),
             duration=timedelta(seconds=5),
             routine=True,
@@ -121,7 +121,7 @@ CAUSES = {
             ("Redeploy",),
             Source.PLATFORM,
             "",
-            "redeploy",
+            Verb.REDEPLOY,
             settle=_TEN_MINUTES,
             notice=timedelta(days=7),
             routine=True,
@@ -133,7 +133,7 @@ CAUSES = {
             ("Redeploy", "Reboot"),
             Source.PLATFORM,
             "Virtual machine has encountered a failure.",
-            "",
+            None,
             settle=_TEN_MINUTES,
             notice=_AT_ONCE,
             meaning="The host has failed: its VMs are started elsewhere, or rebooted, at once.",
@@ -144,7 +144,7 @@ CAUSES = {
             ("Reboot",),
             Source.PLATFORM,
             "Host server is undergoing an emergency repair.",
-            "",
+            None,
             settle=_TEN_MINUTES,
             meaning="The host cannot wait for a window: its VMs are rebooted after the least notice.",
         ),
@@ -154,7 +154,7 @@ CAUSES = {
             ("Preempt",),
             Source.PLATFORM,
             "",
-            "deallocate",
+            Verb.DEALLOCATE,
             settle=_ONE_MINUTE,
             meaning="The room of a Spot VM is needed: it is deallocated.",
         ),
@@ -164,7 +164,7 @@ CAUSES = {
             ("SpotRebalanceRecommendation",),
             Source.PLATFORM,
             "",
-            "",
+            None,
             settle=_AT_ONCE,
             meaning="A Spot VM is advised to move on. It never starts; it ends when withdrawn, or evicted.",
         ),
@@ -174,7 +174,7 @@ CAUSES = {
             ("Terminate",),
             Source.USER,
             "",
-            "delete",
+            Verb.DELETE,
             settle=_ONE_MINUTE,
             meaning="A user deletes the VM.",
         ),
@@ -184,7 +184,7 @@ CAUSES = {
             ("Terminate",),
             Source.PLATFORM,
             "",
-            "delete",
+            Verb.DELETE,
             settle=_ONE_MINUTE,
             meaning="A scale set grows smaller by this VM.",
         ),
@@ -194,7 +194,7 @@ CAUSES = {
             ("Terminate",),
             Source.PLATFORM,
             "",
-            "delete",
+            Verb.DELETE,
             settle=_ONE_MINUTE,
             meaning="A scale set replaces this VM because it is ill.",
         ),
@@ -303,10 +303,10 @@ class Operation(NamedTuple):
         return self.request.host
 
     @property
-    def verb(self) -> str:
-        """What the fabric is told to do; empty: nothing."""
+    def verb(self) -> Verb | None:
+        """What the fabric does; None: nothing."""
         verb = CAUSES[self.cause].verb
-        return verb or (EVENT_TYPES[self.type].verb if self.type else "")
+        return verb or (EVENT_TYPES[self.type].verb if self.type else None)
 
     @property
     def needs_fabric(self) -> bool:
@@ -319,14 +319,14 @@ class Operation(NamedTuple):
     @property
     def moves_vms(self) -> bool:
         """Whether its VMs are on another host afterwards."""
-        return self.verb in ("migrate", "redeploy")
+        return self.verb in (Verb.MIGRATE, Verb.REDEPLOY)
 
     def concerns(self, fleet: Fleet, name: str) -> bool:
         """Whether there is still something to be done to this VM: it may have gone, or gone elsewhere, since."""
         vm = fleet.vms.get(name)
         if vm is None or (self.host and vm.host != self.host):
             return False
-        return not vm.deallocated or self.verb in ("delete", "start")
+        return not vm.deallocated or self.verb in (Verb.DELETE, Verb.START)
 
     def concerned(self, fleet: Fleet) -> tuple[str, ...]:
         """The VMs to which there is still something to be done."""

@@ -7,6 +7,7 @@ from itertools import count, cycle, islice
 from typing import TYPE_CHECKING
 
 from forewarn.core import history
+from forewarn.core.event_types import Verb
 from forewarn.core.fleet import VM, FleetChange, Host, HostState
 from forewarn.core.operations import CAUSES, Progress, Target
 from forewarn.core.state import Entry
@@ -153,7 +154,7 @@ HOST_STATES = {"degraded-hardware": HostState.DEGRADED, "hardware-failure": Host
 def choose_destinations(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> Operation:
     """Decide where each VM goes. Where no host fits, a spare one is added if the fabric can; else it gets none."""
     for name in operation.concerned(draft.fleet):
-        if operation.verb == "start" and draft.fleet.host(draft.fleet.vm(name).host).state is HostState.IN_USE:
+        if operation.verb is Verb.START and draft.fleet.host(draft.fleet.vm(name).host).state is HostState.IN_USE:
             continue  # it starts where it was
         host = choose_host(draft, draft.fleet.vm(name))
         if host is None and terms.makes_hosts:
@@ -179,14 +180,14 @@ def set_host_state(draft: Draft, name: str, state: HostState) -> None:
 
 def after_work(draft: Draft, now: datetime, operation: Operation) -> list[str]:
     """The work is done. Returns the ids of other operations that may be able to go on because of it."""
-    if operation.verb in ("freeze", "reboot", "delete"):  # the VM is as it was, or goes when its event does
+    if operation.verb in (Verb.FREEZE, Verb.REBOOT, Verb.DELETE):  # the VM is as it was, or goes when its event does
         return []
     fleet = draft.fleet
     present = [fleet.vms[name] for name in operation.vms if name in fleet.vms]
-    if operation.verb == "deallocate":
+    if operation.verb is Verb.DEALLOCATE:
         return _replace(draft, now, [vm._replace(deallocated=True) for vm in present], "it is deallocated")
     moves = dict(operation.moves)
-    if operation.verb == "start":
+    if operation.verb is Verb.START:
         started = [_moved(vm, moves.get(vm.name, vm.host))._replace(deallocated=False) for vm in present]
         return _replace(draft, now, started, "it was started")
     moved = [_moved(vm, moves[vm.name]) for vm in present if vm.name in moves]
@@ -195,7 +196,7 @@ def after_work(draft: Draft, now: datetime, operation: Operation) -> list[str]:
 
 def after_end(draft: Draft, now: datetime, operation: Operation) -> list[str]:
     """The event has gone. A deleted VM leaves the fleet with it."""
-    if operation.verb != "delete":
+    if operation.verb is not Verb.DELETE:
         return []
     gone = tuple(draft.fleet.vms[name] for name in operation.vms if name in draft.fleet.vms)
     return remove_vms(draft, now, gone, "it is deleted")

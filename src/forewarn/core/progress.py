@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
 from forewarn.core.durations import whole_second_up
+from forewarn.core.event_types import Verb
 from forewarn.core.events import Event, Status, Trigger, due, may_start, step
 from forewarn.core.operations import CAUSES, Health, Operation, Progress, Target
 from forewarn.core.rollouts import out_of_use
@@ -133,9 +134,9 @@ def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation, even
         return history.cancel(draft, now, operation, history.ENGINE, "it does not concern its VMs any more")
     if operation.request.rollout and (why := out_of_use(draft.fleet, operation.host)):
         return history.cancel(draft, now, operation, history.ENGINE, why)
-    if operation.moves_vms or operation.verb == "start":
+    if operation.moves_vms or operation.verb is Verb.START:
         operation = placement.choose_destinations(draft, now, terms, operation)
-        if operation.verb == "migrate" and not operation.moves:
+        if operation.verb is Verb.MIGRATE and not operation.moves:
             return history.cancel(draft, now, operation, history.ENGINE, "no host fits any of its VMs now")
     operation = operation._replace(
         progress=Progress.STARTED,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from forewarn.core import history, placement
 from forewarn.core.durations import format_duration, whole_second_up
 from forewarn.core.enabling import why_no_notice
-from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.event_types import EVENT_TYPES, Verb
 from forewarn.core.events import Event, Source, Status, Trigger, step
 from forewarn.core.fleet import GroupKind
 from forewarn.core.operations import CAUSES, OVERRIDES, Cause, Operation, Request, Target, cause_named
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from forewarn.core.state import Draft
 
 
-DELETIONS = tuple(name for name, cause in CAUSES.items() if cause.verb == "delete")
+DELETIONS = tuple(name for name, cause in CAUSES.items() if cause.verb is Verb.DELETE)
 ONCE = ("start", "live-migration", "eviction", "rebalance", *DELETIONS)
 """What makes no sense for a VM to which it is about to happen already."""
 LONGEST_PAUSE = timedelta(hours=1)
@@ -109,7 +109,7 @@ def _check_notice(asked: Request, cause: Cause) -> None:
     value = _length(asked.notice)
     if cause.notice == timedelta(0) or not asked.type or not EVENT_TYPES[asked.type].starts:
         raise BadOption(name="notice", value=value, problem=f"{cause.name} has no notice. Leave it out.")
-    if cause.verb == "delete":
+    if cause.verb is Verb.DELETE:
         problem = "a deletion has the notice of its scale set. Set terminate_notice there."
         raise BadOption(name="notice", value=value, problem=problem)
     least = least_notice(asked.type)
@@ -157,15 +157,15 @@ def refuse_unfit(draft: Draft, terms: Terms, asked: Request) -> None:
             _refuse_second(draft, vm, cause)
         if cause.source is Source.USER and asked.type:
             _refuse_too_many(draft, terms, vm)
-        if cause.verb == "migrate" and not terms.makes_hosts and choose_host(draft, vm) is None:
+        if cause.verb is Verb.MIGRATE and not terms.makes_hosts and choose_host(draft, vm) is None:
             raise NoHostFits(vm=vm.name)
 
 
 def _refuse_state(cause: Cause, vm: VM) -> None:
-    if cause.verb == "start":
+    if cause.verb is Verb.START:
         if not vm.deallocated:
             raise VMRunning(vm=vm.name)
-    elif vm.deallocated and cause.verb != "delete":
+    elif vm.deallocated and cause.verb is not Verb.DELETE:
         raise VMDeallocated(vm=vm.name)
 
 

@@ -12,12 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.core import progress, rollout_commands
+from forewarn.core.event_types import Verb
 from forewarn.core.operations import Health
-from forewarn.errors import ForewarnError, Stopping, StoreFailed, WorkFailed
+from forewarn.errors import ForewarnError, IncompleteFabric, Stopping, StoreFailed, WorkFailed
 from forewarn.ports import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
     from forewarn.core.limits import Terms
@@ -98,6 +99,15 @@ LOOK_AGAIN = timedelta(seconds=10)
 """How long after a look at VMs that are not well the next one comes, by the clock."""
 
 
+def verbs_of(fabric: Fabric) -> dict[Verb, Callable[[Order], Awaitable[None]]]:
+    """The fabric's method for each verb. A missing one is an error at the start, not at the first such operation."""
+    methods = {verb: getattr(fabric, verb.value, None) for verb in Verb}
+    missing = [verb.value for verb, method in methods.items() if not callable(method)]
+    if missing:
+        raise IncompleteFabric(fabric=type(fabric).__name__, verbs=", ".join(missing))
+    return {verb: method for verb, method in methods.items() if method is not None}
+
+
 class Carrier:
     """The operations that the fabric is working on."""
 
@@ -106,6 +116,7 @@ class Carrier:
         """Set when one is finished."""
         self._clock = clock
         self._fabric = fabric
+        self._work_of = verbs_of(fabric)
         self._reports = reports
         self._carried_out: list[str] = []
         self._written: asyncio.Future[None] | None = None
@@ -152,7 +163,8 @@ class Carrier:
         order = Order(operation.id, vms, operation.request.duration, operation.cause, operation.host, moves)
         while True:
             try:
-                await getattr(self._fabric, operation.verb)(order)
+                if operation.verb is not None:
+                    await self._work_of[operation.verb](order)
                 await asyncio.shield(self._report(operation.id))
             except Stopping:
                 raise

@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from forewarn.core.event_types import Verb
 from forewarn.errors import Invalid, Unavailable, WorkFailed
 from forewarn.ports import Machine
 
@@ -294,25 +295,25 @@ class CommandFabric:
         return await self._program.inspect(vm)
 
     async def freeze(self, order: Order) -> None:
-        await self._carry_out("freeze", order)
+        await self._carry_out(Verb.FREEZE, order)
 
     async def migrate(self, order: Order) -> None:
-        await self._carry_out("migrate", order)
+        await self._carry_out(Verb.MIGRATE, order)
 
     async def reboot(self, order: Order) -> None:
-        await self._carry_out("reboot", order)
+        await self._carry_out(Verb.REBOOT, order)
 
     async def redeploy(self, order: Order) -> None:
-        await self._carry_out("redeploy", order)
+        await self._carry_out(Verb.REDEPLOY, order)
 
     async def deallocate(self, order: Order) -> None:
-        await self._carry_out("deallocate", order)
+        await self._carry_out(Verb.DEALLOCATE, order)
 
     async def start(self, order: Order) -> None:
-        await self._carry_out("start", order)
+        await self._carry_out(Verb.START, order)
 
     async def delete(self, order: Order) -> None:
-        await self._carry_out("delete", order)
+        await self._carry_out(Verb.DELETE, order)
 
     async def recover(self, unfinished: Sequence[str]) -> None:
         """Forget what is over. What goes on is ordered again, and its journal says how far it came."""
@@ -322,7 +323,7 @@ class CommandFabric:
         await asyncio.Event().wait()  # the program speaks only when it is asked
         yield ""  # is never reached; it makes this an iterator
 
-    async def _carry_out(self, verb: str, order: Order) -> None:
+    async def _carry_out(self, verb: Verb, order: Order) -> None:
         """Cancelled, it leaves the program at its work; the same order finds it again."""
         if not _SAFE_ID.fullmatch(order.operation):
             raise WorkFailed(problem=f"{order.operation!r} cannot be the name of a folder; expected an id like a UUID")
@@ -363,7 +364,7 @@ class CommandFabric:
 
     # --- In the thread --------------------------------------------------------------------------------
 
-    def _take_up(self, journal: Journal, verb: str, order: Order) -> int | None:
+    def _take_up(self, journal: Journal, verb: Verb, order: Order) -> int | None:
         """Start the program and return its process; None if an earlier run is at work or has ended for good."""
         self._reap()
         if journal.at_work() or journal.over():
@@ -416,7 +417,7 @@ async def _until_it_may_have_ended(child: int | None) -> None:
         os.close(watched)
 
 
-def _in_words(verb: str, order: Order) -> dict[str, Any]:
+def _in_words(verb: Verb, order: Order) -> dict[str, Any]:
     """The order as the program reads it."""
     return {
         "verb": verb,
