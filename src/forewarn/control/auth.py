@@ -69,7 +69,7 @@ class Gate:
             self._by_hash = None
 
 
-# --- The first token ---
+# --- The first token ------------------------------------------------------------------------------
 
 
 FIRST = "admin"

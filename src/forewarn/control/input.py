@@ -148,7 +148,7 @@ def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-# --- Queries ---
+# --- Queries --------------------------------------------------------------------------------------
 
 
 class Query:

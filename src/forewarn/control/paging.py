@@ -117,7 +117,7 @@ class Names:
         return self._names
 
 
-# --- Finding by id ---
+# --- Finding by id --------------------------------------------------------------------------------
 
 
 _MOST_COMPARED = 100

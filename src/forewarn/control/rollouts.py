@@ -120,7 +120,7 @@ def plan_shape(rollout: Rollout, plan: Plan) -> dict[str, Any]:
     }
 
 
-# --- Routes ---
+# --- Routes ---------------------------------------------------------------------------------------
 
 
 ASKED = (

@@ -85,7 +85,7 @@ class Certificate:
         return context
 
 
-# --- The server ---
+# --- The server -----------------------------------------------------------------------------------
 
 
 class ControlServer:

@@ -73,7 +73,7 @@ class Listener:
         return None
 
 
-# --- Who follows it ---
+# --- Who follows it -------------------------------------------------------------------------------
 
 
 MOST_READERS = 1000

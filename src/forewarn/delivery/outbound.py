@@ -60,7 +60,7 @@ class Lookup:
         self._asked.pop(key).set_result(found)
 
 
-# --- Requests ---
+# --- Requests -------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger(__name__)

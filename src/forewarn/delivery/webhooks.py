@@ -243,7 +243,7 @@ class Channel:
             self._dropping = True
 
 
-# --- All webhooks ---
+# --- All webhooks ---------------------------------------------------------------------------------
 
 
 _INSTALLATION = "installation"

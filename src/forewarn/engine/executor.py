@@ -88,7 +88,7 @@ class Reports:
         return Gate(closes_at, operation.concerned(ledger.fleet))
 
 
-# --- The executor ---
+# --- The executor ---------------------------------------------------------------------------------
 
 
 logger = logging.getLogger(__name__)

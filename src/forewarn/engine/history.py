@@ -124,7 +124,7 @@ def _beginnings(first: int, end: int, *, newest: bool) -> range:
     return parts[::-1] if newest else parts
 
 
-# --- Retention ---
+# --- Retention ------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger(__name__)

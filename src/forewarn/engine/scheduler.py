@@ -53,7 +53,7 @@ class Agenda:
         return due
 
 
-# --- Ticks ---
+# --- Ticks ----------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger(__name__)

@@ -85,7 +85,7 @@ class StoreThread:
                 loop.call_soon_threadsafe(done, result, None)
 
 
-# --- The writer ---
+# --- The writer -----------------------------------------------------------------------------------
 
 
 logger = logging.getLogger(__name__)

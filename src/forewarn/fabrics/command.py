@@ -145,7 +145,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-# --- The program ---
+# --- The program ----------------------------------------------------------------------------------
 
 
 INSPECT_SECONDS = 60.0
@@ -263,7 +263,7 @@ def _read_machine(vm: str, said: bytes) -> Machine | None:
     return Machine(vm, running, boots)
 
 
-# --- The fabric ---
+# --- The fabric -----------------------------------------------------------------------------------
 
 
 T = TypeVar("T")

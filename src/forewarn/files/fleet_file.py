@@ -284,7 +284,7 @@ def _listeners(entry: Entry, count: int) -> list[str]:
     return [f"{host}:{port}" for port in range(first, first + count)]
 
 
-# --- The file ---
+# --- The file -------------------------------------------------------------------------------------
 
 
 _TABLES = ("group", "host", "vm")

@@ -144,7 +144,7 @@ class _Walk:
             self._matched, self._found_at = shared, at
 
 
-# --- Entries with their types ---
+# --- Entries with their types ---------------------------------------------------------------------
 
 
 class TomlFile(NamedTuple):

@@ -31,7 +31,7 @@ def error_answer(status: int, text: str, headers: tuple[tuple[str, str], ...] = 
     return Answer(status, f'{{ "error": {json.dumps(text)} }}'.encode(), headers=headers)
 
 
-# --- Rejections ---
+# --- Rejections -----------------------------------------------------------------------------------
 
 
 def _bad_version(newest: tuple[str, ...]) -> bytes:

@@ -62,7 +62,7 @@ class CommonHeaders:
         return next(self._ready)
 
 
-# --- Replies ---
+# --- Replies --------------------------------------------------------------------------------------
 
 
 SERVER = f"IMDS/{__version__}"

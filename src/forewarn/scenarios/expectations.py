@@ -115,7 +115,7 @@ def _telling(told: ToldEvent, event: Event) -> Telling:
     return Telling(told, told.not_before - event.created_at if told.not_before is not None else None)
 
 
-# --- What was expected ---
+# --- What was expected ----------------------------------------------------------------------------
 
 
 _FORMS = (Status.STARTED.value, Status.SCHEDULED.value)

@@ -140,7 +140,7 @@ def return_hosts(draft: Draft, now: datetime, terms: Terms, hosts: Sequence[str]
             return_host(draft, now, terms, host, by)
 
 
-# --- The run ---
+# --- The run --------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger(__name__)

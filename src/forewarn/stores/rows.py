@@ -278,7 +278,7 @@ def entry_from_row(row: Row) -> Entry:
     )
 
 
-# --- Tokens and kept answers ---
+# --- Tokens and kept answers ----------------------------------------------------------------------
 
 
 def token_to_row(token: Token) -> Row:
@@ -315,7 +315,7 @@ def kept_from_row(row: Row) -> Kept:
     return Kept(key, fingerprint, from_text(at), status, body)
 
 
-# --- Webhooks ---
+# --- Webhooks -------------------------------------------------------------------------------------
 
 
 def webhook_to_row(webhook: Webhook) -> Row:

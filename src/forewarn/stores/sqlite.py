@@ -138,7 +138,7 @@ def _bounds(start: str) -> tuple[str, str]:
     return start, start + "~"
 
 
-# --- The store ---
+# --- The store ------------------------------------------------------------------------------------
 
 
 class SqliteStore(SqliteRecords):
