@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from forewarn.errors import BadEndpoint
 
+# --- A host with a port ---------------------------------------------------------------------------
+
+
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
 _ZONE = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
 _LONGEST_NAME = 253

@@ -37,8 +37,12 @@ if TYPE_CHECKING:
     from forewarn.agent.transport import Answer
     from forewarn.wire.document_reader import ToldDocument, ToldEvent
 
-
 _log = logging.getLogger("forewarn.agent.endpoint")
+
+
+# --- Failures in a row ----------------------------------------------------------------------------
+
+
 _MOST_COMPLAINTS = 100
 
 

@@ -110,7 +110,7 @@ def _limit(entry: Entry) -> timedelta | None:
     return timeout
 
 
-# --- Its place ------------------------------------------------------------------------------------
+# --- Endpoint, name and folders -------------------------------------------------------------------
 
 
 def _endpoint(entry: Entry) -> str:

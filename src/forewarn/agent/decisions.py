@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from forewarn.wire.document_reader import ToldEvent
 
 
+# --- The next order -------------------------------------------------------------------------------
+
+
 class Seen(NamedTuple):
     """What a decision depends on besides the work itself."""
 

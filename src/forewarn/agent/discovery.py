@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 
+# --- DHCP option 245 in lease files ---------------------------------------------------------------
+
+
 _MOST_BYTES = 1 << 20
 """Of a file, from its end: what dhclient keeps grows with each renewal."""
 

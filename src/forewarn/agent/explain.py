@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from forewarn.wire.document_reader import ToldEvent
 
 
+# --- A rule in words ------------------------------------------------------------------------------
+
+
 def listed(words: Sequence[str], joint: str) -> str:
     """`a, b or c`."""
     return f" {joint} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)

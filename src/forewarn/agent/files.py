@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 
+# --- Reading --------------------------------------------------------------------------------------
+
+
 LARGEST = 4_000_000
 """Bytes. A config or a document has thousands."""
 

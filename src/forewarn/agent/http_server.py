@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
     from forewarn.errors import ForewarnError
 
+_log = logging.getLogger(__name__)
+
+
+# --- Listening ------------------------------------------------------------------------------------
+
 
 _WAITING = 32
 """Callers that the kernel keeps until they are served."""
@@ -47,8 +52,6 @@ def listen_on(host: str, port: int, failure: type[ForewarnError]) -> socket.sock
 
 # --- The server -----------------------------------------------------------------------------------
 
-
-_log = logging.getLogger(__name__)
 
 _EMPTY_LINE = re.compile(rb"\n\r?\n")
 _PAUSE_SECONDS = 0.2  # after no connection could be taken: asking again at once would not make descriptors

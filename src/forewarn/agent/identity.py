@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from forewarn.agent.transport import Answer
 
 
+# --- Names ----------------------------------------------------------------------------------------
+
+
 GIVEN = "--vm-name"
 ASKED = "the endpoint"
 HOST_NAME = "the host name"

@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from forewarn.errors import EndpointTrouble
     from forewarn.wire.document_reader import ToldEvent
 
+logger = logging.getLogger("forewarn.agent")
 
-logger = logging.getLogger(__name__)
+
+# --- Polls ----------------------------------------------------------------------------------------
+
 
 HOLD_SECONDS = 20
 """How long an answer may be held back. A connection that died in silence is noticed in time for a Preempt."""

@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from forewarn.agent.clock import pause, real_seconds
 
+# --- Processes ------------------------------------------------------------------------------------
+
+
 GRACE_SECONDS = 5.0
 """Between the request to end and the end by force."""
 _LOOK_SECONDS = 0.05

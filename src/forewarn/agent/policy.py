@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from forewarn.wire.document_reader import ToldEvent
 
 
+# --- Rules ----------------------------------------------------------------------------------------
+
+
 SELF, LEADER, NEVER = APPROVALS = ("self", "leader", "never")
 STOP, CONTINUE, APPROVE = ON_FAILURE = ("stop", "continue", "approve")
 """After a handler has failed: leave it at that; run the others all the same; and approve in spite of it."""

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from forewarn.wire.document_reader import ToldDocument
 
 
+# --- What an answer means -------------------------------------------------------------------------
+
+
 OK, NOT_MODIFIED, NOT_FOUND = 200, 304, 404
 _BAD_REQUEST, _GONE, _THROTTLED, _FAILING = 400, 410, 429, 500
 _LONGEST_WORDS = 300

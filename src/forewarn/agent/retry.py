@@ -8,6 +8,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+# --- Backoff and timeouts -------------------------------------------------------------------------
+
+
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """A Preempt leaves 30 seconds: whoever pauses longer may see it too late."""
 _FIRST_PAUSE = 1.0

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from forewarn.agent.state import Ledger, Work
     from forewarn.wire.document_reader import ToldEvent
 
-
 logger = logging.getLogger("forewarn.agent")
+
+
+# --- One run of a handler -------------------------------------------------------------------------
 
 
 GRACE_SECONDS = 30.0

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+logger = logging.getLogger(__name__)
+
+
+# --- Values ---------------------------------------------------------------------------------------
+
 
 TO_DO, PREPARING, PREPARED, FAILED, SKIPPED, UNDOING, UNDONE = (
     "to do",
@@ -111,7 +116,7 @@ def begin(event: ToldEvent, me: str, rule: Rule, boot: str) -> Work:
     return Work(event, me, rule, tuple(Step(name) for name in rule.prepare), boot)
 
 
-# --- On disk --------------------------------------------------------------------------------------
+# --- As JSON --------------------------------------------------------------------------------------
 
 _LENGTHS = ("max_duration", "min_notice", "lead", "timeout", "approve_lead")
 _TUPLES = ("on", "description", "prepare", "undo")
@@ -155,8 +160,6 @@ def from_json(value: dict[str, Any]) -> Work:
 
 # --- The file -------------------------------------------------------------------------------------
 
-
-logger = logging.getLogger(__name__)
 
 FILE, LOCK = "state.json", "agent.lock"
 _VERSION = 1

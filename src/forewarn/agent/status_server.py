@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+_log = logging.getLogger(__name__)
+
+
+# --- Health ---------------------------------------------------------------------------------------
+
 
 LONGEST_TURN_SECONDS = 60
 """An agent whose loop has not come round for so long hangs."""
@@ -233,8 +238,6 @@ def remove_from(folder: Path, number: int) -> None:
 
 # --- The server -----------------------------------------------------------------------------------
 
-
-_log = logging.getLogger(__name__)
 
 LARGEST_REQUEST = 8192
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from forewarn.errors.agent import EndpointTrouble
 
 
+# --- One connection with a time limit -------------------------------------------------------------
+
+
 LARGEST_BODY = 4_000_000
 _LARGEST_ANSWER = LARGEST_BODY + 1_000_000
 """With its heads, and with what is around each chunk of its body."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+# --- Which modules the agent needs ----------------------------------------------------------------
+
+
 PACKAGE = "forewarn"
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+# --- The unit -------------------------------------------------------------------------------------
+
+
 UNIT_NAME = "forewarn-agent.service"
 _PLAIN = re.compile(r"[A-Za-z0-9@+=:,./_-]+")
 _HOMES = (PurePosixPath("/home"), PurePosixPath("/root"), PurePosixPath("/run/user"))

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
     from forewarn.agent.loop import Agent
 
+_log = logging.getLogger(__name__)
+
+
+# --- TLS only when needed -------------------------------------------------------------------------
+
 
 def defer_tls() -> None:
     """Have http.client without ssl, until something asks for its HTTPSConnection.
@@ -50,9 +55,6 @@ def defer_tls() -> None:
 
 
 # --- The command ----------------------------------------------------------------------------------
-
-
-_log = logging.getLogger(__name__)
 
 
 def parser() -> Parser:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# --- The status in words --------------------------------------------------------------------------
+
+
 def status_lines(snapshot: Mapping[str, Any], now: datetime | None) -> list[str]:
     """Lines for a terminal. `now` by the endpoint's clock; None: not known."""
     return [printable(line) for line in [*_about(snapshot), *_events(snapshot, now), *_done(snapshot)]]

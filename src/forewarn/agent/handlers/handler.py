@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from forewarn.wire.document_reader import ToldEvent
 
 
+# --- The handler ----------------------------------------------------------------------------------
+
+
 PREPARE, UNDO = "prepare", "undo"
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from forewarn.files.toml_reader import Entry
 
 
+# --- The runtime socket of HAProxy ----------------------------------------------------------------
+
+
 _MOST_SECONDS = 5.0
 _LEAST_SECONDS = 0.5
 """Also shortly before the limit: else it would seem that HAProxy does not answer."""

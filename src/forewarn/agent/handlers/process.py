@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from forewarn.files.toml_reader import Entry
 
 
+# --- Starting a program ---------------------------------------------------------------------------
+
+
 _WATCHED_SECONDS = 0.5
 _START_LOOK_SECONDS = 0.05
 

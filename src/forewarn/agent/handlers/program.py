@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
 
 
+# --- The output -----------------------------------------------------------------------------------
+
+
 MOST_LINES = 200
 LONGEST_LINE = 2_000
 _LONGEST_KEPT = 65_536

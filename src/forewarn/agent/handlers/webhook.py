@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from forewarn.files.toml_reader import Entry
 
 
+# --- One POST -------------------------------------------------------------------------------------
+
+
 _MOST_SECONDS = 10.0
 """For one attempt, so that there is time for another."""
 _LOOK_SECONDS = 0.1

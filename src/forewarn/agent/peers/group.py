@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 
     from forewarn.agent.policy import Member, PeersSettings
 
+_log = logging.getLogger(__name__)
+
+
+# --- What each peer has reported ------------------------------------------------------------------
+
 
 _RATE = 0.999
 """No two clocks run quite alike: an age that another has counted may be this much less."""
@@ -222,14 +227,11 @@ def _each_once(names: Iterable[str]) -> list[str]:
 # --- The group ------------------------------------------------------------------------------------
 
 
-_log = logging.getLogger(__name__)
-
-
 class Circle:
     """Says to its peers how far this machine is, and hears it from them. Safe to use from any thread.
 
     `wake` is called, from a thread of the circle, when a verdict may have changed. `listener` is a socket from
-    `server.listen`, for whoever wants to know early that the address can be had.
+    `network.listen`, for a caller that must know early whether the address is free.
     """
 
     def __init__(

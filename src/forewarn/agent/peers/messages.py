@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+# --- The status as JSON ---------------------------------------------------------------------------
+
+
 WAITING, PREPARING, READY, FAILED, STARTED, GONE = STATES = (
     "waiting",
     "preparing",

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from forewarn.agent.peers.messages import Word
     from forewarn.agent.policy import Member
 
+_log = logging.getLogger(__name__)
+
+
+# --- Asking a peer --------------------------------------------------------------------------------
+
 
 _CHUNK = 65536
 
@@ -118,8 +123,6 @@ def _read_all(link: socket.socket, until: float) -> bytes:
 
 # --- Serving the status ---------------------------------------------------------------------------
 
-
-_log = logging.getLogger(__name__)
 
 _MOST_NAMED = 64
 
