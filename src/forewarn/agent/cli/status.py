@@ -165,8 +165,6 @@ def run(options: Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps({"running": running, **snapshot}, indent=2) + "\n")
     else:
-        from forewarn.agent.metrics import read_moment
-
         now = read_moment(snapshot["now"]) if snapshot.get("now") else None
         sys.stdout.writelines(f"{line}\n" for line in status_lines(snapshot, now))
         sys.stdout.flush()
