@@ -21,7 +21,7 @@ from bench.connection import DOCUMENT
 from bench.processes import LOAD_CORE
 from bench.report import Outcome, below, spread
 from bench.service import POLLER, Service, fleet_text
-from forewarn.agent.pages.sockets import connect
+from forewarn.agent.status_server import connect
 
 if TYPE_CHECKING:
     import subprocess

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 
 FINDER = """
-from forewarn.agent.endpoint.finding import find_endpoint
+from forewarn.agent.discovery import find_endpoint
 found = find_endpoint()
 print(found.url, found.origin, sep="; ")
 """

@@ -8,8 +8,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from forewarn.agent.peers.circle import Circle
-from forewarn.agent.policy.config import Member, PeersSettings
+from forewarn.agent.peers.group import Circle
+from forewarn.agent.policy import Member, PeersSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.agent.handlers.handler import PREPARE, Handler
-from forewarn.agent.policy.config import Config, NamedHandler
+from forewarn.agent.policy import Config, NamedHandler
 
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
-    from forewarn.agent.policy.rule import Rule
+    from forewarn.agent.policy import Rule
     from forewarn.files.toml_reader import Entry
 
 

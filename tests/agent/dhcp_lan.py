@@ -20,8 +20,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forewarn.agent.endpoint.finding import find_endpoint
-from forewarn.agent.endpoint.leases import option_245
+from forewarn.agent.discovery import find_endpoint, option_245
 from forewarn.agent.identity import find_me
 from namespace import bring_up_loopback
 from programs import SEARCHED
@@ -29,7 +28,7 @@ from programs import SEARCHED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.agent.endpoint.address import Endpoint
+    from forewarn.agent.address import Endpoint
 
 SERVER, SERVICE, CLIENT = "10.45.0.1", "10.45.0.2", "10.45.0.77"
 LONGEST = 30

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.handlers.finding import make_handler
 from forewarn.agent.handlers.handler import PREPARE, UNDO
+from forewarn.agent.handlers.loader import make_handler
 from forewarn.errors import BadAgentConfig
 from forewarn.files.toml_reader import Entry, TomlFile
 from forewarn.wire.document_reader import read_document

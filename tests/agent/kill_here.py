@@ -1,8 +1,8 @@
 """Runs programs of a handler, and is killed when it comes to a given line of the code that does so.
 
 Each line of its input is an order: the folder, the place, the program. For each it makes a process of its own, and says
-how that has ended. Every line of code that the process comes to is written to the file `lines`, the first time. At the
-place it kills itself, as `kill -9` would.
+how that has ended. Every line of code that the process comes to is written to the file `lines`, the first time, as
+`module.function:line`. At the place it kills itself, as `kill -9` would.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.jobs import LoneJob
-from forewarn.agent.handlers import output, processes, program, run_lock
+from forewarn.agent import machine
+from forewarn.agent.handlers import program
 
 if TYPE_CHECKING:
     from types import FrameType
 
-WATCHED = {module.__file__: module.__name__.rpartition(".")[2] for module in (program, run_lock, processes, output)}
+WATCHED = {module.__file__: module.__name__.rpartition(".")[2] for module in (program, machine)}
 WATCHED[subprocess.__file__] = "subprocess"
 SECONDS = 300
 
@@ -40,7 +41,7 @@ def run(folder: Path, place: str, argv: list[str]) -> None:
             # Of the standard library's: where the process is made.
             if name is None or (name == "subprocess" and frame.f_code.co_name not in ("_execute_child", "__init__")):
                 return None
-            here = f"{name}:{frame.f_lineno}"
+            here = f"{name}.{frame.f_code.co_qualname}:{frame.f_lineno}"
             if what == "line" and here not in seen:
                 seen.add(here)
                 lines.write(f"{here}\n")

@@ -6,9 +6,9 @@ import random
 from datetime import timedelta
 from typing import NamedTuple
 
-from forewarn.agent.peers.book import Book
-from forewarn.agent.peers.word import READY, Word, read_word, write_word
-from forewarn.agent.policy.config import Member, PeersSettings
+from forewarn.agent.peers.group import Book
+from forewarn.agent.peers.messages import READY, Word, read_word, write_word
+from forewarn.agent.policy import Member, PeersSettings
 
 EVENT = "E-1"
 TICK = 0.125

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.jobs import PATIENCE_SECONDS
-from forewarn.agent.handlers.haproxy_socket import RuntimeSocket, Server, Silent
+from forewarn.agent.handlers.haproxy import RuntimeSocket, Server, Silent
 from programs import SEARCHED, need
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from forewarn.agent.address import Endpoint
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.endpoint.address import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

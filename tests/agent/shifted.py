@@ -7,8 +7,7 @@ from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
 
 from agent.raw_server import most_in_a_second
-from forewarn.agent import clock
-from forewarn.agent.endpoint import patience
+from forewarn.agent import clock, retry
 
 if TYPE_CHECKING:
     import pytest
@@ -46,5 +45,5 @@ class Shifted:
 
 def allow_seconds(monkeypatch: pytest.MonkeyPatch, first: float, *after_silence: float) -> None:
     """How long answers may take, where a test would wait too long for it."""
-    monkeypatch.setattr(patience, "FIRST_ANSWER_SECONDS", first)
-    monkeypatch.setattr(patience, "_AFTER_SILENCE", after_silence)
+    monkeypatch.setattr(retry, "FIRST_ANSWER_SECONDS", first)
+    monkeypatch.setattr(retry, "_AFTER_SILENCE", after_silence)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.agent.endpoint.address import Endpoint, read_endpoint
+from forewarn.agent.address import Endpoint, read_endpoint
 from forewarn.errors import BadEndpoint
 
 

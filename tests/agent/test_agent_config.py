@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.agent.policy.config import Member
-from forewarn.agent.policy.reading import handler_of, read_config, read_text
-from forewarn.agent.policy.rule import Rule
+from forewarn.agent.config_file import handler_of, read_config, read_text
+from forewarn.agent.policy import Member, Rule
 from forewarn.errors import BadAgentConfig, UnreadableFile
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.agent.command.line import main
-from forewarn.agent.command.unit import NAME
-from forewarn.agent.command.writing import write_whole
+from forewarn.agent.cli.install import UNIT_NAME
+from forewarn.agent.cli.main import main
+from forewarn.agent.files import write_whole
 
 
 @pytest.fixture(autouse=True)
@@ -124,10 +124,10 @@ def test_files_have_the_rights_that_they_are_given(folder: Path) -> None:
 
 
 def test_a_unit_is_not_written_over_what_is_no_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_socket(folder / "units" / NAME)
+    make_socket(folder / "units" / UNIT_NAME)
     assert install("--force") == 5
-    assert f"Cannot write units/{NAME}: it is a socket, and not a file. " in capsys.readouterr().err
-    assert stat.S_ISSOCK((folder / "units" / NAME).lstat().st_mode)
+    assert f"Cannot write units/{UNIT_NAME}: it is a socket, and not a file. " in capsys.readouterr().err
+    assert stat.S_ISSOCK((folder / "units" / UNIT_NAME).lstat().st_mode)
 
 
 def test_a_unit_that_is_masked_stays_masked(
@@ -136,17 +136,17 @@ def test_a_unit_that_is_masked_stays_masked(
     # A pipe in place of the real one, which a mistake here would take from the whole machine.
     os.mkfifo(folder / "null")
     monkeypatch.setattr(os, "devnull", str(folder / "null"))
-    (folder / "units" / NAME).symlink_to(folder / "null")
+    (folder / "units" / UNIT_NAME).symlink_to(folder / "null")
     for arguments in ((), ("--force",)):
         assert install(*arguments) == 4
         error = capsys.readouterr().err
-        assert f"units/{NAME} is masked" in error
-        assert f"systemctl unmask {NAME}" in error
-    assert (folder / "units" / NAME).readlink() == folder / "null"
+        assert f"units/{UNIT_NAME} is masked" in error
+        assert f"systemctl unmask {UNIT_NAME}" in error
+    assert (folder / "units" / UNIT_NAME).readlink() == folder / "null"
 
 
 def test_a_unit_that_is_no_text_says_something_else(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "units" / NAME).write_bytes(b"\xff\xfe")
+    (folder / "units" / UNIT_NAME).write_bytes(b"\xff\xfe")
     assert install() == 4
     assert "says something else" in capsys.readouterr().err
     assert install("--force") == 0

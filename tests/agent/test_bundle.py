@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.agent.command.bundle import make_bundle
-from forewarn.agent.command.closure import closure
-from forewarn.agent.command.line import main
-from forewarn.agent.handlers.finding import kinds
-from forewarn.agent.pages.sockets import connect
+from forewarn.agent.cli.bundle import closure, make_bundle
+from forewarn.agent.cli.main import main
+from forewarn.agent.handlers.loader import kinds
+from forewarn.agent.status_server import connect
 
 if TYPE_CHECKING:
     from forewarn.testing import Service
@@ -203,6 +202,10 @@ def test_it_has_what_the_agent_imports_and_nothing_of_the_service() -> None:
         "forewarn/core/__init__.py",
         "forewarn/core/durations.py",
         "forewarn/core/event_types.py",
+    }
+    assert {name for name in found if name.startswith("forewarn/files/")} == {
+        "forewarn/files/__init__.py",
+        "forewarn/files/toml_reader.py",
     }
     assert {name for name in found if name.startswith("forewarn/agent/")} == {
         f"forewarn/{path.relative_to(SOURCE)}" for path in (SOURCE / "agent").rglob("*.py")

@@ -18,7 +18,7 @@ from agent.raw_server import RawServer, answer, close, document, event, reset, s
 from agent.shifted import Shifted, allow_seconds
 from depth import amount
 from forewarn.agent import Change, Client, Document, EndpointTrouble, Event
-from forewarn.agent.endpoint.address import Endpoint
+from forewarn.agent.address import Endpoint
 from forewarn.core.faults import FAULTS
 from forewarn.errors import BadEndpoint, BadPollSeconds, EndpointNotFound, NothingToApprove
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from agent.events import WRITTEN as EVENT
-from forewarn.agent.command.line import VERBS, main
-from forewarn.agent.command.parser import Given, choose_places, config_path, read_address
-from forewarn.agent.policy.config import Config
+from forewarn.agent.cli.main import VERBS, main
+from forewarn.agent.cli.options import Given, choose_places, config_path, read_address
+from forewarn.agent.policy import Config
 from forewarn.errors import BadOption
 
 CONFIG = """
@@ -210,8 +210,8 @@ def test_the_state_is_where_systemd_says_or_where_the_user_keeps_such_things(fol
     assert choose_places(options(), Config(), systemd).folder == Path("/var/lib/private/forewarn-agent")
     code = (
         "import os, sys; os.geteuid = lambda: int(sys.argv[1])\n"
-        "from argparse import Namespace as N; from forewarn.agent.command.parser import *\n"
-        "from forewarn.agent.policy.config import Config\n"
+        "from argparse import Namespace as N; from forewarn.agent.cli.options import *\n"
+        "from forewarn.agent.policy import Config\n"
         "print(choose_places(N(endpoint=None, vm_name=None, state=None), Config()).folder)"
     )
     for user, expected in (("0", "/var/lib/forewarn-agent"), ("1000", f"{folder}/state/forewarn-agent")):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.events import WRITTEN as EVENT
-from forewarn.agent.command.line import main
+from forewarn.agent.cli.main import main
 from forewarn.agent.files import LARGEST
 
 CONFIG = '[[rule]]\nname = "Büro"\nmax_duration = "10s"\nprepare = ["x"]\nwhen = "5m"\napprove = "self"\n'
@@ -69,9 +69,7 @@ def test_a_closed_output_is_nobodys_trouble() -> None:
 
 
 def test_nothing_that_is_opened_later_gets_the_number_of_a_closed_output() -> None:
-    code = (
-        "import os; from forewarn.agent.command.line import main; main([]); print(os.open('event.json', 0), file=out)"
-    )
+    code = "import os; from forewarn.agent.cli.main import main; main([]); print(os.open('event.json', 0), file=out)"
     done = shell(f'"{sys.executable}" -c "out = open(7, \'w\'); {code}" 7>&1 <&- >&- 2>&-')
     assert int(done.stdout) > 2
 
@@ -119,7 +117,7 @@ def homeless(*arguments: str) -> subprocess.CompletedProcess[str]:
     """As in a container, for a user whom nobody knows."""
     code = (
         "import os, sys; os.getuid = os.geteuid = lambda: 54321\n"
-        "from forewarn.agent.command.line import main; sys.exit(main(sys.argv[1:]))"
+        "from forewarn.agent.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
     known = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_STATE_HOME")}
     return subprocess.run(

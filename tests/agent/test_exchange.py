@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from agent.raw_server import EMPTY_DOCUMENT, RawServer, answer, close, reset, silence, then, trickle
 from agent.shifted import Shifted
 from depth import amount
-from forewarn.agent.endpoint import carrier
-from forewarn.agent.endpoint.address import Endpoint
-from forewarn.agent.endpoint.carrier import LARGEST_BODY
-from forewarn.agent.endpoint.exchange import Answer, Line
+from forewarn.agent import transport
+from forewarn.agent.address import Endpoint
+from forewarn.agent.transport import LARGEST_BODY, Answer, Line
 from forewarn.errors import EndpointTrouble
 
 if TYPE_CHECKING:
@@ -300,13 +299,13 @@ def test_who_takes_no_call_in_time_cannot_be_reached(full: int) -> None:
 def test_cutting_ends_a_connection_that_is_being_made(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
     line = Line(Endpoint("http", "127.0.0.1", full, "test"))
     connecting = threading.Event()
-    addresses = carrier.addresses
+    addresses = transport.addresses
 
     def noted(host: str, port: int) -> list[object]:
         connecting.set()
         return addresses(host, port)
 
-    monkeypatch.setattr("forewarn.agent.endpoint.exchange.addresses", noted)
+    monkeypatch.setattr("forewarn.agent.transport.addresses", noted)
     with ThreadPoolExecutor(1) as thread:
         under_way = thread.submit(line.exchange, "GET", "/", {}, None, 600.0)
         assert connecting.wait(LONG)

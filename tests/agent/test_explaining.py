@@ -11,12 +11,9 @@ from hypothesis import strategies as st
 
 from agent.configs import Words, config, named
 from agent.events import NOW, told
-from forewarn.agent.policy.config import Member, NamedHandler, PeersSettings
-from forewarn.agent.policy.doubts import _covers, doubts_about
-from forewarn.agent.policy.explaining import as_json, explain
-from forewarn.agent.policy.planning import plan
-from forewarn.agent.policy.rule import Rule
-from forewarn.agent.policy.words import misfits
+from forewarn.agent.explain import _covers, as_json, doubts_about, explain, misfits
+from forewarn.agent.plan import plan
+from forewarn.agent.policy import Member, NamedHandler, PeersSettings, Rule
 
 if TYPE_CHECKING:
     from forewarn.wire.document_reader import ToldEvent

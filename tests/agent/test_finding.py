@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.agent.endpoint.finding import accepts, find_endpoint
+from forewarn.agent.discovery import accepts, find_endpoint
 from forewarn.errors import BadEndpoint, EndpointNotFound
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import pytest
 
 from agent.jobs import LoneJob, then
 from agent.workers import Worker
-from forewarn.agent.handlers.finding import kinds
-from forewarn.agent.handlers.processes import find_process
-from forewarn.agent.policy.reading import read_text
+from forewarn.agent.config_file import read_text
+from forewarn.agent.handlers.loader import kinds
+from forewarn.agent.machine import find_process
 from forewarn.errors import HandlerFailed
 from programs import need
 

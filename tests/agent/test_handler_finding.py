@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.jobs import LoneJob, handler_of
-from forewarn.agent.handlers.finding import kinds
+from forewarn.agent.handlers.loader import kinds
 from forewarn.errors import BadAgentConfig
 
 ROOT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ def test_kinds_are_found_inside_of_a_single_file(tmp_path: Path) -> None:
         filter=lambda path: path.suffix in (".py", ""),
     )
     code = f"import sys; sys.path.insert(0, {str(bundle)!r})\n"
-    code += "from forewarn.agent.handlers import finding as f; print(f.__file__, *f.kinds())"
+    code += "from forewarn.agent.handlers import loader as f; print(f.__file__, *f.kinds())"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     where, *found = done.stdout.split()
     assert where.startswith(str(bundle))
@@ -153,9 +153,7 @@ def test_kinds_are_found_inside_of_a_single_file(tmp_path: Path) -> None:
 
 def test_an_agent_loads_only_what_it_uses() -> None:
     """What is large is loaded when it is needed: most agents wait for days, and some wait with little memory."""
-    code = (
-        "import sys; from forewarn.agent.policy.reading import read_text; read_text({!r}, '', ''); print(*sys.modules)"
-    )
+    code = "import sys; from forewarn.agent.config_file import read_text; read_text({!r}, '', ''); print(*sys.modules)"
     needed = {"haproxy": 'socket = "/a"\nserver = "b/c"', "process": 'pid_file = "/a"', "systemd": 'unit = "a"'}
     needed |= {"command": 'prepare = ["a"]', "webhook": 'url = "http://a"', "log": ""}
     assert set(needed) == set(kinds())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import inspect
 import json
 import os
 import subprocess
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from depth import amount
+from forewarn.agent import machine
+from forewarn.agent.handlers import program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 EVERY = amount(1, 8)
 """The deep profile kills at every line, the quick one at every eighth."""
@@ -93,13 +96,21 @@ def lines_of(folder: Path) -> list[str]:
     return (folder / "lines").read_text().split()
 
 
-def line_of(module: str, text: str) -> str:
-    source = (ROOT / f"src/forewarn/agent/handlers/{module}.py").read_text().splitlines()
-    (number,) = [number for number, line in enumerate(source, 1) if text in line]
-    return f"{module}:{number}"
+def functions_of(lines: list[str]) -> set[str]:
+    return {line.partition(":")[0] for line in lines}
 
 
-HEARD = line_of("output", "self._job.say(short)")
+def line_of(function: Callable[..., object], text: str) -> str:
+    source, first = inspect.getsourcelines(function)
+    (number,) = [number for number, line in enumerate(source, first) if text in line]
+    return f"{name_of(function)}:{number}"
+
+
+def name_of(function: Callable[..., object]) -> str:
+    return f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+
+
+HEARD = line_of(program.Output._end_line, "self._job.say(short)")
 """When an agent comes to this line, its program runs."""
 
 
@@ -118,7 +129,9 @@ def assert_most_were_killed(ends: list[int]) -> None:
 def test_killed_at_every_line_it_never_runs_two_and_leaves_none(agents: Agents, tmp_path: Path) -> None:
     assert agents.run(tmp_path) == 0, (tmp_path / "said").read_text()
     lines = lines_of(tmp_path)
-    assert {line.partition(":")[0] for line in lines} == {"program", "run_lock", "processes", "output", "subprocess"}
+    reached = functions_of(lines)
+    assert reached >= {name_of(program.run_program), name_of(program.run_lock), name_of(program.RunLock.record)}
+    assert reached >= {name_of(program.Output.take), name_of(machine.find_process), "subprocess.Popen._execute_child"}
     left, ends = 0, []
     for number, line in list(enumerate(lines))[::EVERY]:
         folder = tmp_path / str(number)
@@ -141,7 +154,7 @@ def test_killed_while_it_sees_off_an_earlier_one(agents: Agents, tmp_path: Path)
     assert not is_free(second)
     assert_the_next_is_alone(agents, second, HEARD)
     more = [line for line in lines_of(second) if line not in known]
-    assert {line.partition(":")[0] for line in more} >= {"processes", "run_lock"}
+    assert functions_of(more) >= {name_of(machine.end_group), name_of(program._see_off)}
     ends = []
     for number, line in list(enumerate(more))[::EVERY]:
         folder = tmp_path / str(number)

@@ -9,7 +9,7 @@ import pytest
 
 from agent.jobs import LoneJob, handler_of, then, toml_list
 from agent.workers import Worker
-from forewarn.agent.handlers.processes import find_process
+from forewarn.agent.machine import find_process
 from forewarn.errors import BadAgentConfig, HandlerFailed
 
 if TYPE_CHECKING:

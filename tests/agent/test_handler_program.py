@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from agent.jobs import LoneJob
-from forewarn.agent.handlers.processes import find_process
 from forewarn.agent.handlers.program import run_program
+from forewarn.agent.machine import find_process
 from forewarn.errors import HandlerFailed
 
 

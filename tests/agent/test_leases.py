@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.agent.endpoint.leases import (
+from forewarn.agent.discovery import (
     LEASES,
     option_245,
     read_dhclient,

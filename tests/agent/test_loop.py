@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from agent.events import ME, told
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.loop import Agent, Options
-from forewarn.agent.policy.config import Config, Member, PeersSettings
-from forewarn.agent.policy.rule import Rule
-from forewarn.agent.together import Together
-from forewarn.agent.work.work import PREPARED, begin
+from forewarn.agent.peers.participation import Together
+from forewarn.agent.policy import Config, Member, PeersSettings, Rule
+from forewarn.agent.state import PREPARED, begin
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from forewarn.agent.endpoint import naming
-from forewarn.agent.endpoint.exchange import Answer
-from forewarn.agent.endpoint.naming import Naming
+from forewarn.agent import identity
+from forewarn.agent.identity import Naming
+from forewarn.agent.transport import Answer
 from forewarn.errors import EndpointReset
 
 
@@ -35,7 +35,7 @@ def until_settled() -> Naming:
 
 def test_a_trouble_that_goes_on_leaves_the_host_name_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     assert until_settled().me(nobody).name == socket.gethostname()
-    monkeypatch.setattr(naming, "ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(identity, "ASK_AGAIN_SECONDS", 0.0)
     asked = until_settled()
     assert asked.me(in_trouble).name == socket.gethostname()
     assert asked.settled

@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.events import NOW
 from agent.snapshots import event, snapshot
-from forewarn.agent.pages import watchdog
-from forewarn.agent.pages.metrics import render_metrics
-from forewarn.agent.pages.status import status_lines
-from forewarn.agent.pages.watchdog import Watchdog
+from forewarn.agent import status_server
+from forewarn.agent.cli.status import status_lines
+from forewarn.agent.metrics import render_metrics
+from forewarn.agent.status_server import Watchdog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ def test_systemd_is_told_one_status_and_nothing_else(
         told = Watchdog({"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "3000000"})
         assert told.due_at is not None
         due = told.due_at
-        monkeypatch.setattr(watchdog, "real_seconds", lambda: due)
+        monkeypatch.setattr(status_server, "real_seconds", lambda: due)
         polling = {**snapshot()["polling"], "trouble": trouble}
         told.beat(lambda: snapshot(events=[event(type=kind)], polling=polling))
         fields = line.recv(4096).decode("utf-8").splitlines()

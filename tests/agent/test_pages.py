@@ -15,12 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.events import NOW
 from agent.snapshots import event, snapshot
-from forewarn.agent.command.line import main
-from forewarn.agent.pages.metrics import METRICS, render_metrics
-from forewarn.agent.pages.server import Pages
-from forewarn.agent.pages.sockets import NAME, connect
-from forewarn.agent.pages.status import status_lines
-from forewarn.agent.pages.watchdog import Watchdog
+from forewarn.agent.cli.main import main
+from forewarn.agent.cli.status import status_lines
+from forewarn.agent.metrics import METRICS, render_metrics
+from forewarn.agent.status_server import SOCKET_NAME, Pages, Watchdog, connect
 from forewarn.errors import CannotListen, StateInUse
 
 if TYPE_CHECKING:
@@ -124,7 +122,7 @@ def test_the_socket_is_for_its_owner_alone_and_as_deep_as_anybody_likes(said: Sa
     folder = tmp_path / ("deep" * 20) / ("down" * 20)
     assert len(str(folder)) > 107
     with Pages(said, folder):
-        found = (folder / NAME).stat()
+        found = (folder / SOCKET_NAME).stat()
         assert stat.S_ISSOCK(found.st_mode)
         assert stat.S_IMODE(found.st_mode) == 0o600
         with connect(folder) as line:
@@ -135,11 +133,11 @@ def test_the_socket_is_for_its_owner_alone_and_as_deep_as_anybody_likes(said: Sa
 
 def test_what_a_killed_agent_has_left_is_replaced(said: Said, tmp_path: Path) -> None:
     dead = socket.socket(socket.AF_UNIX)
-    dead.bind(str(tmp_path / NAME))
+    dead.bind(str(tmp_path / SOCKET_NAME))
     dead.close()  # as after a kill: the name stays, nobody listens
     with Pages(said, tmp_path), connect(tmp_path):
         pass
-    (tmp_path / NAME).write_text("no socket at all")
+    (tmp_path / SOCKET_NAME).write_text("no socket at all")
     with Pages(said, tmp_path), connect(tmp_path):
         pass
 
@@ -155,7 +153,7 @@ def test_a_running_agent_is_not_replaced(said: Said, tmp_path: Path) -> None:
 def test_an_address_that_is_taken(pages: Pages, said: Said, tmp_path: Path) -> None:
     with pytest.raises(CannotListen, match=r"127\.0\.0\.1:\d+: Address already in use. Choose another with --listen"):
         Pages(said, tmp_path / "other", pages.address).start()
-    assert not (tmp_path / "other" / NAME).exists()
+    assert not (tmp_path / "other" / SOCKET_NAME).exists()
     with pytest.raises(CannotListen):
         Pages(said, tmp_path / "other", ("no such host.invalid", 1)).start()
 

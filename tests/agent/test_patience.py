@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.agent.endpoint.pace import MOST_REQUESTS, Pace
-from forewarn.agent.endpoint.patience import LONGEST_PAUSE, SHORTEST_PAUSE, answer_seconds, pause_after
+from forewarn.agent.retry import LONGEST_PAUSE, MOST_REQUESTS, SHORTEST_PAUSE, Pace, answer_seconds, pause_after
 
 
 def test_pauses_begin_near_a_second_and_double_up_to_the_longest() -> None:

@@ -12,11 +12,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.circles import EVENT, PATIENCE_SECONDS, SECRET, Party
-from forewarn.agent.peers.circle import Circle
-from forewarn.agent.peers.message import Ask, read_ask, read_reply, write_ask, write_reply
-from forewarn.agent.peers.seal import PATH, draw, seal_answer, seal_ask
-from forewarn.agent.peers.word import LARGEST, PREPARING, READY, Word, write_word
-from forewarn.agent.policy.config import PeersSettings
+from forewarn.agent.peers.group import Circle
+from forewarn.agent.peers.messages import (
+    LARGEST,
+    PATH,
+    PREPARING,
+    READY,
+    Ask,
+    Word,
+    draw,
+    read_ask,
+    read_reply,
+    seal_answer,
+    seal_ask,
+    write_ask,
+    write_reply,
+    write_word,
+)
+from forewarn.agent.policy import PeersSettings
 from forewarn.errors import PeersNotListening
 
 if TYPE_CHECKING:

@@ -9,8 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.agent.peers.message import Ask, read_ask, read_reply, write_ask
-from forewarn.agent.peers.word import READY, WAITING, EventWord, Relay, Word, read_word, write_word
+from forewarn.agent.peers.messages import (
+    READY,
+    WAITING,
+    Ask,
+    EventWord,
+    Relay,
+    Word,
+    read_ask,
+    read_reply,
+    read_word,
+    write_ask,
+    write_word,
+)
 from forewarn.errors import BadWord
 
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)

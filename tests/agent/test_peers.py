@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.circles import EVENT, PATIENCE_SECONDS, SECRET, Party
-from forewarn.agent.peers.circle import Circle
-from forewarn.agent.peers.word import FAILED, PREPARING, READY, WAITING
-from forewarn.agent.policy.config import Member, PeersSettings
+from forewarn.agent.peers.group import Circle
+from forewarn.agent.peers.messages import FAILED, PREPARING, READY, WAITING
+from forewarn.agent.policy import Member, PeersSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

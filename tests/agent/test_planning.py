@@ -8,9 +8,8 @@ import pytest
 
 from agent.configs import config, named
 from agent.events import ME, NOW, told
-from forewarn.agent.policy.config import Member, PeersSettings
-from forewarn.agent.policy.planning import plan, plan_json, plan_lines
-from forewarn.agent.policy.rule import Rule
+from forewarn.agent.plan import plan, plan_json, plan_lines
+from forewarn.agent.policy import Member, PeersSettings, Rule
 
 M = timedelta(minutes=1)
 RULE = Rule("web", on=("Reboot",), prepare=("pool", "web"), approve="self")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent.peer_network import EVENT, Network
 from depth import amount
+from forewarn.agent.peers.messages import FAILED, PREPARING, READY, STARTED, UNKNOWN, WAITING
 from forewarn.agent.peers.quorum import (
     Answer,
     Patience,
@@ -21,7 +22,6 @@ from forewarn.agent.peers.quorum import (
     find_leader,
     verdict,
 )
-from forewarn.agent.peers.word import FAILED, PREPARING, READY, STARTED, UNKNOWN, WAITING
 
 PATIENCE = Patience.of(timedelta(seconds=10))
 NOW = 1000.0

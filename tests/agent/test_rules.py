@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.events import NOW, told
-from forewarn.agent.policy.rule import Rule, choose_rule
+from forewarn.agent.policy import Rule, choose_rule
 
 MINUTES = timedelta(minutes=1)
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.listening import listen_on
-from forewarn.agent.serving import SmallServer
+from forewarn.agent.http_server import SmallServer, listen_on
 from forewarn.errors import CannotListen
 
 if TYPE_CHECKING:

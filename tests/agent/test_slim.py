@@ -9,10 +9,10 @@ import pytest
 
 PROGRAM = """
 import sys
-from forewarn.agent.slim import defer_tls
+from forewarn.agent.cli.run import defer_tls
 defer_tls()
 import http.client
-from forewarn.agent.endpoint.client import Client
+from forewarn.agent.client import Client
 assert "ssl" not in sys.modules
 plain, problem = http.client.HTTPConnection, http.client.HTTPException
 {need}
@@ -39,5 +39,7 @@ def test_tls_is_there_for_whoever_asks_for_it(need: str) -> None:
 
 
 def test_a_program_that_has_it_keeps_it() -> None:
-    program = "import http.client; from forewarn.agent.slim import defer_tls; defer_tls(); http.client.HTTPSConnection"
+    program = (
+        "import http.client; from forewarn.agent.cli.run import defer_tls; defer_tls(); http.client.HTTPSConnection"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

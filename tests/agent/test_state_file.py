@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agent.events import ME, told
-from forewarn.agent.policy.rule import Rule
-from forewarn.agent.work.ledger import Ledger
-from forewarn.agent.work.state_file import FILE, StateFile
-from forewarn.agent.work.work import PREPARED, begin, from_json, to_json
+from forewarn.agent.policy import Rule
+from forewarn.agent.state import FILE, PREPARED, Ledger, StateFile, begin, from_json, to_json
 from forewarn.errors import NotPermitted, StateInUse
 from forewarn.wire.document_reader import read_event_if_possible
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.agent.command.line import main, parser_of
-from forewarn.agent.command.parser import choose_places
-from forewarn.agent.command.unit import NAME, Unit, command_line, render_unit
-from forewarn.agent.policy.reading import read_config
+from forewarn.agent.cli.install import UNIT_NAME, Unit, command_line, render_unit
+from forewarn.agent.cli.main import main, parser_of
+from forewarn.agent.cli.options import choose_places
+from forewarn.agent.config_file import read_config
 from forewarn.errors import BadOption
 
 needs_systemd = pytest.mark.skipif(
@@ -44,7 +44,7 @@ def verify(file: Path) -> str:
     done = subprocess.run(
         ["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False, timeout=60
     )
-    return done.stdout + "".join(line for line in done.stderr.splitlines(keepends=True) if NAME in line)
+    return done.stdout + "".join(line for line in done.stderr.splitlines(keepends=True) if UNIT_NAME in line)
 
 
 def started(file: Path) -> str:
@@ -56,13 +56,13 @@ def started(file: Path) -> str:
 @pytest.mark.parametrize("arguments", [(), ("--user", "daemon"), ("--state", "kept here")])
 def test_systemd_finds_nothing_wrong_with_it(folder: Path, arguments: tuple[str, ...]) -> None:
     assert install(*arguments) == 0
-    assert verify(folder / "units" / NAME) == ""
+    assert verify(folder / "units" / UNIT_NAME) == ""
 
 
 @needs_systemd
 def test_systemd_would_find_what_is_wrong(folder: Path) -> None:
     install()
-    file = folder / "units" / NAME
+    file = folder / "units" / UNIT_NAME
     file.write_text(file.read_text().replace("KillMode=process", "KillMode=gently"))
     assert "gently" in verify(file)
 
@@ -72,7 +72,7 @@ def test_a_user_of_its_own_has_the_tighter_bounds(folder: Path) -> None:
     def exposure(*arguments: str) -> float:
         install("--force", *arguments)
         done = subprocess.run(
-            ["systemd-analyze", "security", "--offline=true", "--no-pager", f"units/{NAME}"],
+            ["systemd-analyze", "security", "--offline=true", "--no-pager", f"units/{UNIT_NAME}"],
             capture_output=True,
             text=True,
             check=False,
@@ -93,7 +93,7 @@ def test_systemd_reads_every_path_as_it_is(folder: Path, name: str) -> None:
     program = folder / name
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    file = folder / NAME
+    file = folder / UNIT_NAME
     file.write_text(render_unit(Unit((str(program), "--config", f"/etc/{name}", 'it\'s \\ "odd"'))))
     assert verify(file) == ""
     program.unlink()
@@ -118,22 +118,22 @@ def test_everything_in_it_is_absolute_and_nothing_of_the_environment_is_missing(
     program.chmod(0o755)
     monkeypatch.setattr(sys, "argv", ["bin/forewarn", "agent", "install"])
     assert install("--endpoint", "http://127.0.0.1:8169", "--vm-name", "web-0", "--listen", "127.0.0.1:9169") == 0
-    assert started(folder / "units" / NAME) == (
+    assert started(folder / "units" / UNIT_NAME) == (
         f"{folder}/bin/forewarn agent run --config={folder}/agent.toml"
         " --endpoint=http://127.0.0.1:8169 --vm-name=web-0 --listen=127.0.0.1:9169"
     )
     monkeypatch.setattr(sys, "argv", ["something/else"])
     assert install("--force") == 0
-    assert started(folder / "units" / NAME).startswith(f"{sys.executable} -m forewarn.agent run --config={folder}")
+    assert started(folder / "units" / UNIT_NAME).startswith(f"{sys.executable} -m forewarn.agent run --config={folder}")
 
 
 def test_state_is_systemds_or_what_was_chosen(folder: Path) -> None:
     install()
-    text = (folder / "units" / NAME).read_text()
+    text = (folder / "units" / UNIT_NAME).read_text()
     assert "StateDirectory=forewarn-agent\n" in text
     assert "--state" not in text
     install("--force", "--state", "kept here")
-    text = (folder / "units" / NAME).read_text()
+    text = (folder / "units" / UNIT_NAME).read_text()
     assert f'ReadWritePaths="{folder}/kept here"\n' in text
     assert f'"--state={folder}/kept here"' in text
     assert "StateDirectory=" not in text
@@ -145,9 +145,9 @@ def test_a_state_of_the_config_is_where_the_agent_will_look_for_it(
     (folder / "etc").mkdir()
     (folder / "etc" / "agent.toml").write_text('[agent]\nstate = "kept"\n')
     assert main(["install", "--config", "etc/agent.toml", "--unit-dir", "units"]) == 0
-    text = (folder / "units" / NAME).read_text()
+    text = (folder / "units" / UNIT_NAME).read_text()
     assert f"ReadWritePaths={folder}/etc/kept\n" in text
-    words = shlex.split(started(folder / "units" / NAME))
+    words = shlex.split(started(folder / "units" / UNIT_NAME))
     options = parser_of("run").read(words[words.index("run") + 1 :])
     assert options.config == str(folder / "etc" / "agent.toml")
     places = choose_places(options, read_config(Path(options.config)), {})
@@ -201,15 +201,15 @@ def test_an_endpoint_of_the_config_is_checked_too(folder: Path, capsys: pytest.C
 
 def test_a_value_that_looks_like_an_option_stays_a_value(folder: Path) -> None:
     assert install("--vm-name=-x", "--state=--y") == 0
-    words = shlex.split(started(folder / "units" / NAME))
+    words = shlex.split(started(folder / "units" / UNIT_NAME))
     assert parser_of("run").read(words[words.index("run") + 1 :]).vm_name == "-x"
 
 
 def test_it_is_not_written_over_by_accident(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = folder / "units" / NAME
+    file = folder / "units" / UNIT_NAME
     assert install() == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"Wrote units/{NAME}.\n")
+    assert said.startswith(f"Wrote units/{UNIT_NAME}.\n")
     assert "systemctl daemon-reload" in said
     assert "systemctl enable --now forewarn-agent.service" in said
     assert install() == 0
@@ -220,7 +220,7 @@ def test_it_is_not_written_over_by_accident(folder: Path, capsys: pytest.Capture
     assert file.read_text() == "# somebody's own"
     assert install("--force") == 0
     assert file.read_text() != "# somebody's own"
-    assert [path.name for path in (folder / "units").iterdir()] == [NAME]
+    assert [path.name for path in (folder / "units").iterdir()] == [UNIT_NAME]
 
 
 def test_print_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

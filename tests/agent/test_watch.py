@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agent.raw_server import event
-from forewarn.agent.endpoint.exchange import Answer
-from forewarn.agent.endpoint.watch import VERSIONS, Seen, Watch
+from forewarn.agent.protocol import VERSIONS, Seen, Watch
+from forewarn.agent.transport import Answer
 from forewarn.errors import EndpointTrouble
 from forewarn.wire.document_reader import ToldDocument
 from forewarn.wire.versions import KNOWN_VERSIONS

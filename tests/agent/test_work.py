@@ -10,11 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.events import ME, NOW, told
+from forewarn.agent.decisions import (
+    Approve,
+    Circumstances,
+    Finish,
+    Note,
+    Run,
+    Seen,
+    Taken,
+    approval_problem,
+    end,
+    next_orders,
+    presume,
+    take_in,
+    undone,
+)
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.policy.rule import Rule
-from forewarn.agent.work.deciding import Approve, Finish, Note, Run, Seen, approval_problem, end, next_orders, undone
-from forewarn.agent.work.taking import Circumstances, Taken, presume, take_in
-from forewarn.agent.work.work import (
+from forewarn.agent.policy import Rule
+from forewarn.agent.state import (
     BEGUN,
     CAME_BACK,
     CANCELLED,
@@ -34,7 +47,7 @@ from forewarn.agent.work.work import (
 )
 
 if TYPE_CHECKING:
-    from forewarn.agent.work.deciding import Order
+    from forewarn.agent.decisions import Order
     from forewarn.wire.document_reader import ToldEvent
 
 SEEN = Seen(NOW, 0.0)

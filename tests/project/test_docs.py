@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from forewarn import errors
-from forewarn.agent.command.line import VERBS, parser_of
-from forewarn.agent.pages.metrics import METRICS
-from forewarn.agent.pages.routes import PAGES
+from forewarn.agent.cli.main import VERBS, parser_of
+from forewarn.agent.metrics import METRICS
+from forewarn.agent.status_server import PAGES
 from forewarn.cli import NOUNS, root
 from forewarn.core.durations import format_duration
 from forewarn.core.event_types import EVENT_TYPES

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from forewarn.agent.async_client import AsyncClient
     from forewarn.agent.changes import Change
-    from forewarn.agent.endpoint.async_client import AsyncClient
-    from forewarn.agent.endpoint.client import Client
+    from forewarn.agent.client import Client
     from forewarn.agent.handlers.handler import Handler, Job
     from forewarn.errors import EndpointTrouble, HandlerFailed
     from forewarn.wire.document_reader import ToldDocument as Document
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncClient", "Change", "Client", "Document", "EndpointTrouble", "Event", "Handler", "HandlerFailed", "Job"]
 
 _PLACES = {
-    "AsyncClient": ("forewarn.agent.endpoint.async_client", "AsyncClient"),
+    "AsyncClient": ("forewarn.agent.async_client", "AsyncClient"),
     "Change": ("forewarn.agent.changes", "Change"),
-    "Client": ("forewarn.agent.endpoint.client", "Client"),
+    "Client": ("forewarn.agent.client", "Client"),
     "Document": ("forewarn.wire.document_reader", "ToldDocument"),
     "EndpointTrouble": ("forewarn.errors", "EndpointTrouble"),
     "Event": ("forewarn.wire.document_reader", "ToldEvent"),

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from forewarn.agent.command.line import main
+from forewarn.agent.cli.main import main
 
 sys.exit(main())

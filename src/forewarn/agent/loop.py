@@ -1,4 +1,7 @@
-"""The agent: takes in what the endpoint tells, has handlers prepare and undo, and approves."""
+"""The agent: takes in what the endpoint says, has handlers prepare and undo, and approves.
+
+Polls and approvals are sent in threads of their own. An endpoint that stalls delays nothing else.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +10,183 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forewarn.agent.approving import Approver
+from forewarn.agent.changes import Account
+from forewarn.agent.client import Client
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.endpoint.client import Client
+from forewarn.agent.decisions import Circumstances, Run, Seen, next_orders, presume, take_in, waits_for_time
 from forewarn.agent.machine import boot_id, up_seconds
-from forewarn.agent.polling import Poller
-from forewarn.agent.standing import describe_alone, describe_work, ready_reason
-from forewarn.agent.together import Together
-from forewarn.agent.work.deciding import Run, Seen, next_orders, waits_for_time
-from forewarn.agent.work.doing import Doing
-from forewarn.agent.work.ledger import Ledger
-from forewarn.agent.work.state_file import NoFile, StateFile
-from forewarn.agent.work.taking import Circumstances, presume, take_in
+from forewarn.agent.peers.participation import Together
+from forewarn.agent.runner import Doing, pause_after
+from forewarn.agent.state import Ledger, NoFile, StateFile
+from forewarn.agent.status import describe_alone, describe_work, ready_reason
 from forewarn.core.durations import to_text
+from forewarn.errors import ForewarnError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from forewarn.agent.policy.config import Config
-    from forewarn.agent.work.job import Outcome
+    from forewarn.agent.policy import Config
+    from forewarn.agent.runner import Outcome
+    from forewarn.agent.state import Work
+    from forewarn.errors import EndpointTrouble
     from forewarn.wire.document_reader import ToldEvent
 
 logger = logging.getLogger("forewarn.agent")
+
+
+# --- Polls ----------------------------------------------------------------------------------------
+
+
+HOLD_SECONDS = 20
+"""How long an answer may be held back. A connection that died in silence is noticed in time for a Preempt."""
+
+
+class Poller:
+    """Polls, and hands on what is told. Whatever happens, it goes on."""
+
+    def __init__(
+        self, client: Client, tell: Callable[[tuple[ToldEvent, ...]], None], may_hold: Callable[[], bool]
+    ) -> None:
+        self._client = client
+        self._tell = tell
+        self._may_hold = may_hold
+        self._account = Account()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
+        self._answers = 0
+        self._troubles: Counter[str] = Counter()
+        self._trouble: EndpointTrouble | None = None
+        self._trouble_since = 0.0
+        self._answered_at: float | None = None
+        self._said = ("", "")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The client must have been closed: an answer that is waited for is given up with it."""
+        self._stop.set()
+        self._thread.join(5)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                pause = self._poll()
+            except Exception:  # nothing may end the watch
+                logger.exception("A poll went wrong in a way that nobody has thought of; it goes on.")
+                pause = 1.0
+            self._stop.wait(pause)
+
+    def _poll(self) -> float:
+        polled = self._client.poll(HOLD_SECONDS if self._may_hold() and not self._account.in_doubt() else 0)
+        if self._stop.is_set():
+            return 0
+        if polled.trouble is not None:
+            self._troubles[polled.trouble.kind] += 1
+            if self._trouble is None:
+                self._trouble_since = real_seconds()
+            self._trouble = polled.trouble
+        else:
+            self._answers += 1
+            self._trouble = None
+            self._answered_at = real_seconds()
+            self._say_where()
+            if polled.document is not None:
+                self._account.take(polled.document, real_seconds())
+                self._tell(self._account.events)
+        return polled.pause_seconds
+
+    def _say_where(self) -> None:
+        """Which endpoint has answered and who this is, once: it is the first question when nothing happens."""
+        endpoint, me = self._client.known
+        known = ("" if endpoint is None else endpoint.url, "" if me is None else me.name)
+        if known != self._said:
+            self._said = known
+            logger.info("The endpoint is %s, and this machine is %s.", known[0], known[1] or "not named yet")
+
+    def standing(self) -> dict[str, Any]:
+        """How it goes."""
+        seconds, trouble = real_seconds(), self._trouble
+        return {
+            "answers": self._answers,
+            "troubles": dict(self._troubles),
+            "trouble": None if trouble is None else str(trouble),
+            "trouble_seconds": None if trouble is None else round(seconds - self._trouble_since, 1),
+            "answered_seconds_ago": None if self._answered_at is None else round(seconds - self._answered_at, 1),
+            "incarnation": self._account.incarnation,
+            "long_poll": bool(self._client.offers_long_poll),
+        }
+
+
+# --- Approvals ------------------------------------------------------------------------------------
+
+
+class Approver:
+    """One request each; whether and when another is made is decided anew. Used under the agent's lock."""
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: Ledger,
+        done: Callable[[str, str], None],
+        *,
+        dry_run: bool,
+    ) -> None:
+        """`done` is called from a thread, with the id and the problem; what it is given is for `settle`."""
+        self._client = client
+        self._ledger = ledger
+        self._done = done
+        self._dry_run = dry_run
+        self._tries: Counter[str] = Counter()
+        self.under_way: set[str] = set()
+        self.again_at: dict[str, float] = {}
+        """When another try may be made, in real seconds."""
+
+    def send(self, work: Work) -> None:
+        """Return at once."""
+        if self._dry_run:
+            logger.info("would be approved", extra={"event": work.event})
+            self._note(work)
+            return
+        self.under_way.add(work.id)
+        threading.Thread(target=self._send, args=(work.id,), name="approver", daemon=True).start()
+
+    def settle(self, event_id: str, problem: str) -> str:
+        """Note what came of it, and return the word by which it is counted."""
+        self.under_way.discard(event_id)
+        work = self._ledger.works.get(event_id)
+        if problem:
+            self._tries[event_id] += 1
+            self.again_at[event_id] = real_seconds() + pause_after(self._tries[event_id])
+            if work is not None and self._tries[event_id] == 1:
+                logger.warning("is not approved, and tried again: %s", problem, extra={"event": work.event})
+            return "approve failed"
+        if work is not None:
+            self._note(work)
+            logger.info("is approved", extra={"event": work.event})
+        return "approved"
+
+    def forget(self, event_id: str) -> None:
+        self._tries.pop(event_id, None)
+        self.again_at.pop(event_id, None)
+
+    def _note(self, work: Work) -> None:
+        self._ledger.keep(work._replace(approved_at=to_text(self._client.clock.now())))
+
+    def _send(self, event_id: str) -> None:
+        problem = ""
+        try:
+            self._client.approve(event_id)
+        except ForewarnError as error:
+            problem = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            problem = f"{type(error).__name__}: {error}"
+        self._done(event_id, problem)
+
+
+# --- The agent ------------------------------------------------------------------------------------
+
 
 LOOK_SECONDS, REST_SECONDS = 1.0, 20.0
 """How often the loop turns by itself: with work at hand, and at rest."""
@@ -81,7 +239,7 @@ class Agent:
         self._begun_at = self._turned_at = real_seconds()
         self._shown = self._show()
 
-    # --- Its life -------------------------------------------------------------------------------------
+    # --- Its life ---------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Until `stop` is called."""
@@ -133,7 +291,7 @@ class Agent:
         with self._lock:
             return not any(waits_for_time(work) for work in self._ledger.works.values())
 
-    # --- Word from the threads ------------------------------------------------------------------------
+    # --- Word from the threads --------------------------------------------------------------------
 
     def _told(self, events: tuple[ToldEvent, ...]) -> None:
         me = self._client.me  # in the poller's thread: it may have to ask
@@ -159,7 +317,7 @@ class Agent:
             self._approved.append((event_id, problem))
             self._wake()
 
-    # --- One turn -------------------------------------------------------------------------------------
+    # --- One turn ---------------------------------------------------------------------------------
 
     def _turn_safely(self) -> None:
         """Whatever goes wrong in a turn, the agent goes on: it may be one event that is odd, and another may come."""
@@ -257,7 +415,7 @@ class Agent:
             stopping=self._stopping,
         )
 
-    # --- What it says of itself -----------------------------------------------------------------------
+    # --- What it says of itself -------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """Everything that is shown anywhere. If the loop hangs, what was last known, and for how long it has hung."""

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from forewarn.agent.command.line import main
+from forewarn.agent.cli.main import main
 
 
 @click.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)

@@ -7,10 +7,9 @@ import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
+from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_json, as_variable, as_variables
 from forewarn.agent.handlers.options import read_argv, read_path
 from forewarn.agent.handlers.program import run_program
-from forewarn.agent.handlers.told import as_json, as_variable, as_variables
 from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:

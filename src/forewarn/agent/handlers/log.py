@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forewarn.agent.clock import real_moment
-from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
+from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_variables
 from forewarn.agent.handlers.options import read_path
-from forewarn.agent.handlers.told import as_variables
 from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:

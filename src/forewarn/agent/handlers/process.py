@@ -5,21 +5,65 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-from contextlib import suppress
+import threading
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.handlers.detached import start_detached
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
 from forewarn.agent.handlers.options import read_argv, read_path
-from forewarn.agent.handlers.processes import Process, find_process, started_at
-from forewarn.agent.machine import boot_id
+from forewarn.agent.handlers.program import find_program
+from forewarn.agent.machine import Process, boot_id, find_process, started_at
 from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from forewarn.agent.handlers.handler import Job
     from forewarn.files.toml_reader import Entry
+
+
+# --- Starting a program ---------------------------------------------------------------------------
+
+
+_WATCHED_SECONDS = 0.5
+_START_LOOK_SECONDS = 0.05
+
+
+def start_detached(job: Job, argv: Sequence[str], directory: str, log: str) -> int:
+    """Start a program in a session of its own; its number. It has failed if it fails at once."""
+    import subprocess  # an agent at rest runs no programs
+
+    place = directory or "/"
+    program = find_program(argv[0], os.environ, place)
+    with ExitStack() as files:
+        try:
+            output = os.open(log or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            files.callback(os.close, output)
+            process = subprocess.Popen(  # noqa: S603 - the config says what is run
+                [program, *argv[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=place,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise HandlerFailed(problem=f"{argv[0]} could not be started: {error}.") from error
+    # Whoever started it must collect it when it ends, however much later that is.
+    threading.Thread(target=process.wait, name=f"collects {process.pid}", daemon=True).start()
+    until = real_seconds() + _WATCHED_SECONDS
+    while process.returncode is None and real_seconds() < until and not job.wait(_START_LOOK_SECONDS):
+        pass
+    if process.returncode:
+        raise HandlerFailed(problem=f"{argv[0]} was started, and ended at once with {process.returncode}.")
+    job.say(f"{argv[0]} was started as process {process.pid}", pid=process.pid)
+    return process.pid
+
+
+# --- The handler ----------------------------------------------------------------------------------
+
 
 _SIGNALS = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "WINCH", "KILL")
 _LOOK_SECONDS = 0.1

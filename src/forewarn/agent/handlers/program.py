@@ -1,24 +1,238 @@
-"""One program, run for a handler: within its time limit, its output in the log, and never two at once."""
+"""Runs one program for a handler: within its time limit, with its output in the log, and never two at once.
+
+A lock on disk holds that even when the agent that started the program was killed.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import re
 import signal
+from collections import deque
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from forewarn.agent.handlers.output import Output
-from forewarn.agent.handlers.processes import GRACE_SECONDS, end_group
-from forewarn.agent.handlers.run_lock import run_lock, taken_up
+from forewarn.agent.clock import real_seconds
+from forewarn.agent.machine import GRACE_SECONDS, Process, end_group, find_process
 from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
     from selectors import BaseSelector
     from subprocess import Popen
     from typing import IO
 
     from forewarn.agent.handlers.handler import Job
+
+
+# --- The output -----------------------------------------------------------------------------------
+
+
+MOST_LINES = 200
+LONGEST_LINE = 2_000
+_LONGEST_KEPT = 65_536
+"""Of one line, for who reads it: a program may say a fact that is longer than what is worth a line of the log."""
+_LAST_LINES = 5
+
+
+class Output:
+    """The output of one program."""
+
+    def __init__(self, job: Job, on_line: Callable[[str], bool]) -> None:
+        self._job = job
+        self._on_line = on_line
+        self._begun = bytearray()
+        self._said = 0
+        self._left_out = 0
+        self.last: deque[str] = deque(maxlen=_LAST_LINES)
+
+    def take(self, data: bytes) -> None:
+        """Some more of it, not always whole lines."""
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            self._add(line)
+            self._end_line()
+        self._add(rest)
+
+    def _add(self, part: bytes) -> None:
+        self._begun += part[: max(0, _LONGEST_KEPT - len(self._begun))]
+
+    def _end_line(self) -> None:
+        line = self._begun.decode(errors="replace").rstrip("\r")
+        self._begun.clear()
+        if self._on_line(line):
+            return
+        short = line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "…"
+        if short.strip():
+            self.last.append(short)
+        if self._said < MOST_LINES:
+            self._said += 1
+            self._job.say(short)
+        else:
+            self._left_out += 1
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        if self._begun:
+            self._end_line()
+        if self._left_out:
+            self._job.warn(f"{self._left_out} more lines of output were left out", left_out=self._left_out)
+
+
+# --- The lock -------------------------------------------------------------------------------------
+
+
+_LOCK_LOOK_SECONDS = 0.1
+_NUMBERS = ("limit", "pid", "started")
+
+
+class RunLock:
+    """The lock of the one program that runs."""
+
+    def __init__(self, descriptor: int, limit_seconds: float, run: str, end_file: Path) -> None:
+        self.descriptor = descriptor
+        self.end_file = end_file
+        """Where the program's end is written down."""
+        self._facts: dict[str, Any] = {"limit": limit_seconds, "run": run}
+        self._write()
+
+    def record(self, pid: int) -> None:
+        """This process is the one; it does not do anything yet."""
+        process = find_process(pid)
+        if process is not None:
+            self._facts |= {"pid": process.pid, "started": process.started}
+            self._write()
+
+    def _write(self) -> None:
+        # Each text is longer than the one before, so one write over it is enough, and there is never half of one.
+        os.pwrite(self.descriptor, json.dumps(self._facts).encode(), 0)
+
+
+@contextmanager
+def run_lock(job: Job, run: str = "") -> Iterator[RunLock]:
+    """Hold the lock of the job's handler, once an earlier program of it has ended or was ended.
+
+    `run` is the run that a later agent may take up; empty: none may.
+    """
+    try:
+        path = _path(job)
+        _see_off(job, path)
+        descriptor = _fresh(path)
+    except OSError as error:
+        raise HandlerFailed(problem=f"cannot lock {error.filename or job.folder}: {error.strerror}.") from error
+    try:
+        yield RunLock(descriptor, job.seconds_left(), run, path.with_suffix(".end"))
+    finally:
+        os.close(descriptor)
+
+
+def taken_up(job: Job) -> bool:
+    """Whether the program of this very run, which an agent has begun that was killed, has done its work.
+
+    It is waited for while it goes on. One that has failed, or whose end nobody has seen, is to be run again.
+    """
+    try:
+        path = _path(job)
+        facts = _facts_in(path)
+        if not job.run or facts.get("run") != job.run or "pid" not in facts:
+            return False
+        left = Process(facts["pid"], facts["started"])
+        if left.lives:
+            job.say(f"process {left.pid}, of the agent before, goes on and is waited for", pid=left.pid)
+        while left.lives:
+            if job.wait(_LOCK_LOOK_SECONDS) or job.seconds_left() <= 0:
+                return False
+        return path.with_suffix(".end").read_text("utf-8").split() == [job.run, "0"]
+    except (OSError, UnicodeError):
+        return False
+
+
+def _facts_in(path: Path) -> dict[str, Any]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _read(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _path(job: Job) -> Path:
+    folder = job.folder.absolute() / "run"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A name of the config may hold anything; what is no plain character is written by its number.
+    return folder / (re.sub(r"[^A-Za-z0-9_-]", lambda found: f"%{ord(found[0]):X}", job.handler) + ".lock")
+
+
+def _fresh(path: Path) -> int:
+    """A new file in the place of the old: the old one's lock may be held by a daemon for ever."""
+    new = path.with_suffix(".new")
+    # One that a killed agent has left: nobody has it open, since no program is started before it has its place.
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        new.rename(path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _see_off(job: Job, path: Path) -> None:
+    """See to it that an earlier program does nothing any more."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if _is_free(descriptor):
+            return
+        facts = _read(descriptor)
+        if "pid" not in facts:
+            _wait_until_free(job, descriptor, facts)
+            return
+        left = Process(facts["pid"], facts["started"])
+        if left.lives:
+            job.warn(f"process {left.pid} of an earlier run is still there, and is ended", pid=left.pid)
+            end_group(left.pid)
+            if left.lives:
+                raise HandlerFailed(problem=f"process {left.pid} of an earlier run cannot be ended.")
+    finally:
+        os.close(descriptor)
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(descriptor: int) -> dict[str, Any]:
+    with suppress(ValueError):
+        facts = json.loads(os.pread(descriptor, 4096, 0))
+        if isinstance(facts, dict) and all(isinstance(facts.get(name, 0), (int, float)) for name in _NUMBERS):
+            return facts
+    return {}
+
+
+def _wait_until_free(job: Job, descriptor: int, facts: dict[str, Any]) -> None:
+    """The agent was killed before it wrote down which process it is. That one was not let begin, and ends by itself."""
+    until = real_seconds() + facts.get("limit", 0.0)
+    while not _is_free(descriptor):
+        if job.seconds_left() <= 0:
+            raise HandlerFailed(problem="an earlier run has not ended within the time limit.")
+        if job.wait(_LOCK_LOOK_SECONDS):
+            raise HandlerFailed(problem="was told to stop while an earlier run had not ended.")
+        if real_seconds() >= until:
+            return
+
+
+# --- The program ----------------------------------------------------------------------------------
+
 
 _GATE = """
 file=$1 run=$2

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.agent.peers.word import READY, UNKNOWN
+from forewarn.agent.peers.messages import READY, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -1,0 +1,119 @@
+"""forewarn agent run: the agent itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from forewarn.agent import logs
+from forewarn.agent.address import read_endpoint, show_host_port
+from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config, read_address
+from forewarn.agent.status_server import WATCHDOG_VARIABLES, Pages, Watchdog
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from forewarn.agent.loop import Agent
+
+_log = logging.getLogger(__name__)
+
+
+# --- TLS only when needed -------------------------------------------------------------------------
+
+
+def defer_tls() -> None:
+    """Have http.client without ssl, until something asks for its HTTPSConnection.
+
+    The endpoint speaks plain HTTP, and ssl is a fifth of the agent's memory. http.client allows for a Python that has
+    no ssl; here it has none yet. For the agent's own process: it must be called before http.client is loaded.
+    """
+    if "http.client" in sys.modules or "ssl" in sys.modules:
+        return
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # how an import is made to fail
+    try:
+        import http.client
+    finally:
+        del sys.modules["ssl"]
+    plain: Any = http.client
+
+    def load(name: str) -> Any:
+        if name != "HTTPSConnection":
+            raise AttributeError(f"module 'http.client' has no attribute {name!r}")
+        from importlib import reload
+
+        del plain.__getattr__
+        before = dict(vars(plain))
+        reload(plain)
+        vars(plain).update(before)  # whoever has its classes goes on to see the same ones
+        return plain.HTTPSConnection
+
+    plain.__getattr__ = load
+
+
+# --- The command ----------------------------------------------------------------------------------
+
+
+def parser() -> Parser:
+    found = Parser(
+        "run",
+        "Watch for events, prepare for them, approve, and undo.\n\n"
+        "Without a config it only logs. What it has prepared is kept on disk: after a kill, the next run undoes it.",
+        "forewarn agent run --config agent.toml",
+        "forewarn agent run --config agent.toml --dry-run --endpoint http://127.0.0.1:8169 --vm-name web-0",
+    )
+    add_places(found)
+    found.add_argument("--dry-run", action="store_true", help="do all but act: say what would be run and approved")
+    found.add_argument("--listen", metavar="HOST:PORT", help="serve metrics and health there")
+    found.add_argument(
+        "--log", choices=logs.FORMS, default="", help="the form of the log (default: text on a terminal, else json)"
+    )
+    return found
+
+
+def run(options: Namespace) -> int:
+    defer_tls()  # first: a handler's module may load what it defers
+    config = load_config(config_path(options))
+    places = choose_places(options, config)
+    listen = config.listen if options.listen is None else read_address(options.listen, "--listen")
+    if places.endpoint.value:
+        # Before anything is made: what is refused leaves nothing behind.
+        read_endpoint(places.endpoint.value, places.endpoint.origin)
+    # Here, so that what is wrong is said without it.
+    from forewarn.agent.loop import Agent, Options
+
+    logs.begin(options.log)
+    agent = Agent(config, Options(places.endpoint.value, places.vm_name.value, places.folder, options.dry_run))
+    origins = {"endpoint_from": places.endpoint.origin, "vm_from": places.vm_name.origin}
+    given = {name: origin for name, origin in origins.items() if origin}  # the rest the agent has found
+    folder = None if options.dry_run else places.folder  # a rehearsal leaves nothing behind
+    watchdog = Watchdog()
+    environment = dict(os.environ)
+    for name in WATCHDOG_VARIABLES:  # what handlers start is not what systemd waits for
+        os.environ.pop(name, None)
+    with Pages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
+        if pages.address is not None:
+            _log.info("Metrics and health are served.", extra={"fields": {"address": show_host_port(*pages.address)}})
+        _stop_on_signals(agent)
+        watchdog.started()
+        agent.run()
+        if not agent.starts_anew:
+            watchdog.stopping()
+    if agent.starts_anew:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - this very program
+    return 0
+
+
+def _stop_on_signals(agent: Agent) -> None:
+    """The first signal stops it in good order; a second one ends it as it ends any program."""
+
+    def stop(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        # In a thread: a signal may come while this thread holds a lock that stopping needs.
+        threading.Thread(target=agent.stop, name="stop", daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)

@@ -1,0 +1,238 @@
+"""Reads the agent's config from its file. An error names the line and the key."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from forewarn.agent.address import read_endpoint, read_host_port
+from forewarn.agent.files import meant_path, read_bounded, read_whole
+from forewarn.agent.handlers.loader import make_handler
+from forewarn.agent.policy import (
+    APPROVALS,
+    LEADER,
+    NEVER,
+    ON_FAILURE,
+    STOP,
+    Config,
+    Member,
+    NamedHandler,
+    PeersSettings,
+    Rule,
+)
+from forewarn.errors import BadAgentConfig, BadEndpoint, UnreadableFile, nearest
+from forewarn.files.toml_reader import Entry, TomlFile
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+HANDLER_SECONDS = 60
+SILENCE = timedelta(seconds=10)
+LEAST_SECRET = 16
+
+_RULE_KEYS = {*Rule._fields, "when", "approve_when"} - {"lead", "approve_lead"}
+_AGENT_KEYS = ("endpoint", "vm_name", "state", "listen")
+_PEERS_KEYS = ("listen", "secret_file", "members", "silence")
+
+
+def read_config(path: Path) -> Config:
+    """All that the file says; the first thing that is wrong is an error."""
+    try:
+        text = read_whole(path).decode()
+    except UnicodeDecodeError as error:
+        raise UnreadableFile(path=path, problem="it is not UTF-8 text.") from error
+    return read_text(text, str(path), path.absolute().parent)
+
+
+def read_text(text: str, source: str, folder: Path) -> Config:
+    """The same for a text; `folder` is where its relative paths begin."""
+    file = TomlFile(text, source, BadAgentConfig)
+    whole = file.load()
+    top = Entry(file, "", None, whole)
+    top.refuse_unknown(("agent", "rule", "handler", "peers"))
+    agent = top.inner("agent", 'vm_name = "web-0"')
+    agent.refuse_unknown(_AGENT_KEYS)
+    handlers = _handlers(top, whole, folder)
+    tables = whole.get("rule", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise top.wrong("Must be tables with two brackets: [[rule]]", "rule")
+    entries = [Entry(file, "rule", index, table) for index, table in enumerate(tables)]
+    rules = tuple(_rule(entry, number, handlers) for number, entry in enumerate(entries, 1))
+    peers = _peers(top.inner("peers", 'listen = "0.0.0.0:9170"'), folder) if "peers" in top else None
+    for entry, rule in zip(entries, rules, strict=True):
+        if rule.approve == LEADER and peers is None:
+            raise entry.wrong("'leader' needs a [peers] table: agents must be able to tell each other.", "approve")
+    return Config(
+        source=source,
+        endpoint=_endpoint(agent),
+        vm_name=agent.text("vm_name").strip(),
+        state=str(_path(agent, "state", folder)) if agent.text("state") else "",
+        listen=_address(agent, "listen") if "listen" in agent else None,
+        rules=rules,
+        handlers=handlers,
+        peers=peers,
+    )
+
+
+def handler_of(name: str, table: Mapping[str, Any], folder: Path) -> NamedHandler:
+    """A handler from its table alone: as it was when it prepared something, whatever the config says by now."""
+    whole = {"handler": {name: dict(table)}}
+    top = Entry(TomlFile("", f"what {name} was", BadAgentConfig), "", None, whole)
+    return _handler(top.inner("handler", "[handler.NAME]").inner(name, "[handler.NAME]"), name, dict(table), folder)
+
+
+# --- Handlers -------------------------------------------------------------------------------------
+
+
+def _handlers(top: Entry, whole: dict[str, Any], folder: Path) -> dict[str, NamedHandler]:
+    around = top.inner("handler", "[handler.NAME]")
+    tables = whole.get("handler", {})
+    return {name: _handler(around.inner(name, "[handler.NAME]"), name, table, folder) for name, table in tables.items()}
+
+
+def _handler(entry: Entry, name: str, table: dict[str, Any], folder: Path) -> NamedHandler:
+    if not name or not name.isprintable() or "/" in name or name.startswith("."):
+        raise entry.wrong("A handler's name is printable, has no / and does not begin with a dot.")
+    kind, file = entry.text("kind"), entry.text("file")
+    timeout = _limit(entry)
+    handler = make_handler(entry, kind, file, folder)
+    # What is kept beside the work it has prepared must name the file wherever the agent is started later.
+    kept = {**table, "file": str(folder / file)} if file else table
+    return NamedHandler(name, kind or file, timeout or timedelta(seconds=HANDLER_SECONDS), handler, kept)
+
+
+def _limit(entry: Entry) -> timedelta | None:
+    timeout = entry.length("timeout")
+    if timeout is not None and timeout <= timedelta(0):
+        raise entry.wrong("Must be more than 0s.", "timeout")
+    return timeout
+
+
+# --- Endpoint, name and folders -------------------------------------------------------------------
+
+
+def _endpoint(entry: Entry) -> str:
+    text = entry.text("endpoint").strip()
+    try:
+        if text:
+            read_endpoint(text, "[agent]")
+    except BadEndpoint as error:
+        raise entry.wrong(str(error), "endpoint") from None
+    return text
+
+
+def _path(entry: Entry, key: str, folder: Path) -> Path:
+    """What stands in a file is meant from where the file is, whichever folder the agent is started in."""
+    try:
+        return meant_path(entry.text(key), folder)
+    except ValueError as error:
+        raise entry.wrong(str(error), key) from None
+
+
+# --- Rules ----------------------------------------------------------------------------------------
+
+
+def _rule(entry: Entry, number: int, handlers: dict[str, NamedHandler]) -> Rule:
+    entry.refuse_unknown(_RULE_KEYS)
+    return Rule(
+        name=entry.text("name") or f"rule {number}",
+        on=_one_or_many(entry, "on"),
+        source=entry.word("source", ("", "Platform", "User"), ""),
+        description=_one_or_many(entry, "description"),
+        max_duration=entry.length("max_duration"),
+        min_notice=entry.length("min_notice"),
+        prepare=_handler_names(entry, "prepare", handlers),
+        lead=_lead(entry, "when", "now"),
+        timeout=_limit(entry),
+        approve=entry.word("approve", APPROVALS, NEVER),
+        approve_lead=_lead(entry, "approve_when", "ready"),
+        on_failure=entry.word("on_failure", ON_FAILURE, STOP),
+        undo=_handler_names(entry, "undo", handlers) if "undo" in entry else None,
+    )
+
+
+def _one_or_many(entry: Entry, key: str) -> tuple[str, ...]:
+    """An array of strings; where there is only one, it may be written without brackets."""
+    try:
+        found = [entry.text(key)] if key in entry else []
+    except BadAgentConfig:
+        found = entry.texts(key)
+    for word in found:
+        if not word.strip():
+            raise entry.wrong("Must not be empty: leave it out, and any will do.", key)
+    if key in entry and not found:
+        raise entry.wrong("Must name at least one: leave it out, and any will do.", key)
+    return tuple(dict.fromkeys(found))
+
+
+def _handler_names(entry: Entry, key: str, handlers: dict[str, NamedHandler]) -> tuple[str, ...]:
+    names = entry.texts(key)
+    for index, name in enumerate(names):
+        if name not in handlers:
+            raise entry.wrong(f"There is no [handler.{name}].{nearest(name, handlers)}", key, index)
+        if names.index(name) < index:
+            raise entry.wrong(f"{name!r} is named twice.", key, index)
+    return tuple(names)
+
+
+def _lead(entry: Entry, key: str, at_once: str) -> timedelta | None:
+    """A word for at once, or a length before NotBefore."""
+    if entry.text(key, at_once) == at_once:
+        return None
+    try:
+        return entry.length(key)
+    except BadAgentConfig:
+        problem = f'Must be "{at_once}", or how long before NotBefore: "5m", not {entry.text(key)!r}.'
+        raise entry.wrong(problem, key) from None
+
+
+# --- Peers ----------------------------------------------------------------------------------------
+
+
+def _peers(entry: Entry, folder: Path) -> PeersSettings:
+    entry.refuse_unknown(_PEERS_KEYS)
+    entry.required_text("listen", 'Write listen = "0.0.0.0:9170": where the others ask this agent.')
+    entry.required_text("secret_file", 'Write secret_file = "/etc/forewarn/peers.secret": all agents share it.')
+    members: list[Member] = []
+    around = entry.inner("members", 'members = {web-0 = "10.0.0.4:9170"}')
+    for name, _ in entry.text_table("members"):
+        host, port = _address(around, name)
+        for other in members:
+            if other.vm.casefold() == name.casefold():
+                raise around.wrong(f"{other.vm} is the same machine: names are compared in any letter case.", name)
+            if (other.host.casefold(), other.port) == (host.casefold(), port):
+                raise around.wrong(f"{other.vm} has the same address.", name)
+        members.append(Member(name, host, port))
+    if not members:
+        raise entry.wrong('Is missing. Write members = {web-0 = "10.0.0.4:9170", web-1 = "10.0.0.5:9170"}.', "members")
+    silence = entry.length("silence") if "silence" in entry else SILENCE
+    if silence is None or silence < timedelta(seconds=1):
+        raise entry.wrong("Must be at least 1s.", "silence")
+    return PeersSettings(_address(entry, "listen"), _secret(entry, folder), tuple(members), silence)
+
+
+def _address(entry: Entry, key: str) -> tuple[str, int]:
+    try:
+        return read_host_port(entry.text(key))
+    except ValueError as error:
+        raise entry.wrong(f"Must be HOST:PORT, not {entry.text(key)!r}: {error}", key) from None
+
+
+def _secret(entry: Entry, folder: Path) -> bytes:
+    path = _path(entry, "secret_file", folder)
+    try:
+        with path.open("rb") as stream:
+            secret = read_bounded(stream, str(path)).strip()
+        open_to = path.stat().st_mode & 0o077
+    except UnreadableFile as error:
+        raise entry.wrong(str(error), "secret_file") from None
+    except OSError as error:
+        raise entry.wrong(f"{path} cannot be read: {error.strerror}.", "secret_file") from error
+    if open_to:
+        raise entry.wrong(f"{path} may be read by others. Write: chmod 600 {path}", "secret_file")
+    if len(secret) < LEAST_SECRET:
+        remedy = f"Write: openssl rand -hex 32 > {path}"
+        raise entry.wrong(f"{path} must hold at least {LEAST_SECRET} characters. {remedy}", "secret_file")
+    return secret

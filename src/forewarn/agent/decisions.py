@@ -1,0 +1,366 @@
+"""Decides what to do next: what a new document begins, changes and ends, and which orders follow. Pure.
+
+One order is one thing, so that each is on disk before the next is decided.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from forewarn.agent.changes import has_started
+from forewarn.agent.handlers.handler import PREPARE, UNDO
+from forewarn.agent.policy import LEADER, NEVER, STOP, before, choose_rule, notice_of
+from forewarn.agent.state import (
+    BEGUN,
+    CAME_BACK,
+    CANCELLED,
+    FAILED,
+    OVER,
+    PREPARED,
+    PREPARING,
+    SKIPPED,
+    TO_DO,
+    UNDONE,
+    Step,
+    begin,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from datetime import datetime
+
+    from forewarn.agent.policy import Rule
+    from forewarn.agent.state import Work
+    from forewarn.wire.document_reader import ToldEvent
+
+
+# --- The next order -------------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """What a decision depends on besides the work itself."""
+
+    now: datetime
+    """By the endpoint's clock."""
+    seconds: float
+    """Real seconds, which always run."""
+    busy: frozenset[str] = frozenset()
+    """Handlers that run at this moment."""
+    approving: frozenset[str] = frozenset()
+    """Events whose approval is under way."""
+    leading: Mapping[str, str] = {}
+    """For events that a leader approves: why this machine may not. Empty: it may."""
+    begun_at: Mapping[str, float] = {}
+    """When preparing for an event began, in real seconds."""
+    undo_at: Mapping[str, float] = {}
+    """When an undo that has failed may be tried again, in real seconds."""
+    approve_at: Mapping[str, float] = {}
+    """The same for an approval."""
+    has_looked: bool = True
+    """Whether the endpoint has told anything yet: until then nobody knows whether an event is still there."""
+    stopping: bool = False
+
+
+class Run(NamedTuple):
+    """Have a handler prepare or undo."""
+
+    work: Work
+    step: int
+    action: str
+
+
+class Note(NamedTuple):
+    """Nothing is done; the work goes on as this."""
+
+    work: Work
+    text: str
+
+
+class Approve(NamedTuple):
+    """Let the event start."""
+
+    work: Work
+
+
+class Finish(NamedTuple):
+    """Everything is undone."""
+
+    work: Work
+
+
+Order = Run | Note | Approve | Finish
+
+
+def next_orders(works: Mapping[str, Work], seen: Seen) -> list[Order]:
+    """At most one for each work, and at most one approval."""
+    orders: list[Order] = []
+    # What is being approved may begin at any moment: nothing is begun beside it.
+    if seen.stopping or seen.approving:
+        return orders
+    busy, current = set(seen.busy), dict(works)
+    for work in works.values():
+        others = [other for other in current.values() if other.id != work.id]
+        order = _next_order(work, others, busy, seen)
+        if order is None:
+            continue
+        orders.append(order)
+        current[work.id] = order.work  # what is shared now is not undone beside it
+        if isinstance(order, Run):
+            busy.add(work.steps[order.step].handler)
+    approvals = [order for order in orders if isinstance(order, Approve)]
+    runs = any(isinstance(order, Run) for order in orders)
+    return [order for order in orders if order not in approvals] + (approvals[:1] if not runs else [])
+
+
+def _next_order(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Order | None:
+    if work.done:
+        return None
+    if work.ending:
+        return _undo(work, others, busy, seen)
+    return _prepare(work, others, busy, seen) if seen.has_looked else None
+
+
+def due_at(work: Work) -> datetime | None:
+    """When preparing begins; None: at once."""
+    if work.rule.lead is None or work.event.not_before is None:
+        return None
+    return before(work.event.not_before, work.rule.lead)
+
+
+def approval_due_at(work: Work) -> datetime | None:
+    """When it may be approved at the earliest; None: as soon as it is prepared."""
+    if work.rule.approve_lead is None or work.event.not_before is None:
+        return None
+    return before(work.event.not_before, work.rule.approve_lead)
+
+
+def waits_for_time(work: Work) -> bool:
+    """Whether a moment will come at which there is something to do, though nobody tells."""
+    if work.done or work.ending or work.is_started:
+        return False
+    if not work.is_begun and due_at(work) is not None:
+        return True
+    return work.rule.approve != NEVER and not work.approved_at and approval_due_at(work) is not None
+
+
+# --- Preparing ------------------------------------------------------------------------------------
+
+
+def _prepare(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Order | None:
+    due = due_at(work)
+    if not work.is_begun and due is not None and seen.now < due and not work.is_started:
+        return None
+    for index, step in enumerate(work.steps):
+        if step.state == PREPARED:
+            continue
+        if step.state in (FAILED, SKIPPED):
+            if work.rule.on_failure == STOP:
+                return None
+            continue
+        if step.handler in busy:
+            return None
+        if _limit_passed(work, seen):
+            problem = "the rule's time limit was over before its turn"
+            state = SKIPPED if step.state == TO_DO else FAILED
+            return Note(work.with_step(index, state=state, problem=problem), f"{step.handler} failed: {problem}")
+        for held in filter(None, (other.held(step.handler) for other in others)):
+            # What it remembers is how the machine was before: that must not be lost, however far the other came.
+            shared = work.with_step(index, table=held.table, memo={**step.memo, **held.memo})
+            if held.state == PREPARED:
+                return Note(shared.with_step(index, state=PREPARED), f"{step.handler} is prepared already")
+            return Run(shared, index, PREPARE)
+        return Run(work, index, PREPARE)
+    return None if approval_problem(work, seen) else Approve(work)
+
+
+def _limit_passed(work: Work, seen: Seen) -> bool:
+    begun = seen.begun_at.get(work.id)
+    return work.rule.timeout is not None and begun is not None and seconds_left(work, begun, seen.seconds) <= 0
+
+
+def seconds_left(work: Work, begun_at: float, seconds: float) -> float:
+    """Until the rule's time limit."""
+    if work.rule.timeout is None:
+        return float("inf")
+    return begun_at + work.rule.timeout.total_seconds() - seconds
+
+
+def approval_problem(work: Work, seen: Seen) -> str:
+    """Why it is not approved now, in words; empty: it may be."""
+    rule, event = work.rule, work.event
+    if rule.approve == NEVER:
+        return "the rule says never"
+    if work.approved_at:
+        return "it is approved"
+    if work.ending or work.is_started:
+        return "it has started" if work.is_started else "it is gone"
+    if not work.is_prepared:
+        return "a handler has failed" if work.has_failed else "it is not prepared yet"
+    if seen.busy:
+        return f"{', '.join(sorted(seen.busy))} runs"
+    due = approval_due_at(work)
+    if rule.approve_lead is not None and (due is None or seen.now < due):
+        return "its time has not come" if due else "its NotBefore is not known"
+    if work.id in seen.approving:
+        return "it is being approved"
+    if seen.seconds < seen.approve_at.get(work.id, 0):
+        return "the endpoint did not take it; it is tried again"
+    if rule.approve == LEADER:
+        return seen.leading.get(work.id, "the others have not been heard")
+    also = [name for name in event.resources if name != work.me]
+    return f'it would start for {", ".join(also)} too: approve = "leader" asks them' if also else ""
+
+
+# --- Undoing --------------------------------------------------------------------------------------
+
+
+def _undo(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Order | None:
+    if any(step.handler in busy and step.state in BEGUN for step in work.steps):
+        return None  # one of its own still runs, or another event's turn of the same
+    for index in undo_order(work):
+        step = work.steps[index]
+        if step.state not in BEGUN:
+            continue
+        # It waits for who needs it: what was prepared before it may need it too, and is not undone either.
+        is_needed = any(other.held(step.handler) for other in others if not other.ending)
+        is_late = seen.seconds < seen.undo_at.get(work.id, 0)
+        return None if is_needed or is_late else Run(work, index, UNDO)
+    return Finish(work)
+
+
+def undone(works: Mapping[str, Work], event_id: str, index: int) -> list[Work]:
+    """What has changed when a step was undone: so it is for every other event that waited for the same."""
+    handler = works[event_id].steps[index].handler
+    return [
+        work.with_step(place, state=UNDONE, problem="")
+        for work in works.values()
+        if work.ending and not work.done
+        for place, step in enumerate(work.steps)
+        if step.handler == handler and step.state in BEGUN
+    ]
+
+
+def undo_order(work: Work) -> list[int]:
+    """Which steps are undone, the first first."""
+    if work.rule.undo is None:
+        return list(range(len(work.steps)))[::-1]
+    places = {step.handler: index for index, step in enumerate(work.steps)}
+    return [places[name] for name in work.rule.undo if name in places]
+
+
+def end(work: Work, why: str) -> Work:
+    """It is to be undone from now on. What only the rule's own undo names is undone as well."""
+    known = {step.handler for step in work.steps}
+    extra = tuple(Step(name, PREPARED) for name in work.rule.undo or () if name not in known)
+    return work._replace(ending=why, steps=work.steps + extra)
+
+
+# --- Taking in a document -------------------------------------------------------------------------
+
+
+JUST_BOOTED_SECONDS = 15 * 60
+"""A machine that was started so recently, and finds an event begun that it has never heard of, comes back from it."""
+
+
+class Circumstances(NamedTuple):
+    """What else decides."""
+
+    rules: tuple[Rule, ...]
+    listed_as: Callable[[tuple[str, ...]], str | None]
+    """Which of some names is this machine's."""
+    now: datetime
+    boot: str
+    up_seconds: float
+    is_first: bool
+    """Whether the agent has just begun to look, so that it may have missed how an event began."""
+
+
+class Taken(NamedTuple):
+    """What came of a document."""
+
+    works: dict[str, Work]
+    news: list[tuple[ToldEvent, str]]
+    """What is worth a line in the log."""
+    left_alone: dict[str, ToldEvent]
+    """Events of this machine that no rule is for."""
+
+
+def take_in(works: Mapping[str, Work], events: Iterable[ToldEvent], around: Circumstances) -> Taken:
+    """What there is to do now that these events are told."""
+    found: dict[str, Work] = {}
+    taken = Taken(found, [], {})
+    listed = {event.id: event for event in events}
+    for known in works.values():
+        kept = _go_on(known, listed.get(known.id), around, taken.news)
+        if kept is not None:
+            found[known.id] = kept
+    for event in listed.values():
+        me = around.listed_as(event.resources)
+        if event.id in found or me is None:
+            continue
+        rule = choose_rule(around.rules, event, around.now)
+        if rule is None:
+            taken.left_alone[event.id] = event
+            continue
+        work = begin(event, me, rule, around.boot)
+        if work.is_started and around.is_first and around.up_seconds < JUST_BOOTED_SECONDS:
+            found[event.id] = work._replace(done=True, ending=CAME_BACK)
+            taken.news.append((event, "has begun before this machine was started: nothing is left to prepare"))
+        else:
+            found[event.id] = work
+            taken.news.append((event, f"{_seen_first(work)}, taken by {work.rule.name}"))
+    return taken
+
+
+def presume(works: Mapping[str, Work], boot: str, now: datetime) -> dict[str, Work]:
+    """What to take for true when the endpoint says nothing: a machine that was started anew when the event could have
+    begun has come back from it, and must not wait for ever to be restored."""
+    found = {}
+    for work in works.values():
+        is_back = work.is_begun and not work.ending and work.boot != boot and _may_have_begun(work, now)
+        found[work.id] = end(work, CAME_BACK) if is_back else work
+    return found
+
+
+def _may_have_begun(work: Work, now: datetime) -> bool:
+    return work.is_started or bool(work.approved_at) or notice_of(work.event, now) == timedelta(0)
+
+
+def _seen_first(work: Work) -> str:
+    return "has started" if work.is_started else "is scheduled"
+
+
+def _go_on(
+    work: Work, event: ToldEvent | None, around: Circumstances, news: list[tuple[ToldEvent, str]]
+) -> Work | None:
+    """None: there is nothing left of it."""
+    boot = around.boot
+    me = None if event is None else around.listed_as(event.resources)
+    if event is None or (me is None and not work.is_started):  # it is gone, or not about this machine any more
+        # It may have started and ended while nobody looked.
+        why = OVER if _may_have_begun(work, around.now) else CANCELLED
+        if why == OVER and work.rule.undo and not work.steps and not work.done:
+            news.append((work.event, f"is {why}"))
+            return end(work, why)  # there was nothing to prepare, and yet there is something to do afterwards
+        if work.done or not work.is_begun:
+            news.append((work.event, f"is {why}"))
+            return None
+        if work.ending:
+            return work
+        news.append((work.event, f"is {why}"))
+        return end(work, why)
+    if work.is_started and not has_started(event):
+        event = work.event  # a document from before: what has started does not go back to be scheduled
+    if not work.is_started and has_started(event):
+        news.append((event, "has started"))
+    work = work._replace(event=event, me=me or work.me)
+    if work.boot == boot or work.ending or not work.is_begun:
+        return work._replace(boot=boot)
+    if work.is_started:
+        news.append((event, "this machine is back from it"))
+        return end(work, CAME_BACK)
+    # It was started anew by something else, and the event is still to come: what was stopped may run again.
+    news.append((event, "this machine was started anew before it: it is prepared again"))
+    again = tuple(step._replace(state=PREPARING, run="") if step.state in BEGUN else step for step in work.steps)
+    return work._replace(steps=again, boot=boot)

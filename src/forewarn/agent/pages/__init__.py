@@ -1,1 +1,0 @@
-"""What an agent shows of itself: its status, its metrics, its health."""

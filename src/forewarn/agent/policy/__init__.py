@@ -1,1 +1,0 @@
-"""What is to be done about an event, and when: the config, its rules, and the plan that follows from them."""

@@ -1,0 +1,140 @@
+"""The agent's status: one JSON value, from which the status page, the metrics and the health are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from forewarn.agent.changes import has_started
+from forewarn.agent.decisions import approval_due_at, approval_problem, due_at, undo_order
+from forewarn.agent.state import BEGUN, FAILED, PREPARED, SKIPPED, TO_DO, UNDOING
+from forewarn.core.durations import format_duration
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from forewarn.agent.decisions import Seen
+    from forewarn.agent.state import Work
+    from forewarn.wire.document_reader import ToldEvent
+
+
+def phase_of(work: Work) -> str:
+    """Where the work for an event stands, in a word or two."""
+    if work.done:
+        return "done"
+    if work.ending:
+        return "undoing"
+    if work.is_started:
+        return "started"
+    if work.approved_at:
+        return "approved"
+    if work.has_failed:
+        return "failed"
+    if work.is_prepared and (work.is_begun or not work.steps):
+        return "prepared"
+    return "preparing" if work.is_begun else "waiting"
+
+
+def is_in_the_way(work: Work, now: datetime) -> bool:
+    """Whether the machine should get nothing new to do: it is to be prepared, or hit, or is not restored yet.
+
+    A Freeze for which nothing is to be prepared is borne as it comes: connections survive it.
+    """
+    if work.done or work.is_begun:
+        return not work.done
+    if not work.steps and work.event.type.casefold() == "freeze":
+        return False
+    due = due_at(work)
+    return work.is_started or due is None or now >= due
+
+
+def describe_event(event: ToldEvent) -> dict[str, Any]:
+    """The event itself."""
+    return {
+        "id": event.id,
+        "type": event.type,
+        "status": event.status,
+        "resources": list(event.resources),
+        "not_before": _text(event.not_before),
+        "description": event.description,
+        "source": event.source,
+        "duration_seconds": event.duration_seconds,
+    }
+
+
+def describe_alone(event: ToldEvent, mine: bool) -> dict[str, Any]:
+    """An event that nothing is done about."""
+    nobody: dict[str, Any] = {"mode": "never", "sent_at": None, "why_not": "no rule is for it"}
+    nothing: dict[str, Any] = {
+        "mine": mine,
+        "rule": None,
+        "phase": "left alone",
+        "next": "",
+        "next_at": None,
+        "steps": [],
+    }
+    return {**describe_event(event), **nothing, "approval": nobody}
+
+
+def describe_work(work: Work, seen: Seen) -> dict[str, Any]:
+    """An event and all that is done about it."""
+    said, at = what_next(work, seen)
+    return {
+        **describe_event(work.event),
+        "mine": True,
+        "rule": work.rule.name,
+        "phase": phase_of(work),
+        "next": said,
+        "next_at": _text(at),
+        "steps": [
+            {"handler": step.handler, "state": step.state, "problem": step.problem, "seconds": round(step.seconds, 3)}
+            for step in work.steps
+        ],
+        "approval": {
+            "mode": work.rule.approve,
+            "sent_at": work.approved_at or None,
+            "why_not": "" if work.done else approval_problem(work, seen),
+        },
+    }
+
+
+def what_next(work: Work, seen: Seen) -> tuple[str, datetime | None]:
+    """What comes next, in words, and when if that is known."""
+    if work.done:
+        return "nothing more, until it has disappeared", None
+    if work.ending:
+        left = [work.steps[index] for index in undo_order(work) if work.steps[index].state in BEGUN]
+        failing = next((step for step in left if step.problem and step.handler not in seen.busy), None)
+        again = f" again: {failing.problem}" if failing else ""
+        if left and not again and left[0].state != UNDOING:
+            return f"waits to undo {left[0].handler}: another event needs it", None
+        return (f"undoes {left[0].handler}{again}" if left else "nothing"), None
+    due = due_at(work)
+    if not work.is_begun and work.steps and due is not None and seen.now < due and not work.is_started:
+        return f"prepares in {format_duration(due - seen.now)}", due
+    running = next((step for step in work.steps if step.state not in (PREPARED, FAILED, SKIPPED)), None)
+    if running is not None and not (work.has_failed and work.rule.on_failure == "stop"):
+        return f"{'prepares' if running.state == TO_DO else 'is preparing'} {running.handler}", None
+    if work.is_started:
+        return "undoes it when it is over" if work.is_begun else "waits until it is over", None
+    if not approval_problem(work, seen):
+        return "approves it", None
+    approval_due = approval_due_at(work)
+    if work.is_prepared and not work.approved_at and approval_due is not None and seen.now < approval_due:
+        return f"approves it in {format_duration(approval_due - seen.now)}", approval_due
+    return "waits for it to start", work.event.not_before
+
+
+def ready_reason(works: list[Work], alone: list[ToldEvent], now: datetime, *, has_rules: bool) -> str:
+    """Why the machine should get nothing new to do; empty: it may."""
+    for work in works:
+        if is_in_the_way(work, now):
+            return f"{work.event.type} {work.id}: {phase_of(work)}"
+    for event in alone:
+        # Where there are no rules at all, any event counts; else what ends the machine's memory, when it does.
+        if not has_rules or (has_started(event) and event.type.casefold() != "freeze"):
+            return f"{event.type} {event.id}: {event.status.lower()}"
+    return ""
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,1 +1,0 @@
-"""What was begun for which event, kept on disk so that it is undone whatever happens to the agent."""
