@@ -9,7 +9,7 @@ import pytest
 
 from command_line import typed
 from forewarn.testing import ServiceProcess
-from forewarn.testing.reach import DOCUMENT
+from forewarn.testing.client import DOCUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
