@@ -14,7 +14,7 @@ import pytest
 
 import foreground
 from forewarn.testing.client import COMMAND
-from forewarn.verify.catalogue import CHECKS
+from forewarn.verify.runner import CHECKS
 from verify.broken import Answer, Ask, Fault, Running, running
 from verify.faults import RIGHT, instead, member
 
