@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forewarn.cli.show import console, print_json, print_table
+from forewarn.cli.output import console, print_json, print_table
 from forewarn.core.durations import parse_duration
 from forewarn.errors import BadOption, Invalid, NotPermitted
 from forewarn.verify.check import SECTIONS, Mark
