@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.testing import Service, ServiceProcess
-    from forewarn.testing.reach import Reach
+    from forewarn.testing.client import Reachable
 
 OLDEST, NEWEST, PREVIEW = "2017-03-01", "2020-07-01", "2024-07-09"
 VERSIONS = (OLDEST, "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", NEWEST, PREVIEW)
@@ -46,21 +46,21 @@ def rfc1123(moment: datetime) -> str:
 # --- The wire -------------------------------------------------------------------------------------------
 
 
-def document(service: Reach, address: str, version: str = NEWEST) -> Any:
+def document(service: Reachable, address: str, version: str = NEWEST) -> Any:
     return service.document(target=f"/metadata/scheduledevents?api-version={version}", source=address)
 
 
-def events(service: Reach, address: str, version: str = NEWEST) -> list[dict[str, Any]]:
+def events(service: Reachable, address: str, version: str = NEWEST) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = document(service, address, version)["Events"]
     return found
 
 
-def statuses(service: Reach, address: str, version: str = NEWEST) -> dict[str, str]:
+def statuses(service: Reachable, address: str, version: str = NEWEST) -> dict[str, str]:
     """What of each set of VMs is told, in the order of the document."""
     return {",".join(event["Resources"]): event["EventStatus"] for event in events(service, address, version)}
 
 
-def incarnation(service: Reach, address: str) -> int:
+def incarnation(service: Reachable, address: str) -> int:
     found: int = document(service, address)["DocumentIncarnation"]
     return found
 
@@ -93,7 +93,7 @@ def as_shown(event: dict[str, Any], version: str) -> list[tuple[str, Any]] | Non
 
 
 def check_document(
-    service: Reach, address: str, number: int, told: list[dict[str, Any]], versions: tuple[str, ...] = VERSIONS
+    service: Reachable, address: str, number: int, told: list[dict[str, Any]], versions: tuple[str, ...] = VERSIONS
 ) -> None:
     """Hold the document to what is told, member by member and in their order, at every version."""
     for version in versions:
@@ -106,7 +106,7 @@ def check_document(
 # --- The control API --------------------------------------------------------------------------------------
 
 
-def ask(service: Reach, cause: str, *vms: str, **asked: Any) -> list[dict[str, Any]]:
+def ask(service: Reachable, cause: str, *vms: str, **asked: Any) -> list[dict[str, Any]]:
     """The operations that come of asking for something to happen."""
     body = {"cause": cause, **({"vms": list(vms)} if vms else {}), **asked}
     answer = service.control("POST", "/v1/operations", body)
@@ -115,7 +115,7 @@ def ask(service: Reach, cause: str, *vms: str, **asked: Any) -> list[dict[str, A
     return found
 
 
-def ask_one(service: Reach, cause: str, *vms: str, **asked: Any) -> dict[str, Any]:
+def ask_one(service: Reachable, cause: str, *vms: str, **asked: Any) -> dict[str, Any]:
     """The one operation that comes of it."""
     (operation,) = ask(service, cause, *vms, **asked)
     return operation
@@ -126,14 +126,14 @@ def event_ids(operation: dict[str, Any]) -> dict[str, str]:
     return {event["group"]: event["id"] for event in operation["events"]}
 
 
-def say(service: Reach, event_id: str, word: str, **fields: Any) -> Any:
+def say(service: Reachable, event_id: str, word: str, **fields: Any) -> Any:
     """Approve, cancel or postpone an event, as its operator."""
     answer = service.control("POST", f"/v1/events/{event_id}/{word}", fields or None)
     assert answer.status == 200, answer
     return answer.json()
 
 
-def get(service: Reach, path: str) -> Any:
+def get(service: Reachable, path: str) -> Any:
     """What is there; a list whole, page by page."""
     found = service.answer(f"/v1/{path}")
     if len(found) == 2 and "next" in found:
@@ -141,18 +141,18 @@ def get(service: Reach, path: str) -> Any:
     return found
 
 
-def where(service: Reach) -> dict[str, str]:
+def where(service: Reachable) -> dict[str, str]:
     """The host of each VM."""
     return {vm["name"]: vm["host"] for vm in get(service, "vms")["vms"]}
 
 
-def history(service: Reach, operation: dict[str, Any]) -> list[tuple[str, str | None]]:
+def history(service: Reachable, operation: dict[str, Any]) -> list[tuple[str, str | None]]:
     """What was written of an operation and its events: what, and why."""
     rows = get(service, f"operations/{operation['id']}/history")["history"]
     return [(row["what"], row["why"]) for row in rows]
 
 
-def domains_hold(service: Reach) -> bool:
+def domains_hold(service: Reachable) -> bool:
     """Whether no host has VMs of two update domains of a group: it would take both down at once."""
     held: dict[tuple[str, str], set[int]] = {}
     for vm in get(service, "vms")["vms"]:
@@ -160,7 +160,7 @@ def domains_hold(service: Reach) -> bool:
     return all(len(domains) == 1 for domains in held.values())
 
 
-def everything(service: Reach, *addresses: str) -> dict[str, Any]:
+def everything(service: Reachable, *addresses: str) -> dict[str, Any]:
     """All that can be seen from outside, and all that has ever happened."""
     seen = {address: document(service, address) for address in addresses}
     seen |= {path: get(service, path) for path in ("vms", "hosts", "groups", "clock", "history")}

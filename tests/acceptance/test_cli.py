@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from command_line import typed
+from forewarn.cli import NOUNS
 from forewarn.testing import ServiceProcess
-from forewarn.testing.reach import DOCUMENT
+from forewarn.testing.client import DOCUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -230,3 +233,12 @@ def test_the_system_clock_cannot_be_moved(tmp_path: Path) -> None:
         assert "--clock virtual" in refused.stderr
     finally:
         service.stop()
+
+
+def test_only_up_loads_the_servers() -> None:
+    modules = [f"forewarn.cli.{noun}" for noun in NOUNS if noun != "up"]
+    code = (
+        f"import sys, {', '.join(modules)}; print({{'uvicorn', 'uvloop', 'httptools', 'starlette'}} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

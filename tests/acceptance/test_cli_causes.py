@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from command_line import typed
-from forewarn.testing.reach import COMMAND
+from forewarn.testing.client import COMMAND
 
 if TYPE_CHECKING:
     from forewarn.testing import Service

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.testing import Answer, Service, ServiceProcess
-    from forewarn.testing.reach import Reach
+    from forewarn.testing.client import Reachable
 
     MakeService = Callable[..., ServiceProcess]
 
@@ -44,20 +44,20 @@ def service(forewarn: Service) -> Service:
     return forewarn
 
 
-def run(service: Reach, *arguments: str) -> str:
+def run(service: Reachable, *arguments: str) -> str:
     result = typed(service, *arguments)
     assert (result.returncode, result.stderr) == (0, ""), result
     return result.stdout
 
 
-def refused(service: Reach, *arguments: str) -> tuple[int, str]:
+def refused(service: Reachable, *arguments: str) -> tuple[int, str]:
     result = typed(service, *arguments)
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1, result.stderr
     return result.returncode, result.stderr
 
 
-def metrics(service: Reach) -> dict[str, float]:
+def metrics(service: Reachable) -> dict[str, float]:
     found = {}
     for family in text_string_to_metric_families(service.control("GET", "/metrics").body.decode()):
         for sample in family.samples:
@@ -65,7 +65,7 @@ def metrics(service: Reach) -> dict[str, float]:
     return found
 
 
-def history(service: Reach) -> list[tuple[str, str]]:
+def history(service: Reachable) -> list[tuple[str, str]]:
     rows = service.all("/v1/history")
     return [(row["what"], row["why"]) for row in rows if row["what"].startswith("fault")]
 
@@ -176,7 +176,7 @@ def test_the_environment_can_allow_it(make_service: MakeService, variables: dict
 # --- The control API --------------------------------------------------------------------------------
 
 
-def post(service: Reach, body: Any, **options: Any) -> Answer:
+def post(service: Reachable, body: Any, **options: Any) -> Answer:
     return service.control("POST", "/v1/faults", body, **options)
 
 

@@ -15,13 +15,13 @@ import pytest
 import foreground
 from acceptance.feed_client import Feed, Follower
 from forewarn.testing import ServiceProcess
-from forewarn.testing.reach import COMMAND
+from forewarn.testing.client import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.testing import Service
-    from forewarn.testing.reach import Reach
+    from forewarn.testing.client import Reachable
 
 FLEET = """
 [[group]]
@@ -42,7 +42,7 @@ MANY = '[[vm]]\nname = "vm-{n}"\ncount = 1000\n'
 pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
 
-def newest(service: Reach) -> int:
+def newest(service: Reachable) -> int:
     row = service.answer("/v1/history?order=newest&limit=1")["history"][0]
     return int(row["sequence"])
 
@@ -52,12 +52,12 @@ def listen(service: ServiceProcess) -> None:
         service.request(source=source)
 
 
-def readers(service: Reach) -> int:
+def readers(service: Reachable) -> int:
     lines = service.control("GET", "/metrics").body.decode().splitlines()
     return int(float(next(line for line in lines if line.startswith("forewarn_feed_readers ")).split()[1]))
 
 
-def wait_for_readers(service: Reach, number: int) -> None:
+def wait_for_readers(service: Reachable, number: int) -> None:
     for _ in range(10_000):
         if readers(service) == number:
             return
@@ -334,7 +334,7 @@ def test_who_has_gone_is_noticed(forewarn: Service) -> None:
 class Watch:
     """`forewarn event watch`, as typed in another terminal."""
 
-    def __init__(self, service: Reach, *arguments: str) -> None:
+    def __init__(self, service: Reachable, *arguments: str) -> None:
         self.process = foreground.start([*COMMAND, "event", "watch", *arguments], service.environment)
 
     def line(self) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from depth import amount
-from forewarn.testing.reach import DOCUMENT
+from forewarn.testing.client import DOCUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

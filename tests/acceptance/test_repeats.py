@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.testing import Answer, Service, ServiceProcess
-    from forewarn.testing.reach import Reach
+    from forewarn.testing.client import Reachable
 
     MakeService = Callable[..., ServiceProcess]
 
@@ -33,7 +33,7 @@ RESTART = {"cause": "restart", "vms": ["web-0"]}
 pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
 
-def send(service: Reach, path: str, body: Any, key: str, token: str | None = None) -> Answer:
+def send(service: Reachable, path: str, body: Any, key: str, token: str | None = None) -> Answer:
     return service.control("POST", path, body, token, {"Idempotency-Key": key})
 
 

@@ -17,7 +17,7 @@ import pytest
 import foreground
 from command_line import typed
 from forewarn.scenarios import library
-from forewarn.testing.reach import COMMAND, DOCUMENT
+from forewarn.testing.client import COMMAND, DOCUMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.testing import Service, ServiceProcess
-    from forewarn.testing.reach import Reach
+    from forewarn.testing.client import Reachable
 
     MakeService = Callable[..., ServiceProcess]
 
@@ -37,17 +37,17 @@ address = "127.0.0.1"
 pytestmark = pytest.mark.forewarn(fleet=FLEET)
 
 
-def create(service: Reach, token: str | None = None, **asked: Any) -> Any:
+def create(service: Reachable, token: str | None = None, **asked: Any) -> Any:
     return service.control("POST", "/v1/tokens", asked, token)
 
 
-def opens(service: Reach, token: str) -> bool:
+def opens(service: Reachable, token: str) -> bool:
     status = service.control("GET", "/v1/clock", token=token).status
     assert status in (200, 401)
     return status == 200
 
 
-def names(service: Reach) -> list[str]:
+def names(service: Reachable) -> list[str]:
     return [token["name"] for token in service.all("/v1/tokens")]
 
 

@@ -11,7 +11,7 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from forewarn.verify.catalogue import CHECKS
+from forewarn.verify.runner import CHECKS
 from namespace import IN_NAMESPACE
 
 ROOT = Path(__file__).parents[2]

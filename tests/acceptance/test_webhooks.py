@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from forewarn.testing import Service, ServiceProcess
-    from forewarn.testing.reach import Reach
+    from forewarn.testing.client import Reachable
     from receiver import Got
 
 ROOT = Path(__file__).parents[2]
@@ -57,17 +57,17 @@ def process(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
     return started
 
 
-def run(service: Reach, *arguments: str) -> str:
+def run(service: Reachable, *arguments: str) -> str:
     result = typed(service, *arguments)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def parsed(service: Reach, *arguments: str) -> Any:
+def parsed(service: Reachable, *arguments: str) -> Any:
     return json.loads(run(service, *arguments, "--json"))
 
 
-def events(service: Reach, operations: list[dict[str, Any]]) -> dict[str, str]:
+def events(service: Reachable, operations: list[dict[str, Any]]) -> dict[str, str]:
     """The rows of history about operations: their ids, each with its group."""
     rows: dict[str, str] = {}
     for operation in operations:

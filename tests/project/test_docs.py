@@ -19,8 +19,8 @@ from forewarn.core.history import HAPPENINGS
 from forewarn.core.operations import CAUSES
 from forewarn.errors import EXIT_CODES
 from forewarn.settings import SETTINGS
-from forewarn.verify.catalogue import CHECKS
 from forewarn.verify.check import SECTIONS
+from forewarn.verify.runner import CHECKS
 from forewarn.wire.versions import API_VERSIONS
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ import trustme
 
 from forewarn import errors
 from forewarn.testing import AsyncService, Service, ServiceProcess
-from forewarn.testing.thread import LoopThread
+from forewarn.testing.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import pytest
 
 from forewarn import errors
 from forewarn.testing import Answer, Service, ServiceProcess
-from forewarn.testing.reach import DOCUMENT, address_in
+from forewarn.testing.client import DOCUMENT, address_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.verify.catalogue import CHECKS, chosen
 from forewarn.verify.check import SECTIONS, Mark
 from forewarn.verify.endpoint import Endpoint
-from forewarn.verify.hooks import Hooks
-from forewarn.verify.run import Outcome, Result, run
-from forewarn.verify.stage import Stage
+from forewarn.verify.runner import CHECKS, Outcome, Result, chosen, run
+from forewarn.verify.session import Hooks, Session
 from verify.broken import Fault, Running, running
 from verify.faults import FAULTS, LIMITED, RIGHT
 
@@ -36,7 +34,7 @@ def verify(server: Running, checks: Iterable[Check]) -> dict[str, Outcome]:
         server.command("cancel", "id", "FOREWARN_EVENT_ID"),
         server.command("advance", "seconds", "FOREWARN_SECONDS"),
     )
-    stage = Stage(
+    session = Session(
         here,
         hooks,
         other=other,
@@ -45,7 +43,7 @@ def verify(server: Running, checks: Iterable[Check]) -> dict[str, Outcome]:
         prompt_seconds=PROMPT_SECONDS,
         slow_seconds=SLOW_SECONDS,
     )
-    return {outcome.check.name: outcome for outcome in run(checks, stage)}
+    return {outcome.check.name: outcome for outcome in run(checks, session)}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forewarn.verify.check import Skip
-from forewarn.verify.hooks import Hooks
+from forewarn.verify.session import Hooks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forewarn.verify.catalogue import CHECKS, chosen
 from forewarn.verify.check import Check, Mark, Skip
 from forewarn.verify.endpoint import Endpoint
 from forewarn.verify.exchange import LARGEST_ANSWER
-from forewarn.verify.run import Result
+from forewarn.verify.runner import CHECKS, Result, chosen
 from verify.broken import Answer, Ask, Fault, running
 from verify.faults import document, header, instance, instead, member
 from verify.test_broken import verify
@@ -18,7 +17,7 @@ from verify.test_broken import verify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.verify.stage import Stage
+    from forewarn.verify.session import Session
 
 
 def _after_the_first(change: Callable[[Ask, Answer], object]) -> Callable[[Ask, Answer], object]:
@@ -117,7 +116,7 @@ def test_answers_that_are_the_same_are_kept_once() -> None:
 
 
 def test_what_a_check_stumbles_over_is_a_failure_of_that_check() -> None:
-    def stumble(_: Stage) -> None:
+    def stumble(_: Session) -> None:
         raise ZeroDivisionError("of all things " + "x" * 5000)
 
     first = Check("some/thing", 1, Mark.ASSUMED, "A rule.", (), False, stumble)

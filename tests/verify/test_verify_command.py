@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import foreground
-from forewarn.testing.reach import COMMAND
-from forewarn.verify.catalogue import CHECKS
+from forewarn.testing.client import COMMAND
+from forewarn.verify.runner import CHECKS
 from verify.broken import Answer, Ask, Fault, Running, running
 from verify.faults import RIGHT, instead, member
 

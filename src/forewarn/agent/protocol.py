@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.errors import UnreadableDocument
 from forewarn.errors import (
     EndpointEmpty,
     EndpointFailing,
@@ -18,6 +17,7 @@ from forewarn.errors import (
     EndpointThrottled,
     EndpointUnmodified,
     EndpointUnreadable,
+    UnreadableDocument,
 )
 from forewarn.wire.document_reader import Reading, read_what_can_be
 from forewarn.wire.prefer_header import LONGEST_WAIT_SECONDS, parse_wait

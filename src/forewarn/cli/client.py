@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from forewarn.cli import service_file
+from forewarn.cli import service_files
 from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceUnreachable, Unavailable, UnreadableFile
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Client:
             if not self._token_file:
                 raise NoToken(url=url, problem="it is elsewhere.")
             return Place(url, _read_token(self._token_file))
-        found = service_file.find(self._data or os.environ.get("FOREWARN_DATA"))
+        found = service_files.find(self._data or os.environ.get("FOREWARN_DATA"))
         token_file = self._token_file or found.token_file
         if not Path(token_file).exists() and not self._token_file:
             raise NoToken(url=found.control, problem=f"{token_file} is not there.")

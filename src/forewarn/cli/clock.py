@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.client import TIMEOUT_SECONDS
-from forewarn.cli.show import print_json, service_command
+from forewarn.cli.output import print_json, service_command
 from forewarn.errors import BadOption
 
 if TYPE_CHECKING:

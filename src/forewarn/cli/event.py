@@ -1,20 +1,27 @@
-"""forewarn event: see, approve, postpone and cancel events."""
+"""forewarn event: see, approve, postpone, cancel, explain and watch events."""
 
 from __future__ import annotations
 
+import json
+import sys
 from datetime import timedelta
+from http.client import HTTPException
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.asking import acting_command
-from forewarn.cli.explanation import print_explanation
-from forewarn.cli.following import follow
-from forewarn.cli.show import names, print_facts, print_json, print_table, service_command, short_ids, when
-from forewarn.cli.waiting import wait_for_operations
+from forewarn.cli.history import row_of
+from forewarn.cli.output import names, print_facts, print_json, print_table, service_command, short_ids, when
+from forewarn.cli.requests import change_command
+from forewarn.cli.wait import wait_for_operations
 from forewarn.core.durations import format_duration
+from forewarn.delivery.feed import RETRY_MILLISECONDS, Listener
+from forewarn.errors import NoService, Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from forewarn.cli.client import Client
 
 
@@ -134,7 +141,7 @@ def cancel(event_id: str, client: Client, as_json: bool) -> None:
 @click.argument("event_id", metavar="ID")
 @click.option("--by", "length", metavar="LENGTH", help="How much later than it would start now.")
 @click.option("--until", metavar="MOMENT", help="Not before this moment, or this long from now on.")
-@acting_command
+@change_command
 def postpone(event_id: str, length: str | None, until: str | None, **options: Any) -> None:
     """Let routine work of the platform wait, up to its deadline. Windows are kept; NotBefore only moves later.
 
@@ -213,4 +220,120 @@ def watch(group: tuple[str, ...], kind: tuple[str, ...], after: str | None, clie
     query = [*(("group", name) for name in group), *(("kind", name) for name in kind)]
     if after is not None:
         query.append(("after", after))
-    follow(client, query, as_json=as_json)
+    print_feed(client, query, as_json=as_json)
+
+
+# --- Explanation of a wait ------------------------------------------------------------------------
+
+
+def print_explanation(found: dict[str, Any], now: str) -> None:
+    """The cause, who asked, what it waits for, what comes next and when."""
+    event = found["event"]
+    print_facts(
+        {
+            "event": f"{event['id']}: {event['type']} of {names(event['vms'])}, {event['status']}",
+            "cause": f"{found['cause']}. {found['meaning']}",
+            "asked": f"{when(found['requested_at'], now)} by {found['requested_by']}",
+            "host": found["host"],
+            "rollout": found["rollout"],
+            "not told": "; ".join(found["not_told"].values()),
+        }
+    )
+    if found["waits"]:
+        click.echo("\nIt waits for:")
+    for wait in found["waits"]:
+        click.echo(f"  [{'x' if wait['over'] else ' '}] {_wait_line(wait, now)}")
+    click.echo(
+        f"\nNext: {found['next']}" + (f" At the latest {when(found['latest'], now)}." if found["latest"] else "")
+    )
+    if found["progress"] == "pending" and found["postpone_until"]:
+        click.echo(f"It may be postponed until {when(found['postpone_until'], now)}.")
+
+
+def _wait_line(wait: dict[str, Any], now: str) -> str:
+    until = f", until {when(wait['until'], now)}" if wait["until"] and not wait["over"] else ""
+    group = f" of {wait['group']}" if wait["group"] else ""
+    if wait["what"] == "approval":
+        return (
+            f"approval{group}: given by {wait['by']}, {when(wait['at'], now)}"
+            if wait["over"]
+            else f"approval{group}{until}"
+        )
+    if wait["what"] == "window":
+        return f"the maintenance window{group} ({wait['words']}){until}"
+    if wait["what"] == "deletion":
+        return f"the other deletion: {wait['words']}{until}"
+    if wait["what"] == "fabric":
+        return f"the fabric {wait['words']}" + (f": done {when(wait['at'], now)}" if wait["over"] else "")
+    if wait["what"] == "gate":
+        return f"the health gate of {wait['words']}{until}"
+    return f"settling{until}"
+
+
+# --- The feed of history --------------------------------------------------------------------------
+
+
+SILENCE_SECONDS = 60
+"""The connection counts as lost after this time without data. The service sends a sign of life every 15 seconds."""
+_NEVER = Event()
+
+
+def print_feed(client: Client, query: list[tuple[str, str]], *, as_json: bool) -> None:
+    """Print each row as it comes: a line of JSON, or of words."""
+    try:
+        for data in FeedReader(client, query).rows():
+            click.echo(data if as_json else _history_line(json.loads(data)))
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of the output has closed it
+        sys.stdout = None
+        sys.exit(0)
+
+
+def _history_line(entry: dict[str, Any]) -> str:
+    at, what, about, by, why = row_of(entry)
+    return f"{at}  {what:<14}  {about}{' ' if about else ''}by {by}" + (f": {why}" if why else "")
+
+
+class FeedReader:
+    """Reads the feed from a position on, and connects again when the connection is lost."""
+
+    def __init__(self, client: Client, query: list[tuple[str, str]]) -> None:
+        self._client = client
+        self._query = query
+        self._position = ""
+        self._connected = False
+        """Whether it ever was. If the first connection fails, that is an error."""
+        self._lost = False
+
+    def rows(self) -> Iterator[str]:
+        """The JSON of each row, endlessly."""
+        while True:
+            try:
+                yield from self._rows_of_connection()
+                problem = "the connection was closed"
+            except (Unavailable, NoService) as error:
+                if not self._connected:
+                    raise
+                problem = str(error)
+            except (OSError, HTTPException) as error:
+                problem = str(error) or type(error).__name__
+            if not self._lost:
+                click.echo(f"forewarn: cut off ({problem}); going on as soon as it is back.", err=True)
+                self._lost = True
+            _NEVER.wait(RETRY_MILLISECONDS / 1000)
+            self._client = self._client.anew()
+
+    def _rows_of_connection(self) -> Iterator[str]:
+        resumes = {"Last-Event-ID": self._position} if self._position else {}
+        with self._client.open("GET", ("feed",), self._query, headers=resumes, seconds=SILENCE_SECONDS) as answer:
+            self._connected, self._lost = True, False
+            listener = Listener()
+            for line in answer:
+                message = listener.hear(line.decode())
+                if message is not None:
+                    # Before it is handed on: what whoever is given it does then is its own affair.
+                    self._position = message.id
+                    if message.data:
+                        yield message.data

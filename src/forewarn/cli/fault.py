@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.show import print_json, print_table, service_command, when
+from forewarn.cli.output import print_json, print_table, service_command, when
 from forewarn.core.durations import format_duration
 from forewarn.core.faults import FAULTS, GET, ON
 from forewarn.errors import BadOption

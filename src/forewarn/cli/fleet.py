@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.show import by_name, names, print_facts, print_json, print_table, service_command
+from forewarn.cli.output import by_name, names, print_facts, print_json, print_table, service_command
 from forewarn.errors import UnreadableFile
 from forewarn.files.fleet_file import parse_fleet
 

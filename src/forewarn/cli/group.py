@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.show import by_name, print_facts, print_json, print_table, service_command
+from forewarn.cli.output import by_name, print_facts, print_json, print_table, service_command
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.client import LARGEST_PAGE
-from forewarn.cli.show import names, print_json, print_table, service_command
+from forewarn.cli.output import names, print_json, print_table, service_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.asking import ask, asking_command, confirm, impact_options
-from forewarn.cli.show import by_name, names, print_facts, print_json, print_table, service_command
+from forewarn.cli.output import by_name, names, print_facts, print_json, print_table, service_command
+from forewarn.cli.requests import confirm, impact_options, request_command, request_operations
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client
@@ -88,7 +88,7 @@ def _print_host(host: dict[str, Any]) -> None:
 @command.command()
 @click.argument("name")
 @impact_options
-@asking_command(routine=True)
+@request_command(routine=True)
 def update(name: str, impact: str, duration: str | None, **options: Any) -> None:
     """Update a host: every group on it is told, and it begins when each has approved or is due.
 
@@ -96,12 +96,12 @@ def update(name: str, impact: str, duration: str | None, **options: Any) -> None
     Example:
       forewarn host update rack-1-a --impact freeze --duration 9s
     """
-    ask({"cause": "host-update", "host": name, "type": impact, "duration": duration}, options)
+    request_operations({"cause": "host-update", "host": name, "type": impact, "duration": duration}, options)
 
 
 @command.command()
 @click.argument("name")
-@asking_command()
+@request_command()
 def repair(name: str, **options: Any) -> None:
     """Repair a host that cannot wait: its VMs are rebooted after the least notice, in a window or not.
 
@@ -109,7 +109,7 @@ def repair(name: str, **options: Any) -> None:
     Example:
       forewarn host repair rack-1-a
     """
-    ask({"cause": "emergency-repair", "host": name}, options)
+    request_operations({"cause": "emergency-repair", "host": name}, options)
 
 
 @command.command()
@@ -117,7 +117,7 @@ def repair(name: str, **options: Any) -> None:
 @click.option("--in", "notice", metavar="LENGTH", help="When its VMs are moved away at the latest; default: 7d.")
 @click.option("--override-notice", is_flag=True, help="Insist on a notice below the least.")
 @click.option("--override-windows", is_flag=True, help="Also outside the groups' maintenance windows.")
-@asking_command(notice=False)
+@request_command(notice=False)
 def degrade(name: str, **options: Any) -> None:
     """A host is expected to fail: take it out of use, and move its VMs away, each when approved or due.
 
@@ -125,7 +125,7 @@ def degrade(name: str, **options: Any) -> None:
     Example:
       forewarn host degrade rack-1-a --in 7d
     """
-    ask({"cause": "degraded-hardware", "host": name}, options)
+    request_operations({"cause": "degraded-hardware", "host": name}, options)
 
 
 @command.command()
@@ -138,7 +138,7 @@ def degrade(name: str, **options: Any) -> None:
     help="What becomes of its VMs.  [default: redeploy]",
 )
 @click.option("--yes", is_flag=True, help="Do not ask whether it is meant.")
-@asking_command(notice=False)
+@request_command(notice=False)
 def fail(name: str, outcome: str, yes: bool, **options: Any) -> None:
     """A host has failed: it is out of use, and its VMs are rebooted or started elsewhere at once.
 
@@ -148,7 +148,7 @@ def fail(name: str, outcome: str, yes: bool, **options: Any) -> None:
     """
     if not options["dry_run"]:
         confirm(f"Fail {name} and all VMs on it now?", yes)
-    ask({"cause": "hardware-failure", "host": name, "type": outcome}, options)
+    request_operations({"cause": "hardware-failure", "host": name, "type": outcome}, options)
 
 
 @command.command("return")

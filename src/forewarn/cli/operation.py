@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.show import names, print_facts, print_json, print_table, service_command, short_ids, when
+from forewarn.cli.output import names, print_facts, print_json, print_table, service_command, short_ids, when
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.asking import acting_command, asking_command, confirm, impact_options, terms_asked
-from forewarn.cli.rollout_show import print_plan, print_rollout, print_rollouts
-from forewarn.cli.show import names, print_json, service_command
-from forewarn.cli.waiting import wait_for_rollout
+from forewarn.cli.output import names, print_facts, print_json, print_table, service_command, short_ids, when
+from forewarn.cli.requests import change_command, confirm, impact_options, request_command, request_fields
+from forewarn.cli.wait import wait_for_rollout
+from forewarn.core.durations import format_duration
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client
@@ -34,7 +35,7 @@ def command() -> None:
 @click.option("--pause", metavar="LENGTH", help="Between a wave and the next; default: none.")
 @click.option("--health-time", metavar="LENGTH", help="How long VMs may take to be well again; default: 15m.")
 @click.option("--yes", is_flag=True, help="Do not show the plan and ask whether it is meant.")
-@asking_command(routine=True)
+@request_command(routine=True)
 def start(patterns: tuple[str, ...], yes: bool, impact: str, **options: Any) -> None:
     """Start to walk hosts, wave by wave: announce, carry out, look whether all is well, go on.
 
@@ -45,7 +46,7 @@ def start(patterns: tuple[str, ...], yes: bool, impact: str, **options: Any) -> 
       forewarn rollout start --hosts 'rack-1-*' --impact freeze --duration 9s
     """
     client = options["client"]
-    body = {"hosts": patterns, "type": impact, **terms_asked(options)}
+    body = {"hosts": patterns, "type": impact, **request_fields(options)}
     body |= {name: options[name] for name in ("duration", "budget", "pause", "health_time")}
     if options["dry_run"]:
         plan = client.post("rollouts", body=body | {"dry_run": True})
@@ -105,7 +106,7 @@ def show(rollout_id: str, plan: bool, client: Client, as_json: bool) -> None:
 
 @command.command()
 @click.argument("rollout_id", metavar="ID")
-@acting_command
+@change_command
 def pause(rollout_id: str, **options: Any) -> None:
     """Announce nothing more until it is resumed. What is announced goes on.
 
@@ -118,7 +119,7 @@ def pause(rollout_id: str, **options: Any) -> None:
 
 @command.command()
 @click.argument("rollout_id", metavar="ID")
-@acting_command
+@change_command
 def resume(rollout_id: str, **options: Any) -> None:
     """Walk on.
 
@@ -131,7 +132,7 @@ def resume(rollout_id: str, **options: Any) -> None:
 
 @command.command()
 @click.argument("rollout_id", metavar="ID")
-@acting_command
+@change_command
 def cancel(rollout_id: str, **options: Any) -> None:
     """End the walk: what is only scheduled is withdrawn, what has started goes on to its end.
 
@@ -154,3 +155,75 @@ def _turn(rollout_id: str, verb: str, options: dict[str, Any]) -> None:
     else:
         click.echo("Dry run: nothing is changed. It would be:")
         print_rollout(rollout, client.get("clock")["now"])
+
+
+# --- Output ---------------------------------------------------------------------------------------
+
+
+def print_plan(plan: dict[str, Any], now: str) -> None:
+    """Which hosts when, which groups, and when it ends."""
+    hosts = sum(len(wave["hosts"]) for wave in plan["waves"])
+    click.echo(f"{hosts} hosts in {len(plan['waves'])} waves: {_what(plan)}.\n")
+    rows = (
+        (
+            str(number),
+            names(wave["hosts"], 4),
+            names([f"{found['group']} UD {found['update_domain']}" for found in wave["groups"]], 4),
+            str(wave["vms"]),
+            when(wave["announced_at"], now),
+            when(wave["starts_at"], now),
+        )
+        for number, wave in enumerate(plan["waves"], 1)
+    )
+    print_table(("wave", "hosts", "groups", "VMs", "announced", "starts, if not approved"), rows, "Nothing to walk.")
+    for left_out in plan["skipped"]:
+        click.echo(f"{left_out['host']} is left out: {left_out['why']}")
+    click.echo(f"\nExpected end  {when(plan['expected_end'], now)}")
+    click.echo(f"Longest       {when(plan['longest_end'], now)}, unless it is paused or postponed")
+
+
+def print_rollouts(rollouts: list[dict[str, Any]], now: str, empty: str) -> None:
+    ids = short_ids([rollout["id"] for rollout in rollouts])
+    rows = (
+        (
+            ids[rollout["id"]],
+            names(rollout["hosts"]),
+            rollout["stage"],
+            str(rollout["wave"]),
+            *(str(rollout["counts"][word]) for word in ("done", "under_way", "waiting", "skipped")),
+            when(rollout["requested_at"], now),
+        )
+        for rollout in rollouts
+    )
+    columns = ("rollout", "hosts", "stage", "wave", "done", "under way", "waiting", "left out", "started")
+    print_table(columns, rows, empty)
+
+
+def print_rollout(rollout: dict[str, Any], now: str) -> None:
+    """One rollout in full."""
+    print_facts(
+        {
+            "rollout": rollout["id"],
+            "hosts": ", ".join(rollout["hosts"]),
+            "stage": rollout["stage"] + (f": {rollout['outcome']}" if rollout["outcome"] else ""),
+            "what": _what(rollout),
+            "asked": f"{when(rollout['requested_at'], now)} by {rollout['requested_by']}",
+            "wave": str(rollout["wave"]),
+            "next wave": when(rollout["next_at"], now),
+            "done": names(rollout["done"], 10),
+            "under way": names([found["host"] for found in rollout["under_way"]], 10),
+            "waiting": names(rollout["waiting"], 10),
+            "left out": "; ".join(f"{found['host']}: {found['why']}" for found in rollout["skipped"][:10]),
+            "ended": when(rollout["ended_at"], now),
+        }
+    )
+
+
+def _what(course: dict[str, Any]) -> str:
+    seconds = course["duration_seconds"]
+    length = f" of {format_duration(timedelta(seconds=seconds))}" if seconds else ""
+    pause = course["pause_seconds"]
+    between = f", {format_duration(timedelta(seconds=pause))} between waves" if pause else ""
+    budget = course["budget"]
+    at_once = "one host at a time" if budget == 1 else f"at most {budget} hosts at once"
+    return f"{course['type']}{length}, {at_once}{between}"

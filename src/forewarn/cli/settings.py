@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.show import print_json, print_table
+from forewarn.cli.output import print_json, print_table
 from forewarn.settings import SETTINGS, Value, resolve
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.show import print_json, print_table, service_command, when
+from forewarn.cli.output import print_json, print_table, service_command, when
 from forewarn.core.access import Role
 from forewarn.errors import NotPermitted
 

@@ -1,4 +1,4 @@
-"""forewarn up: runs the whole service until it is told to stop."""
+"""forewarn up: runs the whole service until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ import gc
 import logging
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 import uvloop
 
+from forewarn import __version__
 from forewarn.assembly import Assembly
-from forewarn.cli import service_file
+from forewarn.cli import service_files
 from forewarn.cli.fleet import full_path, read_fleet_file
-from forewarn.cli.greeting import greeting
 from forewarn.cli.settings import resolve_settings, setting_options
 from forewarn.control.fleet import applied_before, apply_fleet
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
+from forewarn.settings import MEMORY
 
 
 @click.command()
@@ -84,22 +88,22 @@ class Service:
         self._engine = self._all.engine
 
     async def start(self) -> None:
-        left = service_file.read_token(self._data)
-        await self._all.start(self._prepare_fleet, left, partial(service_file.write_token, self._data))
+        left = service_files.read_token(self._data)
+        await self._all.start(self._prepare_fleet, left, partial(service_files.write_token, self._data))
         certificate = self._all.certificate
-        service_file.write(
+        service_files.write(
             self._data,
-            service_file.Found(
+            service_files.ServiceFile(
                 control=self._all.control_url,
                 metadata=self._all.metadata_url,
-                token_file=str(service_file.token_path(self._data).absolute()),
+                token_file=str(service_files.token_path(self._data).absolute()),
                 pid=os.getpid(),
                 certificate=full_path(certificate.path) if certificate else "",
             ),
         )
 
     async def stop(self) -> None:
-        service_file.remove(self._data)
+        service_files.remove(self._data)
         await self._all.stop()
 
     async def _prepare_fleet(self) -> None:
@@ -123,3 +127,49 @@ class Service:
 def _this_machine() -> Fleet:
     name = socket.gethostname()
     return Fleet([VM(name, name, own_host(name), address="127.0.0.1", hostname=name)])
+
+
+# --- The first output -----------------------------------------------------------------------------
+
+
+def greeting(values: dict[str, Any], fleet: Fleet, metadata: str, control: str) -> str:
+    """For a service with these settings, at these addresses."""
+    name = _example_vm(fleet)
+    cli = _command_line(values["data"])
+    lines = [
+        f"Forewarn {__version__} is up with {len(fleet.vms)} VM{'s' if len(fleet.vms) != 1 else ''}.",
+        f"  metadata  {metadata}",
+        f"  control   {control}",
+        f"  data      {values['data']}",
+        *([f"  fabric    {values['fabric']}"] if values["fabric"] != "simulated" else []),
+        "",
+        "Try in another terminal:",
+        f"  curl -H Metadata:true '{metadata}?api-version=2020-07-01'",
+        f"  {cli} vm restart {name}",
+        f"  {cli} event list",
+    ]
+    if values["clock"] == "virtual":
+        lines.append(f"  {cli} clock advance 15m")
+    return "\n".join(lines)
+
+
+def _example_vm(fleet: Fleet) -> str:
+    local = fleet.at_address("127.0.0.1")
+    return local.name if local is not None else next(iter(fleet.vms), "NAME")
+
+
+def _command_line(data: str) -> str:
+    """How this program is called from a shell here."""
+    program = "forewarn" if shutil.which("forewarn") else _short(Path(sys.argv[0]))
+    if program.endswith("__main__.py"):
+        program = f"{Path(sys.executable).name} -m forewarn"
+    default = resolve_settings(None, {})["data"].value
+    return program if data in (MEMORY, default) else f"FOREWARN_DATA={data} {program}"
+
+
+def _short(path: Path) -> str:
+    """As one would type it from here."""
+    with suppress(FileNotFoundError):  # the folder that this was started in may be gone
+        if path.is_relative_to(Path.cwd()):
+            return str(path.relative_to(Path.cwd()))
+    return str(path)

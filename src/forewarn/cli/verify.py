@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forewarn.cli.show import console, print_json, print_table
+from forewarn.cli.output import console, print_json, print_table
 from forewarn.core.durations import parse_duration
 from forewarn.errors import BadOption, Invalid, NotPermitted
-from forewarn.verify.catalogue import chosen
 from forewarn.verify.check import SECTIONS, Mark
 from forewarn.verify.endpoint import Endpoint
-from forewarn.verify.hooks import Hooks
-from forewarn.verify.report import as_json as run_as_json
-from forewarn.verify.report import as_junit, describe
-from forewarn.verify.run import Outcome, Result, counts, run
-from forewarn.verify.stage import Stage
+from forewarn.verify.runner import Outcome, Result, as_junit, chosen, counts, describe, run
+from forewarn.verify.runner import as_json as run_as_json
+from forewarn.verify.session import Hooks, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -80,7 +77,7 @@ def command(
     seconds = _seconds("--timeout", timeout)
     if not 0 < seconds <= _LONGEST_TIMEOUT_SECONDS:
         raise BadOption(name="--timeout", value=timeout, problem="it must be more than 0s and at most 10m")
-    stage = Stage(
+    session = Session(
         Endpoint(url, seconds),
         Hooks(schedule_command, cancel_command, advance_command),
         other=None if other is None else Endpoint(other, seconds),
@@ -88,14 +85,14 @@ def command(
         vm=vm_name,
         patience_seconds=_seconds("--patience", patience),
     )
-    for place in (stage.here, stage.other, stage.outside):
+    for place in (session.here, session.other, session.outside):
         if place is not None:
             place.reach()
     outcomes: list[Outcome] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a command that runs must not stay behind
     interrupted = False
     try:
-        _gather(run(checks, stage), outcomes, quiet=as_json)
+        _gather(run(checks, session), outcomes, quiet=as_json)
     except KeyboardInterrupt:
         interrupted = True
     if as_json:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.asking import ask, asking_command, confirm
-from forewarn.cli.show import by_name, how_long_ago, print_facts, print_json, print_table, service_command, when
+from forewarn.cli.output import by_name, how_long_ago, print_facts, print_json, print_table, service_command, when
+from forewarn.cli.requests import confirm, request_command, request_operations
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client
@@ -110,7 +110,7 @@ several = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 
 @command.command()
 @several
-@asking_command()
+@request_command()
 def restart(names: tuple[str, ...], **options: Any) -> None:
     """Restart a VM: its group is told, and it happens when approved or due.
 
@@ -118,12 +118,12 @@ def restart(names: tuple[str, ...], **options: Any) -> None:
     Example:
       forewarn vm restart web-0
     """
-    ask({"cause": "restart", "vms": names}, options)
+    request_operations({"cause": "restart", "vms": names}, options)
 
 
 @command.command()
 @several
-@asking_command()
+@request_command()
 def redeploy(names: tuple[str, ...], **options: Any) -> None:
     """Move a VM to another host: its group is told, and it happens when approved or due.
 
@@ -131,13 +131,13 @@ def redeploy(names: tuple[str, ...], **options: Any) -> None:
     Example:
       forewarn vm redeploy web-0
     """
-    ask({"cause": "redeploy", "vms": names}, options)
+    request_operations({"cause": "redeploy", "vms": names}, options)
 
 
 @command.command()
 @several
 @click.option("--duration", metavar="LENGTH", help="How long the VM is paused; default: 5s.")
-@asking_command(routine=True)
+@request_command(routine=True)
 def migrate(names: tuple[str, ...], duration: str | None, **options: Any) -> None:
     """Move a running VM to another host. VMs on one host are moved, and told of it, together.
 
@@ -145,12 +145,12 @@ def migrate(names: tuple[str, ...], duration: str | None, **options: Any) -> Non
     Example:
       forewarn vm migrate web-0
     """
-    ask({"cause": "live-migration", "vms": names, "duration": duration}, options)
+    request_operations({"cause": "live-migration", "vms": names, "duration": duration}, options)
 
 
 @command.command()
 @several
-@asking_command()
+@request_command()
 def evict(names: tuple[str, ...], **options: Any) -> None:
     """Take the room of a Spot VM: it is told, and 30 seconds later deallocated. It stays in the fleet.
 
@@ -158,12 +158,12 @@ def evict(names: tuple[str, ...], **options: Any) -> None:
     Example:
       forewarn vm evict batch_3
     """
-    ask({"cause": "eviction", "vms": names}, options)
+    request_operations({"cause": "eviction", "vms": names}, options)
 
 
 @command.command()
 @several
-@asking_command(notice=False)
+@request_command(notice=False)
 def rebalance(names: tuple[str, ...], **options: Any) -> None:
     """Advise a Spot VM to move on. Only the api-version in preview shows it; withdraw it with event cancel.
 
@@ -171,7 +171,7 @@ def rebalance(names: tuple[str, ...], **options: Any) -> None:
     Example:
       forewarn vm rebalance batch_3
     """
-    ask({"cause": "rebalance", "vms": names}, options)
+    request_operations({"cause": "rebalance", "vms": names}, options)
 
 
 @command.command()
@@ -184,7 +184,7 @@ def rebalance(names: tuple[str, ...], **options: Any) -> None:
     help="Who asks: a user (delete), or the platform for a smaller set or in place of an ill VM.  [default: delete]",
 )
 @click.option("--yes", is_flag=True, help="Do not ask whether it is meant.")
-@asking_command(notice=False)
+@request_command(notice=False)
 def delete(names: tuple[str, ...], reason: str, yes: bool, **options: Any) -> None:
     """Delete a VM. A scale set with terminate notices is told beforehand; the VM leaves when the event does.
 
@@ -194,12 +194,12 @@ def delete(names: tuple[str, ...], reason: str, yes: bool, **options: Any) -> No
     """
     if not options["dry_run"]:
         confirm(f"Delete {', '.join(names)}?", yes)
-    ask({"cause": "instance-repair" if reason == "repair" else reason, "vms": names}, options)
+    request_operations({"cause": "instance-repair" if reason == "repair" else reason, "vms": names}, options)
 
 
 @command.command()
 @several
-@asking_command(notice=False)
+@request_command(notice=False)
 def start(names: tuple[str, ...], **options: Any) -> None:
     """Start a VM that was deallocated.
 
@@ -207,7 +207,7 @@ def start(names: tuple[str, ...], **options: Any) -> None:
     Example:
       forewarn vm start batch_3
     """
-    ask({"cause": "start", "vms": names}, options)
+    request_operations({"cause": "start", "vms": names}, options)
 
 
 @command.command()

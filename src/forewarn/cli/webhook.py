@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.asking import confirm
-from forewarn.cli.show import names, print_facts, print_json, print_table, service_command, when
+from forewarn.cli.output import names, print_facts, print_json, print_table, service_command, when
+from forewarn.cli.requests import confirm
 from forewarn.errors import UnreadableFile, WebhookFailed
 
 if TYPE_CHECKING:

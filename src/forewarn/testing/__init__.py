@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from forewarn.testing.client import Answer
 from forewarn.testing.event import Event
-from forewarn.testing.plays import ScenarioFailed
 from forewarn.testing.process import ServiceProcess
-from forewarn.testing.reach import Answer
-from forewarn.testing.service import AsyncService, Service
+from forewarn.testing.service import AsyncService, ScenarioFailed, Service
 from forewarn.testing.vm import VM, Group
 from forewarn.wire.document_reader import ToldDocument, ToldEvent
 

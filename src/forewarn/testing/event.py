@@ -1,27 +1,27 @@
-"""An event, as a test looks at it."""
+"""An event, as a test reads it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from forewarn.errors import UnknownEvent
-from forewarn.testing.lengths import moment_of
-from forewarn.testing.names import name_of
+from forewarn.testing.durations import moment_of
+from forewarn.testing.vm import name_of
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from forewarn.assembly import Assembly
     from forewarn.core import events as core
-    from forewarn.testing.thread import LoopThread
+    from forewarn.testing.loop_thread import LoopThread
     from forewarn.testing.vm import VM
 
 OPERATOR = "operator"
-"""By whom a test does what no VM does."""
+"""The name under which a test acts when it does not act as a VM."""
 
 
 class Event:
-    """What a group is told of. It is always as it is now, and as it was in the end once it is over."""
+    """An event of a group. Its properties are read anew each time; once it is over, they keep their last values."""
 
     def __init__(self, service: Assembly, loop: LoopThread, event_id: str) -> None:
         self._engine = service.engine
@@ -31,7 +31,7 @@ class Event:
 
     @property
     def id(self) -> str:
-        """As VMs are told it: in upper case."""
+        """In upper case, as VMs see it."""
         return self._id.upper()
 
     @property
@@ -87,15 +87,15 @@ class Event:
 
     @property
     def was_approved(self) -> bool:
-        """Whether anybody has approved it."""
+        """Whether a VM or an operator has approved it."""
         return self.approved_by is not None
 
     def approve(self) -> None:
-        """Approve it from outside, as an operator may."""
+        """Approve it as an operator."""
         self._loop.run(self._engine.approve([self._id], OPERATOR))
 
     def cancel(self) -> None:
-        """Withdraw it, with all that its operation has told others."""
+        """Cancel it, with all events of its operation."""
         self._loop.run(self._engine.cancel(self._id, OPERATOR))
 
     def postpone(self, until: datetime) -> None:
@@ -107,7 +107,7 @@ class Event:
         return self._loop.run(self.look())
 
     async def look(self) -> core.Event:
-        """As it is now; in the service's own loop."""
+        """The event as it is now. It runs in the service's own loop."""
         found = await self._engine.archive.event(self._id)
         if found is None:
             raise UnknownEvent(event_id=self.id, hint="")
@@ -122,7 +122,7 @@ class Event:
     def __repr__(self) -> str:
         try:
             now = self._now()
-        except Exception as error:  # noqa: BLE001 - whatever it is: who shows it has another error to tell of
+        except Exception as error:  # noqa: BLE001 - a repr must not hide the error for which it is shown
             return f"<Event {self.id}: {error}>"
         approved = f"approved by {now.approved_by}" if now.approved_by else "approved by nobody"
         return f"<{now.type} of {', '.join(now.resources)}: {now.status}, {approved}, {self.id}>"

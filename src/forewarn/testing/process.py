@@ -1,4 +1,4 @@
-"""The service in a process of its own, as a user starts it: it can be stopped, killed and started again."""
+"""The service in a process of its own, as a user starts it. It can be stopped, killed and started again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from forewarn.errors import AlreadyRunning, NotRunning
-from forewarn.testing.lengths import distance
-from forewarn.testing.names import names_of
-from forewarn.testing.reach import COMMAND, WORD, Reach
+from forewarn.testing.client import COMMAND, SERVICE_FILE, Reachable
+from forewarn.testing.durations import distance
+from forewarn.testing.vm import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ UP = "Try in another terminal"
 
 
 class Output:
-    """What a process writes, read as it comes: one whose pipe is full stands still."""
+    """The output of a process, read at once: a process whose pipe is full would block."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -47,12 +47,12 @@ class Output:
         self._known.set()
 
     def wait(self) -> bool:
-        """Until the service says that it is up; False when it ends without that."""
+        """Wait until the service says that it is up; False if it ends without that."""
         self._known.wait()
         return self.is_up
 
     def close(self) -> None:
-        """Until everything is read. A program that it has started, and that goes on, may hold the pipe open."""
+        """Wait until all output is read, but not forever: a program that the service started may hold the pipe open."""
         self._thread.join(STOP_SECONDS)
 
     @property
@@ -60,10 +60,10 @@ class Output:
         return "".join(self._lines)
 
 
-class ServiceProcess(Reach):
-    """`forewarn up` on free ports over a folder of its own. What it keeps there outlives it.
+class ServiceProcess(Reachable):
+    """`forewarn up` on free ports, with its data in a folder that outlives the process.
 
-    `with ServiceProcess().start("--clock", "virtual") as service:` ends it, however the test ends.
+    `with ServiceProcess().start("--clock", "virtual") as service:` ends it in any case.
     """
 
     def __init__(self, folder: Path | str | None = None) -> None:
@@ -81,7 +81,7 @@ class ServiceProcess(Reach):
 
     @property
     def greeting(self) -> str:
-        """All that it has written since it was last started, its log too."""
+        """All its output since it was last started, with its log."""
         return self._output.text if self._output is not None else ""
 
     @property
@@ -89,8 +89,8 @@ class ServiceProcess(Reach):
         return str(self.folder / "data")
 
     def start(self, *arguments: str, **variables: str) -> Self:
-        """Start it with these arguments and variables; returns when it says that it is up. An early end is an error
-        with its words."""
+        """Start it with these arguments and variables; returns when it says that it is up. If it ends before that, an
+        error shows its output."""
         if self.process is not None:
             if self.process.poll() is None:
                 raise AlreadyRunning
@@ -121,17 +121,17 @@ class ServiceProcess(Reach):
         return self
 
     def stop(self) -> int:
-        """SIGTERM, as an init system does it. The exit code."""
+        """Send SIGTERM, as an init system does; returns the exit code."""
         self._running.terminate()
         return self._reap()
 
     def kill(self) -> int:
-        """kill -9. The exit code."""
+        """Send SIGKILL; returns the exit code."""
         self._running.kill()
         return self._reap()
 
     def close(self) -> None:
-        """End it, if it runs, and remove what it left in a folder that it was not given."""
+        """Kill it if it runs, and remove its folder if none was given."""
         if self.process is not None:
             self.kill()
         if self._own_folder is not None:
@@ -151,28 +151,28 @@ class ServiceProcess(Reach):
         self.process = None
         return code
 
-    # --- The ways in ----------------------------------------------------------------------------------
+    # --- Addresses and credentials ----------------------------------------------------------------
 
-    def _word(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((Path(self.data) / WORD).read_text())
+    def _service_file(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((Path(self.data) / SERVICE_FILE).read_text())
         return found
 
     @property
     def metadata_url(self) -> str:
-        return str(self._word()["metadata"])
+        return str(self._service_file()["metadata"])
 
     @property
     def control_url(self) -> str:
-        return str(self._word()["control"])
+        return str(self._service_file()["control"])
 
     @property
     def token(self) -> str:
-        """The admin token that the first start has left."""
+        """The admin token that the first start has written."""
         return (Path(self.data) / "admin-token").read_text().strip()
 
     @property
     def certificate(self) -> str:
-        return str(self._word()["certificate"])
+        return str(self._service_file()["certificate"])
 
     @property
     def environment(self) -> dict[str, str]:

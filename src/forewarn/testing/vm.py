@@ -1,14 +1,15 @@
-"""VMs and groups, as a test has things happen to them."""
+"""VMs and groups of a test, and how a test names a VM."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from forewarn.core.operations import Request
 from forewarn.errors import BadOption
-from forewarn.testing.lengths import Length, length_of
-from forewarn.testing.reach import EVENTS_PATH, NEWEST_VERSION, Unexpected, address_in, send
+from forewarn.testing.client import EVENTS_PATH, NEWEST_VERSION, Unexpected, address_in, send
+from forewarn.testing.durations import Length, length_of
 from forewarn.wire.document_reader import ToldDocument, ToldEvent, read_document, start_requests
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
     from forewarn.core import fleet as core
     from forewarn.testing.event import Event
-    from forewarn.testing.making import Making
+    from forewarn.testing.fleet_builder import FleetBuilder
+    from forewarn.testing.requests import Requests
+
 
 _LOOPBACK = "127.0.0.1,localhost"
 
@@ -24,13 +27,14 @@ _LOOPBACK = "127.0.0.1,localhost"
 class VM:
     """A machine of the fleet, with an endpoint of its own."""
 
-    def __init__(self, kit: Making, name: str) -> None:
-        self._kit = kit
+    def __init__(self, fleet: FleetBuilder, requests: Requests, name: str) -> None:
+        self._fleet = fleet
+        self._requests = requests
         self.name = name
 
     @property
     def group(self) -> str:
-        """The name of the group that it is told with."""
+        """The name of its group, whose VMs are notified together."""
         return self._now().group
 
     @property
@@ -40,18 +44,18 @@ class VM:
 
     @property
     def running(self) -> bool:
-        """Whether it is there and not deallocated."""
-        return self._kit.has_vm(self.name) and not self._now().deallocated
+        """Whether it exists and is not deallocated."""
+        return self._fleet.has_vm(self.name) and not self._now().deallocated
 
     def _now(self) -> core.VM:
-        return self._kit.look(lambda engine: engine.fleet.vm(self.name))
+        return self._fleet.vm(self.name)
 
-    # --- For the application under test ---------------------------------------------------------------
+    # --- For the application under test -----------------------------------------------------------
 
     @property
     def endpoint(self) -> str:
-        """A URL at which every caller is this VM: in the place of Azure's http://169.254.169.254."""
-        return self._kit.endpoint_of(self.name)
+        """A URL at which every caller counts as this VM, in place of Azure's http://169.254.169.254."""
+        return self._fleet.endpoint(self.name)
 
     @property
     def url(self) -> str:
@@ -60,7 +64,7 @@ class VM:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a program needs to be this VM, as variables. A proxy must not come in between."""
+        """The variables that a program needs to act as this VM. They exclude it from proxies."""
         through = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
         past = f"{through},{_LOOPBACK}" if through else _LOOPBACK
         return {
@@ -70,7 +74,7 @@ class VM:
             "no_proxy": past,
         }
 
-    # --- As this VM -----------------------------------------------------------------------------------
+    # --- As this VM -------------------------------------------------------------------------------
 
     def poll(self, version: str = NEWEST_VERSION) -> ToldDocument:
         """Ask for the document over the network, as the application does."""
@@ -90,40 +94,42 @@ class VM:
         if answer.status != 200:
             raise Unexpected(f"{self.name} was answered {answer.status}: {answer.body.decode(errors='replace')}")
 
-    # --- What can happen to it ------------------------------------------------------------------------
+    # --- What can happen to it --------------------------------------------------------------------
 
     def restart(self) -> Event:
         """A user restarts it: Reboot."""
-        return self._ask(Request("restart", (self.name,)))
+        return self._request(Request("restart", (self.name,)))
 
     def redeploy(self) -> Event:
-        """A user has it moved to another host: Redeploy."""
-        return self._ask(Request("redeploy", (self.name,)))
+        """A user moves it to another host: Redeploy."""
+        return self._request(Request("redeploy", (self.name,)))
 
     def freeze(self, seconds: Length = 9) -> Event:
         """Its host is updated: Freeze, of all VMs on that host."""
-        return self._ask(Request("host-update", host=self.host, type="Freeze", duration=length_of("seconds", seconds)))
+        return self._request(
+            Request("host-update", host=self.host, type="Freeze", duration=length_of("seconds", seconds))
+        )
 
     def migrate(self, seconds: Length = 5) -> Event:
         """It is moved to another host while it runs: Freeze."""
-        return self._ask(Request("live-migration", (self.name,), duration=length_of("seconds", seconds)))
+        return self._request(Request("live-migration", (self.name,), duration=length_of("seconds", seconds)))
 
     def evict(self) -> Event:
-        """Its room is needed: Preempt. A VM for which no priority was asked becomes one of Spot."""
-        self._kit.make_spot(self.name)
-        return self._ask(Request("eviction", (self.name,)))
+        """Its capacity is needed: Preempt. A VM whose priority the test has not given becomes a Spot VM."""
+        self._fleet.make_spot(self.name)
+        return self._request(Request("eviction", (self.name,)))
 
     def delete(self) -> Event:
         """A user deletes it from its scale set: Terminate, where the set has a `terminate_notice`."""
-        return self._ask(Request("delete", (self.name,)))
+        return self._request(Request("delete", (self.name,)))
 
     def degrade(self) -> Event:
         """Its host is expected to fail: Redeploy, a week ahead."""
-        return self._ask(Request("degraded-hardware", host=self.host))
+        return self._request(Request("degraded-hardware", host=self.host))
 
     def fail(self) -> Event:
         """Its host has failed: Redeploy, started at once."""
-        return self._ask(Request("hardware-failure", host=self.host))
+        return self._request(Request("hardware-failure", host=self.host))
 
     def fault(
         self,
@@ -134,11 +140,11 @@ class VM:
         seconds: Length | None = None,
         delay: Length | None = None,
     ) -> None:
-        """Have the endpoint fail on purpose when this VM asks: as Service.fault."""
-        self._kit.fault(kind, self, on=on, count=count, seconds=seconds, delay=delay)
+        """Make the endpoint fail on purpose for requests of this VM: as Service.fault."""
+        self._requests.fault(kind, self, on, count, seconds, delay)
 
-    def _ask(self, asked: Request) -> Event:
-        return self._kit.ask_for_one(asked, self.name)
+    def _request(self, asked: Request) -> Event:
+        return self._requests.event_for(self.name, asked)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, VM) and other.name == self.name
@@ -151,7 +157,7 @@ class VM:
 
 
 class Group:
-    """VMs that are told together."""
+    """VMs that are notified together."""
 
     def __init__(self, name: str, vms: tuple[VM, ...]) -> None:
         self.name = name
@@ -168,3 +174,31 @@ class Group:
 
     def __repr__(self) -> str:
         return f"<Group {self.name}: {', '.join(vm.name for vm in self.vms)}>"
+
+
+# --- Names of VMs ---------------------------------------------------------------------------------
+
+
+def name_of(vm: object) -> str:
+    """The name of a VM that a test gives as itself or by its name."""
+    name = vm if isinstance(vm, str) else getattr(vm, "name", None)
+    if not isinstance(name, str):
+        raise BadOption(name="vm", value=vm, problem='name a VM, as in "web-0", or give the VM itself.')
+    return name
+
+
+def one_name(vm: VM | str) -> str:
+    """The same where an empty name would mean all VMs."""
+    name = name_of(vm)
+    if not name:
+        raise BadOption(name="vm", value=name, problem="an empty name is that of no VM.")
+    return name
+
+
+def names_of(vms: VM | str | Iterable[VM | str] | None) -> list[str]:
+    """The names of one VM or of several; None means no VM."""
+    if vms is None:
+        return []
+    if isinstance(vms, Iterable) and not isinstance(vms, str):
+        return [name_of(vm) for vm in vms]
+    return [name_of(vms)]

@@ -10,14 +10,14 @@ from forewarn.verify.endpoint import NEWEST, at
 from forewarn.verify.exchange import TRUE
 from forewarn.verify.refusals import refused
 from forewarn.verify.requests import MADE_UP
-from forewarn.verify.sight import SCHEDULED, STARTED
-from forewarn.verify.stage import approval
+from forewarn.verify.session import approval
+from forewarn.verify.snapshot import SCHEDULED, STARTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.verify.exchange import Reply
-    from forewarn.verify.stage import Stage
+    from forewarn.verify.session import Session
 
 rules = Rules(3, "requests")
 
@@ -28,16 +28,16 @@ def _taken(reply: Reply) -> None:
     reply.must(reply.status == 200 and reply.body == b"", _TAKEN)
 
 
-def _post(stage: Stage, body: bytes, *headers: tuple[str, str]) -> Reply:
-    return stage.here.ask("POST", at(NEWEST), (*TRUE, *headers), body)
+def _post(session: Session, body: bytes, *headers: tuple[str, str]) -> Reply:
+    return session.here.ask("POST", at(NEWEST), (*TRUE, *headers), body)
 
 
-def _again(stage: Stage, body: Callable[[str], bytes], *headers: tuple[str, str]) -> None:
+def _again(session: Session, body: Callable[[str], bytes], *headers: tuple[str, str]) -> None:
     """Approve in some form what is approved already: that is taken whatever has become of it, while it is there."""
     for _ in range(3):
-        event_id = stage.taken()
-        reply = _post(stage, body(event_id), *headers)
-        if reply.status == 200 or event_id in stage.look().ids:
+        event_id = session.taken()
+        reply = _post(session, body(event_id), *headers)
+        if reply.status == 200 or event_id in session.look().ids:
             break  # else it was over in between
     _taken(reply)
 
@@ -48,11 +48,11 @@ def _again(stage: Stage, body: Callable[[str], bytes], *headers: tuple[str, str]
     "Of several ids one is unknown: 400, and none is approved.",
     Need.SCHEDULE,
 )
-def approval_unknown_among_known(stage: Stage) -> None:
-    event_id = stage.waiting()
-    refused(_post(stage, approval(event_id, MADE_UP)), 400)
-    sight = stage.look()
-    sight.reply.must(sight.status(event_id) == SCHEDULED, f"{event_id} still Scheduled, since none was approved")
+def approval_unknown_among_known(session: Session) -> None:
+    event_id = session.waiting()
+    refused(_post(session, approval(event_id, MADE_UP)), 400)
+    snapshot = session.look()
+    snapshot.reply.must(snapshot.status(event_id) == SCHEDULED, f"{event_id} still Scheduled, since none was approved")
 
 
 @rules(
@@ -61,37 +61,37 @@ def approval_unknown_among_known(stage: Stage) -> None:
     "An approval of a known id is answered with exactly 200 and an empty body.",
     Need.SCHEDULE,
 )
-def approval_taken(stage: Stage) -> None:
-    _taken(stage.approve(stage.waiting()))
+def approval_taken(session: Session) -> None:
+    _taken(session.approve(session.waiting()))
 
 
 @rules("approval-repeated", Mark.OBSERVED, "Clients approve again on every poll: 200 each time.", Need.SCHEDULE)
-def approval_repeated(stage: Stage) -> None:
-    _again(stage, approval)
-    _again(stage, approval)
+def approval_repeated(session: Session) -> None:
+    _again(session, approval)
+    _again(session, approval)
 
 
 @rules("approval-of-started", Mark.DOCUMENTED, "An event that has started already is approved with 200.", Need.SCHEDULE)
-def approval_of_started(stage: Stage) -> None:
-    event_id = stage.taken()
-    stage.look_for(lambda sight: sight.status(event_id) == STARTED)
-    _again(stage, approval)
+def approval_of_started(session: Session) -> None:
+    event_id = session.taken()
+    session.look_for(lambda snapshot: snapshot.status(event_id) == STARTED)
+    _again(session, approval)
 
 
 @rules("approval-of-several", Mark.DOCUMENTED, "Several ids may be approved in one request.", Need.SCHEDULE)
-def approval_of_several(stage: Stage) -> None:
-    first = stage.taken()
-    _taken(stage.approve(first, stage.waiting(first)))
+def approval_of_several(session: Session) -> None:
+    first = session.taken()
+    _taken(session.approve(first, session.waiting(first)))
 
 
 @rules("approval-id-any-case", Mark.ASSUMED, "Letter case of an id means nothing on the way in.", Need.SCHEDULE)
-def approval_id_any_case(stage: Stage) -> None:
-    _again(stage, lambda event_id: approval(event_id.lower()))
+def approval_id_any_case(session: Session) -> None:
+    _again(session, lambda event_id: approval(event_id.lower()))
 
 
-def _with_incarnation(stage: Stage, *values: Any) -> None:
+def _with_incarnation(session: Session, *values: Any) -> None:
     for value in values:
-        _again(stage, partial(approval, DocumentIncarnation=value))
+        _again(session, partial(approval, DocumentIncarnation=value))
 
 
 @rules(
@@ -100,8 +100,8 @@ def _with_incarnation(stage: Stage, *values: Any) -> None:
     "DocumentIncarnation may be sent along: a stale number is ignored.",
     Need.SCHEDULE,
 )
-def approval_stale_incarnation(stage: Stage) -> None:
-    _with_incarnation(stage, 0, 1_000_000)
+def approval_stale_incarnation(session: Session) -> None:
+    _with_incarnation(session, 0, 1_000_000)
 
 
 @rules(
@@ -110,13 +110,13 @@ def approval_stale_incarnation(stage: Stage) -> None:
     'Old samples send DocumentIncarnation as text ("5"): ignored.',
     Need.SCHEDULE,
 )
-def approval_incarnation_as_text(stage: Stage) -> None:
-    _with_incarnation(stage, "5")
+def approval_incarnation_as_text(session: Session) -> None:
+    _with_incarnation(session, "5")
 
 
 @rules("approval-unknown-members", Mark.ASSUMED, "Members that nobody knows are ignored.", Need.SCHEDULE)
-def approval_unknown_members(stage: Stage) -> None:
-    _again(stage, partial(approval, Reason={"Because": [1, 2]}))
+def approval_unknown_members(session: Session) -> None:
+    _again(session, partial(approval, Reason={"Because": [1, 2]}))
 
 
 @rules(
@@ -125,46 +125,46 @@ def approval_unknown_members(stage: Stage) -> None:
     "curl says that a body is form-urlencoded: Content-Type is not judged.",
     Need.SCHEDULE,
 )
-def approval_form_urlencoded(stage: Stage) -> None:
-    _again(stage, approval, ("Content-Type", "application/x-www-form-urlencoded"))
+def approval_form_urlencoded(session: Session) -> None:
+    _again(session, approval, ("Content-Type", "application/x-www-form-urlencoded"))
 
 
 @rules("approval-as-json", Mark.OBSERVED, "Other clients say application/json.", Need.SCHEDULE)
-def approval_as_json(stage: Stage) -> None:
-    _again(stage, approval, ("Content-Type", "application/json"))
+def approval_as_json(session: Session) -> None:
+    _again(session, approval, ("Content-Type", "application/json"))
 
 
 @rules(
     "approval-without-content-type", Mark.OBSERVED, "Others say nothing: Content-Type is never required.", Need.SCHEDULE
 )
-def approval_without_content_type(stage: Stage) -> None:
-    _again(stage, approval)
+def approval_without_content_type(session: Session) -> None:
+    _again(session, approval)
 
 
 @rules("approval-unknown-id", Mark.ASSUMED, "An unknown id is refused with 400.")
-def approval_unknown_id(stage: Stage) -> None:
-    refused(_post(stage, approval(MADE_UP)), 400)
+def approval_unknown_id(session: Session) -> None:
+    refused(_post(session, approval(MADE_UP)), 400)
 
 
-def _refused_bodies(stage: Stage, *bodies: bytes) -> None:
+def _refused_bodies(session: Session, *bodies: bytes) -> None:
     for body in bodies:
-        refused(_post(stage, body), 400)
+        refused(_post(session, body), 400)
 
 
 @rules("approval-malformed", Mark.DOCUMENTED, "A body that is not JSON is refused with 400.")
-def approval_malformed(stage: Stage) -> None:
-    _refused_bodies(stage, b"", f"StartRequests={MADE_UP}".encode(), approval(MADE_UP)[:-1])
+def approval_malformed(session: Session) -> None:
+    _refused_bodies(session, b"", f"StartRequests={MADE_UP}".encode(), approval(MADE_UP)[:-1])
 
 
 @rules("approval-of-nothing", Mark.DOCUMENTED, "No StartRequests, or an empty one, is refused with 400.")
-def approval_of_nothing(stage: Stage) -> None:
-    _refused_bodies(stage, b"{}", b'{"StartRequests":[]}')
+def approval_of_nothing(session: Session) -> None:
+    _refused_bodies(session, b"{}", b'{"StartRequests":[]}')
 
 
 @rules("approval-wrong-types", Mark.DOCUMENTED, "StartRequests of the wrong types is refused with 400.")
-def approval_wrong_types(stage: Stage) -> None:
+def approval_wrong_types(session: Session) -> None:
     _refused_bodies(
-        stage,
+        session,
         b"[]",
         b'{"StartRequests":{"EventId":"x"}}',
         b'{"StartRequests":["x"]}',

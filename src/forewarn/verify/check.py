@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.verify.stage import Stage
+    from forewarn.verify.session import Session
 
 SECTIONS = {
     1: "Versions",
@@ -69,7 +69,7 @@ class Check(NamedTuple):
     needs: tuple[Need, ...]
     late: bool
     """Made after the others: it judges all that they have seen, or the server is not the same afterwards."""
-    run: Callable[[Stage], None]
+    run: Callable[[Session], None]
 
 
 class Rules:
@@ -82,10 +82,10 @@ class Rules:
 
     def __call__(
         self, name: str, mark: Mark, rule: str, *needs: Need, late: bool = False
-    ) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
+    ) -> Callable[[Callable[[Session], None]], Callable[[Session], None]]:
         """Make a function a check."""
 
-        def register(function: Callable[[Stage], None]) -> Callable[[Stage], None]:
+        def register(function: Callable[[Session], None]) -> Callable[[Session], None]:
             self.checks.append(Check(f"{self._word}/{name}", self._section, mark, rule, needs, late, function))
             return function
 

@@ -6,15 +6,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from forewarn.verify.check import Departure, Mark, Need, NotTold, Rules, Skip
-from forewarn.verify.gallery import MEMBERS, documents, replies, told
-from forewarn.verify.sight import SCHEDULED, STARTED, moment, read, rfc1123
-from forewarn.verify.stage import TYPES
+from forewarn.verify.observations import MEMBERS, documents, replies, with_events
+from forewarn.verify.session import TYPES
+from forewarn.verify.snapshot import SCHEDULED, STARTED, moment, read, rfc1123
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.verify.sight import Sight
-    from forewarn.verify.stage import Stage
+    from forewarn.verify.session import Session
+    from forewarn.verify.snapshot import Snapshot
 
 rules = Rules(2, "document")
 
@@ -28,15 +28,15 @@ _REDEPLOYED = "Virtual machine is going to be redeployed as requested by authori
 # Most of these are about every document and every event that was seen, whatever it was looked at for: they come late.
 
 
-def _events(stage: Stage) -> list[tuple[Sight, dict[str, Any]]]:
-    return [(sight, event) for _, sight in told(stage) for event in sight.events]
+def _events(session: Session) -> list[tuple[Snapshot, dict[str, Any]]]:
+    return [(snapshot, event) for _, snapshot in with_events(session) for event in snapshot.events]
 
 
-def _each(stage: Stage, holds: Callable[[dict[str, Any]], bool], member: str, right: str) -> None:
+def _each(session: Session, holds: Callable[[dict[str, Any]], bool], member: str, right: str) -> None:
     """Hold every event to a rule about one of its members."""
-    for version, sight in told(stage):
-        for event in sight.events if member in MEMBERS[version] else ():
-            sight.reply.must(holds(event), right, came=f"{member}: {event.get(member, 'missing')!r} in {event}")
+    for version, snapshot in with_events(session):
+        for event in snapshot.events if member in MEMBERS[version] else ():
+            snapshot.reply.must(holds(event), right, came=f"{member}: {event.get(member, 'missing')!r} in {event}")
 
 
 @rules(
@@ -45,15 +45,15 @@ def _each(stage: Stage, holds: Callable[[dict[str, Any]], bool], member: str, ri
     "The document is compact JSON on one line, without a newline behind it.",
     late=True,
 )
-def compact(stage: Stage) -> None:
-    for _, sight in documents(stage):
-        blanks = any(found[1] for found in _TEXT_OR_BLANK.finditer(sight.reply.body))
-        sight.reply.must(not blanks, "no blank and no line's end outside of strings", came=repr(sight.reply.body))
+def compact(session: Session) -> None:
+    for _, snapshot in documents(session):
+        blanks = any(found[1] for found in _TEXT_OR_BLANK.finditer(snapshot.reply.body))
+        snapshot.reply.must(not blanks, "no blank and no line's end outside of strings", came=repr(snapshot.reply.body))
 
 
 @rules("content-type", Mark.OBSERVED, "Content-Type is application/json; charset=utf-8.", late=True)
-def content_type(stage: Stage) -> None:
-    for _, reply in replies(stage):
+def content_type(session: Session) -> None:
+    for _, reply in replies(session):
         said = (reply.header("content-type") or "").lower().replace(" ", "")
         reply.must(said == "application/json;charset=utf-8", "Content-Type: application/json; charset=utf-8")
 
@@ -64,21 +64,23 @@ def content_type(stage: Stage) -> None:
     "At the top stand DocumentIncarnation and Events, in this order, and nothing else.",
     late=True,
 )
-def top_level(stage: Stage) -> None:
-    for _, sight in documents(stage):
-        sight.reply.must(list(sight.value) == ["DocumentIncarnation", "Events"], "DocumentIncarnation, then Events")
+def top_level(session: Session) -> None:
+    for _, snapshot in documents(session):
+        snapshot.reply.must(
+            list(snapshot.value) == ["DocumentIncarnation", "Events"], "DocumentIncarnation, then Events"
+        )
 
 
 @rules("incarnation-integer", Mark.OBSERVED, "DocumentIncarnation is a JSON integer, 0 or more.", late=True)
-def incarnation_integer(stage: Stage) -> None:
-    for _, sight in documents(stage):
-        found = sight.incarnation
-        sight.reply.must(type(found) is int and found >= 0, "a whole number without quotes", came=repr(found))
+def incarnation_integer(session: Session) -> None:
+    for _, snapshot in documents(session):
+        found = snapshot.incarnation
+        snapshot.reply.must(type(found) is int and found >= 0, "a whole number without quotes", came=repr(found))
 
 
 @rules("events-array", Mark.DOCUMENTED, "Events is always an array, empty when there are none.", late=True)
-def events_array(stage: Stage) -> None:
-    for _, reply in replies(stage):
+def events_array(session: Session) -> None:
+    for _, reply in replies(session):
         read(reply)
 
 
@@ -88,11 +90,11 @@ def events_array(stage: Stage) -> None:
     "An event has exactly the members of its version: a client builds a record of them.",
     late=True,
 )
-def exact_members(stage: Stage) -> None:
-    for version, sight in told(stage):
+def exact_members(session: Session) -> None:
+    for version, snapshot in with_events(session):
         right = f"at {version} exactly {', '.join(MEMBERS[version])}"
-        for event in sight.events:
-            sight.reply.must(set(event) == set(MEMBERS[version]), right, came=f"members {', '.join(event)}")
+        for event in snapshot.events:
+            snapshot.reply.must(set(event) == set(MEMBERS[version]), right, came=f"members {', '.join(event)}")
 
 
 @rules(
@@ -101,29 +103,29 @@ def exact_members(stage: Stage) -> None:
     "The members of an event stand in one order, that of every published sample.",
     late=True,
 )
-def member_order(stage: Stage) -> None:
-    for version, sight in told(stage):
+def member_order(session: Session) -> None:
+    for version, snapshot in with_events(session):
         order = MEMBERS[version]
-        for event in sight.events:
+        for event in snapshot.events:
             known = [name for name in event if name in order]
             right = f"the order {', '.join(order)}"
-            sight.reply.must(known == [name for name in order if name in event], right, came=", ".join(event))
+            snapshot.reply.must(known == [name for name in order if name in event], right, came=", ".join(event))
 
 
 @rules("event-id-guid", Mark.OBSERVED, "EventId is a GUID in upper case.", late=True)
-def event_id_guid(stage: Stage) -> None:
-    _each(stage, lambda event: bool(_GUID.fullmatch(str(event.get("EventId")))), "EventId", "a GUID in upper case")
+def event_id_guid(session: Session) -> None:
+    _each(session, lambda event: bool(_GUID.fullmatch(str(event.get("EventId")))), "EventId", "a GUID in upper case")
 
 
 @rules("event-status", Mark.DOCUMENTED, "EventStatus is Scheduled or Started; there is no Completed.", late=True)
-def event_status(stage: Stage) -> None:
+def event_status(session: Session) -> None:
     right = "Scheduled or Started"
-    _each(stage, lambda event: event.get("EventStatus") in (SCHEDULED, STARTED), "EventStatus", right)
+    _each(session, lambda event: event.get("EventStatus") in (SCHEDULED, STARTED), "EventStatus", right)
 
 
 @rules("resource-type", Mark.DOCUMENTED, "ResourceType is VirtualMachine.", late=True)
-def resource_type(stage: Stage) -> None:
-    _each(stage, lambda event: event.get("ResourceType") == "VirtualMachine", "ResourceType", "VirtualMachine")
+def resource_type(session: Session) -> None:
+    _each(session, lambda event: event.get("ResourceType") == "VirtualMachine", "ResourceType", "VirtualMachine")
 
 
 def _names(event: dict[str, Any]) -> bool:
@@ -132,8 +134,8 @@ def _names(event: dict[str, Any]) -> bool:
 
 
 @rules("resources", Mark.DOCUMENTED, "Resources is an array with the name of at least one machine.", late=True)
-def resources(stage: Stage) -> None:
-    _each(stage, _names, "Resources", "an array of one name or more")
+def resources(session: Session) -> None:
+    _each(session, _names, "Resources", "an array of one name or more")
 
 
 @rules(
@@ -142,16 +144,16 @@ def resources(stage: Stage) -> None:
     "A VM finds itself in Resources by the name that /metadata/instance/compute/name tells it.",
     Need.SCHEDULE,
 )
-def resources_name_the_vm(stage: Stage) -> None:
+def resources_name_the_vm(session: Session) -> None:
     reasons = []
     for event_type in ("Reboot", "Redeploy", "Freeze"):
         try:
-            _, sight, event_id = stage.sample(event_type)
+            _, snapshot, event_id = session.sample(event_type)
         except Skip as skip:
             reasons.append(str(skip))
             continue
-        event = sight.event(event_id) or {}
-        sight.reply.must(stage.vm in event.get("Resources", []), f"Resources with {stage.vm!r}", came=str(event))
+        event = snapshot.event(event_id) or {}
+        snapshot.reply.must(session.vm in event.get("Resources", []), f"Resources with {session.vm!r}", came=str(event))
     if len(reasons) == 3:
         raise Skip("; ".join(reasons))
 
@@ -162,22 +164,22 @@ def resources_name_the_vm(stage: Stage) -> None:
     "NotBefore is a date of RFC 1123 in GMT, to the second, while Scheduled.",
     late=True,
 )
-def not_before_form(stage: Stage) -> None:
+def not_before_form(session: Session) -> None:
     def holds(event: dict[str, Any]) -> bool:
         found = str(event.get("NotBefore"))
         known = _RFC_1123.fullmatch(found) and moment(found)
         return event.get("EventStatus") != SCHEDULED or bool(known)
 
-    _each(stage, holds, "NotBefore", "a date like Mon, 19 Sep 2016 18:29:47 GMT")
+    _each(session, holds, "NotBefore", "a date like Mon, 19 Sep 2016 18:29:47 GMT")
 
 
 @rules("not-before-weekday", Mark.OBSERVED, "The weekday of NotBefore is right: some parsers check it.", late=True)
-def not_before_weekday(stage: Stage) -> None:
-    for sight, event in _events(stage):
+def not_before_weekday(session: Session) -> None:
+    for snapshot, event in _events(session):
         found = str(event.get("NotBefore"))
         meant = moment(found) if _RFC_1123.fullmatch(found) else None
         if meant is not None:
-            sight.reply.must(rfc1123(meant) == found, rfc1123(meant), came=found)
+            snapshot.reply.must(rfc1123(meant) == found, rfc1123(meant), came=found)
 
 
 @rules(
@@ -187,22 +189,22 @@ def not_before_weekday(stage: Stage) -> None:
     Need.SCHEDULE,
     late=True,
 )
-def not_before_empty(stage: Stage) -> None:
-    started = [(sight, event) for sight, event in _events(stage) if event.get("EventStatus") == STARTED]
+def not_before_empty(session: Session) -> None:
+    started = [(snapshot, event) for snapshot, event in _events(session) if event.get("EventStatus") == STARTED]
     if not started:
         raise Skip("no event has been seen Started; see life/starts-when-approved")
-    for sight, event in started:
-        sight.reply.must(event.get("NotBefore") == "", '"NotBefore":""', came=str(event))
+    for snapshot, event in started:
+        snapshot.reply.must(event.get("NotBefore") == "", '"NotBefore":""', came=str(event))
 
 
 @rules("description", Mark.DOCUMENTED, "Description is text; it may be empty.", late=True)
-def description(stage: Stage) -> None:
-    _each(stage, lambda event: isinstance(event.get("Description"), str), "Description", "text")
+def description(session: Session) -> None:
+    _each(session, lambda event: isinstance(event.get("Description"), str), "Description", "text")
 
 
 @rules("event-source", Mark.DOCUMENTED, "EventSource is Platform or User.", late=True)
-def event_source(stage: Stage) -> None:
-    _each(stage, lambda event: event.get("EventSource") in ("Platform", "User"), "EventSource", "Platform or User")
+def event_source(session: Session) -> None:
+    _each(session, lambda event: event.get("EventSource") in ("Platform", "User"), "EventSource", "Platform or User")
 
 
 @rules(
@@ -211,12 +213,12 @@ def event_source(stage: Stage) -> None:
     "DurationInSeconds is an integer: the interruption, 0 for none, -1 for unknown.",
     late=True,
 )
-def duration(stage: Stage) -> None:
+def duration(session: Session) -> None:
     def holds(event: dict[str, Any]) -> bool:
         found = event.get("DurationInSeconds")
         return type(found) is int and found >= -1
 
-    _each(stage, holds, "DurationInSeconds", "a whole number, -1 or more")
+    _each(session, holds, "DurationInSeconds", "a whole number, -1 or more")
 
 
 @rules(
@@ -225,30 +227,30 @@ def duration(stage: Stage) -> None:
     "Events that are live at the same time are all in the document, each with an id of its own.",
     Need.SCHEDULE,
 )
-def several(stage: Stage) -> None:
-    first = stage.waiting()
+def several(session: Session) -> None:
+    first = session.waiting()
     second = ""
     try:
-        _, sight, second = stage.schedule_any(*TYPES)
+        _, snapshot, second = session.schedule_any(*TYPES)
     except NotTold:
-        sight = stage.look()  # with an id that is known already it does not look new
+        snapshot = session.look()  # with an id that is known already it does not look new
     right = "a different EventId for each event"
-    sight.reply.must(len(sight.ids) == len(sight.events), right)
+    snapshot.reply.must(len(snapshot.ids) == len(snapshot.events), right)
     if not second:
         raise Skip("the second event is not in the document; see life/told")
-    sight.reply.must(sight.event(first) is not None, f"both events, {first} and {second}")
+    snapshot.reply.must(snapshot.event(first) is not None, f"both events, {first} and {second}")
 
 
-def _words(stage: Stage, event_type: str, right: dict[str, Any], *descriptions: str) -> None:
-    _, sight, event_id = stage.sample(event_type)
-    event = sight.event(event_id) or {}
+def _words(session: Session, event_type: str, right: dict[str, Any], *descriptions: str) -> None:
+    _, snapshot, event_id = session.sample(event_type)
+    event = snapshot.event(event_id) or {}
     if right["EventSource"] == "User" and event.get("EventSource") != "User":
         raise Skip(f"the command's {event_type} is not one that a user asked for")
     for member, value in right.items():
-        sight.reply.must(event.get(member) == value, f"{member} {value!r}", came=f"{member} {event.get(member)!r}")
+        snapshot.reply.must(event.get(member) == value, f"{member} {value!r}", came=f"{member} {event.get(member)!r}")
     words = " or ".join(repr(text) for text in descriptions)
     found = event.get("Description")
-    sight.reply.must(found in descriptions, f"Description {words}", came=f"Description {found!r}")
+    snapshot.reply.must(found in descriptions, f"Description {words}", came=f"Description {found!r}")
 
 
 @rules(
@@ -257,8 +259,8 @@ def _words(stage: Stage, event_type: str, right: dict[str, Any], *descriptions: 
     "A user's restart: source User, its own description or none, duration -1.",
     Need.SCHEDULE,
 )
-def words_of_a_restart(stage: Stage) -> None:
-    _words(stage, "Reboot", {"EventSource": "User", "DurationInSeconds": -1}, _RESTARTED, "")
+def words_of_a_restart(session: Session) -> None:
+    _words(session, "Reboot", {"EventSource": "User", "DurationInSeconds": -1}, _RESTARTED, "")
 
 
 @rules(
@@ -267,31 +269,31 @@ def words_of_a_restart(stage: Stage) -> None:
     "A user's redeploy: source User, its own description or none, duration -1.",
     Need.SCHEDULE,
 )
-def words_of_a_redeploy(stage: Stage) -> None:
-    _words(stage, "Redeploy", {"EventSource": "User", "DurationInSeconds": -1}, _REDEPLOYED, "")
+def words_of_a_redeploy(session: Session) -> None:
+    _words(session, "Redeploy", {"EventSource": "User", "DurationInSeconds": -1}, _REDEPLOYED, "")
 
 
 @rules(
     "words-of-a-preempt", Mark.OBSERVED, "A Preempt has an empty description, and the source Platform.", Need.SCHEDULE
 )
-def words_of_a_preempt(stage: Stage) -> None:
-    _words(stage, "Preempt", {"EventSource": "Platform"}, "")
+def words_of_a_preempt(session: Session) -> None:
+    _words(session, "Preempt", {"EventSource": "Platform"}, "")
 
 
 @rules("words-of-a-terminate", Mark.ASSUMED, "A Terminate has an empty description, and duration -1.", Need.SCHEDULE)
-def words_of_a_terminate(stage: Stage) -> None:
-    _, sight, event_id = stage.sample("Terminate")
-    source = (sight.event(event_id) or {}).get("EventSource")
-    _words(stage, "Terminate", {"EventSource": source, "DurationInSeconds": -1}, "")
+def words_of_a_terminate(session: Session) -> None:
+    _, snapshot, event_id = session.sample("Terminate")
+    source = (snapshot.event(event_id) or {}).get("EventSource")
+    _words(session, "Terminate", {"EventSource": source, "DurationInSeconds": -1}, "")
 
 
 @rules(
     "freeze-is-short", Mark.DOCUMENTED, "A Freeze says how many seconds the machine is paused, or -1.", Need.SCHEDULE
 )
-def freeze_is_short(stage: Stage) -> None:
-    _, sight, event_id = stage.sample("Freeze")
-    event = sight.event(event_id)
+def freeze_is_short(session: Session) -> None:
+    _, snapshot, event_id = session.sample("Freeze")
+    event = snapshot.event(event_id)
     if event is None:
-        raise Departure("the Freeze in the document", sent=sight.reply.request.shown, came=sight.reply.shown)
+        raise Departure("the Freeze in the document", sent=snapshot.reply.request.shown, came=snapshot.reply.shown)
     seconds = event.get("DurationInSeconds")
-    sight.reply.must(type(seconds) is int and -1 <= seconds < 60, "seconds, not minutes", came=str(event))
+    snapshot.reply.must(type(seconds) is int and -1 <= seconds < 60, "seconds, not minutes", came=str(event))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forewarn.verify.exchange import Reply
-    from forewarn.verify.stage import Stage
+    from forewarn.verify.session import Session
 
 rules = Rules(6, "instance")
 
@@ -62,18 +62,18 @@ def _json(reply: Reply) -> Any:
     return value
 
 
-def _tree(stage: Stage, version: str = _VERSION) -> tuple[Reply, dict[str, Any]]:
-    def ask(stage: Stage) -> tuple[Reply, Any]:
-        reply = stage.here.ask(target=at(version, INSTANCE))
+def _tree(session: Session, version: str = _VERSION) -> tuple[Reply, dict[str, Any]]:
+    def ask(session: Session) -> tuple[Reply, Any]:
+        reply = session.here.ask(target=at(version, INSTANCE))
         return reply, _json(reply)
 
-    reply, value = stage.once(f"instance {version}", ask)
+    reply, value = session.once(f"instance {version}", ask)
     reply.must(isinstance(value, dict), "a JSON object")
     return reply, value
 
 
-def _compute(stage: Stage, version: str = _VERSION) -> tuple[Reply, dict[str, Any]]:
-    reply, value = _tree(stage, version)
+def _compute(session: Session, version: str = _VERSION) -> tuple[Reply, dict[str, Any]]:
+    reply, value = _tree(session, version)
     compute = value.get("compute")
     reply.must(isinstance(compute, dict), "an object compute")
     return reply, compute if isinstance(compute, dict) else {}
@@ -86,26 +86,26 @@ def _nodes(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from _nodes(below, f"{path}/{key}")
 
 
-def _text(stage: Stage, path: str) -> Reply:
-    return stage.here.ask(target=f"{at(_VERSION, INSTANCE + path)}&format=text")
+def _text(session: Session, path: str) -> Reply:
+    return session.here.ask(target=f"{at(_VERSION, INSTANCE + path)}&format=text")
 
 
 @rules("whole-tree", Mark.DOCUMENTED, "GET /metadata/instance gives a tree with compute and network.")
-def whole_tree(stage: Stage) -> None:
-    reply, value = _tree(stage)
+def whole_tree(session: Session) -> None:
+    reply, value = _tree(session)
     reply.must({"compute", "network"} <= set(value), "members compute and network", came=", ".join(value))
 
 
 @rules("all-strings", Mark.DOCUMENTED, 'All primitives are strings ("0", "false"), absent ones are "".')
-def all_strings(stage: Stage) -> None:
-    reply, value = _tree(stage)
+def all_strings(session: Session) -> None:
+    reply, value = _tree(session)
     for path, node in _nodes(value):
         reply.must(isinstance(node, str | list | dict), f"text at {path}", came=f"{node!r} at {path}")
 
 
 @rules("keys-alphabetical", Mark.OBSERVED, "Keys stand in the order of the alphabet.")
-def keys_alphabetical(stage: Stage) -> None:
-    reply, value = _tree(stage)
+def keys_alphabetical(session: Session) -> None:
+    reply, value = _tree(session)
     for path, node in _nodes(value):
         if isinstance(node, dict) and not path.endswith("/tags"):
             keys = list(node)
@@ -114,11 +114,11 @@ def keys_alphabetical(stage: Stage) -> None:
 
 
 @rules("read-by-clients", Mark.OBSERVED, "What clients of Scheduled Events read of compute and network is there.")
-def read_by_clients(stage: Stage) -> None:
-    reply, compute = _compute(stage)
+def read_by_clients(session: Session) -> None:
+    reply, compute = _compute(session)
     missing = [name for name in _READ if name not in compute]
     reply.must(not missing, f"compute with {', '.join(_READ)}", came=f"compute without {', '.join(missing)}")
-    _, value = _tree(stage)
+    _, value = _tree(session)
     paths = dict(_nodes(value))
     for path in (
         "/network/interface/0/ipv4/ipAddress/0/privateIpAddress",
@@ -129,9 +129,9 @@ def read_by_clients(stage: Stage) -> None:
 
 
 @rules("gated", Mark.DOCUMENTED, "A field of compute is there from the version that introduced it, and not before.")
-def gated(stage: Stage) -> None:
+def gated(session: Session) -> None:
     for version in ("2017-04-02", "2019-06-01", _VERSION):
-        reply, compute = _compute(stage, version)
+        reply, compute = _compute(session, version)
         for name, since in _INTRODUCED.items():
             right = f"compute.{name} from {since} on" if since <= version else f"no compute.{name} before {since}"
             came = f"at {version} {', '.join(compute)}"
@@ -139,8 +139,8 @@ def gated(stage: Stage) -> None:
 
 
 @rules("scale-set-name", Mark.DOCUMENTED, "An instance of a scale set is called by the set's name and its number.")
-def scale_set_name(stage: Stage) -> None:
-    reply, compute = _compute(stage)
+def scale_set_name(session: Session) -> None:
+    reply, compute = _compute(session)
     scale_set, name = str(compute.get("vmScaleSetName", "")), str(compute.get("name"))
     if not scale_set:
         raise Skip("this VM is in no scale set")
@@ -149,16 +149,16 @@ def scale_set_name(stage: Stage) -> None:
 
 
 @rules("subtree", Mark.DOCUMENTED, "A branch of the tree is had by its path.")
-def subtree(stage: Stage) -> None:
-    _, compute = _compute(stage)
-    reply = stage.here.ask(target=at(_VERSION, f"{INSTANCE}/compute"))
+def subtree(session: Session) -> None:
+    _, compute = _compute(session)
+    reply = session.here.ask(target=at(_VERSION, f"{INSTANCE}/compute"))
     reply.must(_json(reply) == compute, "the same as compute of the whole tree")
 
 
 @rules("leaf-as-text", Mark.DOCUMENTED, "A single value is had as bare text with format=text, without a newline.")
-def leaf_as_text(stage: Stage) -> None:
-    _, compute = _compute(stage)
-    reply = _text(stage, "/compute/name")
+def leaf_as_text(session: Session) -> None:
+    _, compute = _compute(session)
+    reply = _text(session, "/compute/name")
     fine = reply.status == 200 and reply.body == str(compute.get("name")).encode()
     reply.must(fine, f"200 and exactly {compute.get('name')}", came=f"{reply.status}: {reply.body!r}")
     kind = reply.header("content-type") or ""
@@ -166,45 +166,45 @@ def leaf_as_text(stage: Stage) -> None:
 
 
 @rules("leaf-without-format", Mark.DOCUMENTED, "A single value without format=text: 400.")
-def leaf_without_format(stage: Stage) -> None:
-    refused(stage.here.ask(target=at(_VERSION, f"{INSTANCE}/compute/name")), 400)
+def leaf_without_format(session: Session) -> None:
+    refused(session.here.ask(target=at(_VERSION, f"{INSTANCE}/compute/name")), 400)
 
 
 @rules("array-index", Mark.DOCUMENTED, "A place in an array is had by its number.")
-def array_index(stage: Stage) -> None:
-    _, value = _tree(stage)
-    reply = stage.here.ask(target=at(_VERSION, f"{INSTANCE}/network/interface/0"))
+def array_index(session: Session) -> None:
+    _, value = _tree(session)
+    reply = session.here.ask(target=at(_VERSION, f"{INSTANCE}/network/interface/0"))
     whole = dict(_nodes(value)).get("/network/interface/0")
     reply.must(_json(reply) == whole, f"the first interface of the tree: {whole}")
-    refused(stage.here.ask(target=at(_VERSION, f"{INSTANCE}/network/interface/99")), 404)
+    refused(session.here.ask(target=at(_VERSION, f"{INSTANCE}/network/interface/99")), 404)
 
 
 @rules("unknown-element", Mark.DOCUMENTED, "What is not in the tree is not found: 404.")
-def unknown_element(stage: Stage) -> None:
-    refused(stage.here.ask(target=at(_VERSION, f"{INSTANCE}/compute/colour")), 404)
+def unknown_element(session: Session) -> None:
+    refused(session.here.ask(target=at(_VERSION, f"{INSTANCE}/compute/colour")), 404)
 
 
 @rules("header-required", Mark.DOCUMENTED, "The header Metadata is required, at every version.")
-def header_required(stage: Stage) -> None:
+def header_required(session: Session) -> None:
     for version in (_VERSION, "2017-03-01"):
-        refused(stage.here.ask(target=at(version, INSTANCE), headers=()), 400, text=NO_HEADER)
+        refused(session.here.ask(target=at(version, INSTANCE), headers=()), 400, text=NO_HEADER)
 
 
 @rules("forwarded-refused", Mark.DOCUMENTED, "What came through a proxy is refused here too.")
-def forwarded_refused(stage: Stage) -> None:
+def forwarded_refused(session: Session) -> None:
     headers = (*TRUE, ("X-Forwarded-For", "10.0.0.1"))
-    refused(stage.here.ask(target=at(_VERSION, INSTANCE), headers=headers), 400)
+    refused(session.here.ask(target=at(_VERSION, INSTANCE), headers=headers), 400)
 
 
 @rules("query-name-twice", Mark.DOCUMENTED, "A query name that is given twice is refused here too.")
-def query_name_twice(stage: Stage) -> None:
-    refused(stage.here.ask(target=f"{at(_VERSION, INSTANCE)}&format=json&format=json"), 400)
+def query_name_twice(session: Session) -> None:
+    refused(session.here.ask(target=f"{at(_VERSION, INSTANCE)}&format=json&format=json"), 400)
 
 
 @rules("only-get", Mark.DOCUMENTED, "The tree can only be read: any verb but GET gets 405.")
-def only_get(stage: Stage) -> None:
+def only_get(session: Session) -> None:
     for verb in ("POST", "HEAD"):
-        refused(stage.here.ask(verb, at(_VERSION, INSTANCE), (*TRUE, CLOSE)), 405)
+        refused(session.here.ask(verb, at(_VERSION, INSTANCE), (*TRUE, CLOSE)), 405)
 
 
 def _bad_version(reply: Reply) -> None:
@@ -219,18 +219,18 @@ def _bad_version(reply: Reply) -> None:
 
 
 @rules("version-missing", Mark.OBSERVED, "Without a version: 400 and newest-versions, on which libraries depend.")
-def version_missing(stage: Stage) -> None:
-    _bad_version(stage.here.ask(target=INSTANCE))
+def version_missing(session: Session) -> None:
+    _bad_version(session.here.ask(target=INSTANCE))
 
 
 @rules("version-unknown", Mark.OBSERVED, "An unknown version gets the same here: 400, not 404.")
-def version_unknown(stage: Stage) -> None:
-    _bad_version(stage.here.ask(target=at("2018-01-01", INSTANCE)))
+def version_unknown(session: Session) -> None:
+    _bad_version(session.here.ask(target=at("2018-01-01", INSTANCE)))
 
 
 @rules("versions-list", Mark.OBSERVED, "GET /metadata/versions lists the versions, ascending; it needs no api-version.")
-def versions_list(stage: Stage) -> None:
-    reply = stage.here.ask(target="/metadata/versions")
+def versions_list(session: Session) -> None:
+    reply = session.here.ask(target="/metadata/versions")
     value = _json(reply)
     found = value.get("apiVersions") if isinstance(value, dict) else None
     fine = isinstance(found, list) and bool(found) and found == sorted(set(map(str, found)))

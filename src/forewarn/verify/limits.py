@@ -9,11 +9,11 @@ from forewarn.verify.check import Departure, Mark, Rules, Skip
 from forewarn.verify.endpoint import NEWEST, at, pause
 from forewarn.verify.exchange import TRUE, Line, Request, cut
 from forewarn.verify.refusals import THROTTLED
-from forewarn.verify.sight import read
+from forewarn.verify.snapshot import read
 
 if TYPE_CHECKING:
     from forewarn.verify.exchange import Reply
-    from forewarn.verify.stage import Stage
+    from forewarn.verify.session import Session
 
 rules = Rules(3, "requests")
 
@@ -27,13 +27,13 @@ _AT_ONCE_SECONDS = 0.5
 """Who closes later than this does so because nothing more was asked, and need not have said it."""
 
 
-# --- Connections ------------------------------------------------------------------------------------
+# --- Connections ----------------------------------------------------------------------------------
 
 
-def _on_one_connection(stage: Stage) -> tuple[Reply, bool]:
+def _on_one_connection(session: Session) -> tuple[Reply, bool]:
     """The answer to a poll, and whether the connection was closed after it."""
     for _ in range(20):
-        with stage.here.line() as line:
+        with session.here.line() as line:
             line.send(_POLL.raw)
             reply = line.answer(_POLL)
             if reply.status != 429:
@@ -43,8 +43,8 @@ def _on_one_connection(stage: Stage) -> tuple[Reply, bool]:
 
 
 @rules("closing-is-said", Mark.OBSERVED, "A server that closes after an answer says `Connection: close` in it.")
-def closing_is_said(stage: Stage) -> None:
-    reply, ended = _on_one_connection(stage)
+def closing_is_said(session: Session) -> None:
+    reply, ended = _on_one_connection(session)
     came = f"{reply.status} with Connection: {reply.header('connection') or 'missing'}, and then the end"
     reply.must(reply.closes or not ended, "Connection: close, or a connection that stays open", came=came)
 
@@ -52,9 +52,9 @@ def closing_is_said(stage: Stage) -> None:
 @rules(
     "keep-alive", Mark.ASSUMED, "A connection stays open for more requests, unless the answer says that it does not."
 )
-def keep_alive(stage: Stage) -> None:
+def keep_alive(session: Session) -> None:
     for _ in range(20):
-        with stage.here.line() as line:
+        with session.here.line() as line:
             line.send(_POLL.raw)
             first = line.answer(_POLL)
             if first.closes:
@@ -71,9 +71,9 @@ def keep_alive(stage: Stage) -> None:
 
 
 @rules("pipelining", Mark.ASSUMED, "Requests sent ahead are answered in their order.")
-def pipelining(stage: Stage) -> None:
+def pipelining(session: Session) -> None:
     try:
-        replies = stage.here.in_one_write(_POLL, _NOWHERE, _VERSIONS)
+        replies = session.here.in_one_write(_POLL, _NOWHERE, _VERSIONS)
     except OSError as error:
         raise Departure("three answers", sent="three requests in one write", came=str(error)) from error
     rights = ((200, b"DocumentIncarnation"), (404, b"error"), (200, b"apiVersions"))
@@ -82,10 +82,10 @@ def pipelining(stage: Stage) -> None:
 
 
 @rules("asked-to-close", Mark.ASSUMED, "Asked to close, the server says that it does, and closes.")
-def asked_to_close(stage: Stage) -> None:
+def asked_to_close(session: Session) -> None:
     request = Request("GET", at(NEWEST), (*TRUE, ("Connection", "close")))
     for _ in range(20):
-        with stage.here.line() as line:
+        with session.here.line() as line:
             line.send(request.raw)
             reply = line.answer(request)
             if reply.status != 429:
@@ -96,18 +96,18 @@ def asked_to_close(stage: Stage) -> None:
 
 
 @rules("http-1.0", Mark.ASSUMED, "HTTP/1.0 is served.")
-def http_1_0(stage: Stage) -> None:
-    read(stage.here.ask(protocol="1.0"))
+def http_1_0(session: Session) -> None:
+    read(session.here.ask(protocol="1.0"))
 
 
-# --- Too much ---------------------------------------------------------------------------------------
+# --- Too much -------------------------------------------------------------------------------------
 
 
-def _survived(stage: Stage, data: bytes, what: str) -> Reply | None:
+def _survived(session: Session, data: bytes, what: str) -> Reply | None:
     """What comes back for bytes that no server must take; nothing when it closes the connection."""
     request = Request("POST", what, ())
     try:
-        with stage.here.line() as line:
+        with session.here.line() as line:
             try:
                 line.send(data)
             except TimeoutError:
@@ -122,15 +122,15 @@ def _survived(stage: Stage, data: bytes, what: str) -> Reply | None:
         reply = None
     except OSError:
         reply = None
-    read(stage.here.ask())  # whatever it was, the next client is served
+    read(session.here.ask())  # whatever it was, the next client is served
     return reply
 
 
 @rules("large-body", Mark.ASSUMED, "A body that is too large: 413, or the connection is closed; no 500, no hang.")
-def large_body(stage: Stage) -> None:
+def large_body(session: Session) -> None:
     sent = f"POST with a body of {_LARGE} bytes"
     for _ in range(20):
-        reply = _survived(stage, Request("POST", at(NEWEST), TRUE, b" " * _LARGE).raw, sent)
+        reply = _survived(session, Request("POST", at(NEWEST), TRUE, b" " * _LARGE).raw, sent)
         if reply is None or reply.status != 429:
             break
         pause(0.3)
@@ -139,28 +139,28 @@ def large_body(stage: Stage) -> None:
 
 
 @rules("large-head", Mark.ASSUMED, "Headers that are too large: 431, or the connection is closed; no 500, no hang.")
-def large_head(stage: Stage) -> None:
+def large_head(session: Session) -> None:
     sent = f"GET with a header of {_LARGE} bytes"
-    reply = _survived(stage, Request("GET", at(NEWEST), (*TRUE, ("X-Large", "a" * _LARGE))).raw, sent)
+    reply = _survived(session, Request("GET", at(NEWEST), (*TRUE, ("X-Large", "a" * _LARGE))).raw, sent)
     if reply is not None and reply.status not in (413, 431):
         raise Departure("431, or a closed connection", sent=sent, came=reply.shown)
 
 
 @rules("not-http", Mark.ASSUMED, "What is not HTTP: 400, or the connection is closed; no 500, no hang.")
-def not_http(stage: Stage) -> None:
+def not_http(session: Session) -> None:
     for data in (b"\x00\x01 rubbish\r\n\r\n", b"Hello, is anybody there?\r\n\r\n"):
-        reply = _survived(stage, data, repr(data))
+        reply = _survived(session, data, repr(data))
         if reply is not None and not 400 <= reply.status < 500:
             raise Departure("400, or a closed connection", sent=repr(data), came=reply.shown)
 
 
 @rules("slow-client-holds-up-nobody", Mark.ASSUMED, "While a client has sent half of a request, others are served.")
-def slow_client_holds_up_nobody(stage: Stage) -> None:
-    line = stage.here.line(stage.slow_seconds)
-    stage.slow = line, real_seconds()
+def slow_client_holds_up_nobody(session: Session) -> None:
+    line = session.here.line(session.slow_seconds)
+    session.slow = line, real_seconds()
     line.send(_POLL.raw[:-2])
     try:
-        read(stage.here.ask())
+        read(session.here.ask())
     except Departure:
         line.socket.close()
         raise
@@ -169,14 +169,14 @@ def slow_client_holds_up_nobody(stage: Stage) -> None:
 @rules(
     "slow-client-is-closed", Mark.ASSUMED, "A client that never finishes its request is closed in the end.", late=True
 )
-def slow_client_is_closed(stage: Stage) -> None:
-    if stage.slow is None:
-        slow_client_holds_up_nobody(stage)
-    assert stage.slow is not None  # noqa: S101 - it was begun above
-    line, began = stage.slow
+def slow_client_is_closed(session: Session) -> None:
+    if session.slow is None:
+        slow_client_holds_up_nobody(session)
+    assert session.slow is not None  # noqa: S101 - it was begun above
+    line, began = session.slow
     with line:
         try:
-            _end(line, max(began + stage.slow_seconds, real_seconds() + 0.1))
+            _end(line, max(began + session.slow_seconds, real_seconds() + 0.1))
         except TimeoutError:
             came = f"an open connection after {real_seconds() - began:.0f} s"
             raise Departure("the end of the connection", sent="half of a request", came=came) from None
@@ -196,7 +196,7 @@ def _end(line: Line, end_seconds: float) -> None:
     raise TimeoutError
 
 
-# --- Too many ---------------------------------------------------------------------------------------
+# --- Too many -------------------------------------------------------------------------------------
 
 
 @rules(
@@ -204,11 +204,11 @@ def _end(line: Line, end_seconds: float) -> None:
     Mark.DOCUMENTED,
     "More than five requests in a second from one VM: 429, as plain text with its known words.",
 )
-def too_many(stage: Stage) -> None:
+def too_many(session: Session) -> None:
     lines: list[Line] = []
     try:
         for _ in range(_BURST):
-            lines.append(stage.here.line())
+            lines.append(session.here.line())
             lines[-1].send(_POLL.raw)
         replies = [line.answer(_POLL) for line in lines]
     except OSError as error:
@@ -227,8 +227,8 @@ def too_many(stage: Stage) -> None:
 
 
 @rules("too-many-is-over-soon", Mark.DOCUMENTED, "Who has asked too often is answered again a second later.")
-def too_many_is_over_soon(stage: Stage) -> None:
-    if all(stage.here.once(_POLL).status != 429 for _ in range(_BURST)):
+def too_many_is_over_soon(session: Session) -> None:
+    if all(session.here.once(_POLL).status != 429 for _ in range(_BURST)):
         raise Skip("the server does not limit requests; see requests/too-many")
     pause(1.2)
-    read(stage.here.once(_POLL))
+    read(session.here.once(_POLL))

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from forewarn.verify.check import Mark, Need, Rules
 from forewarn.verify.refusals import refused
-from forewarn.verify.sight import SCHEDULED, STARTED
+from forewarn.verify.snapshot import SCHEDULED, STARTED
 
 if TYPE_CHECKING:
     from forewarn.verify.endpoint import Endpoint
-    from forewarn.verify.stage import Stage
+    from forewarn.verify.session import Session
 
 rules = Rules(5, "scope")
 
@@ -21,13 +21,13 @@ def _given(place: Endpoint | None) -> Endpoint:
 
 
 @rules("same-document", Mark.DOCUMENTED, "Every VM of the scope sees the same document.", Need.OTHER)
-def same_document(stage: Stage) -> None:
-    stage.told()
+def same_document(session: Session) -> None:
+    session.told()
     for _ in range(3):  # it may change in between
-        here, there = stage.look(), stage.look(place=_given(stage.other))
+        here, there = session.look(), session.look(place=_given(session.other))
         if here.incarnation == there.incarnation:
             break
-    there.reply.must(here.reply.body == there.reply.body, f"the same as at {stage.here.url}: {here.reply.shown}")
+    there.reply.must(here.reply.body == there.reply.body, f"the same as at {session.here.url}: {here.reply.shown}")
 
 
 @rules(
@@ -37,13 +37,13 @@ def same_document(stage: Stage) -> None:
     Need.SCHEDULE,
     Need.OTHER,
 )
-def other_may_approve(stage: Stage) -> None:
-    stage.clear()
-    _, _, event_id = stage.schedule_any("Reboot", "Redeploy", "Terminate", "Preempt", "Freeze")
-    reply = stage.approve(event_id, place=_given(stage.other))
+def other_may_approve(session: Session) -> None:
+    session.clear()
+    _, _, event_id = session.schedule_any("Reboot", "Redeploy", "Terminate", "Preempt", "Freeze")
+    reply = session.approve(event_id, place=_given(session.other))
     reply.must(reply.status == 200 and not reply.body, "200 and no body, though another VM asks")
-    sight = stage.look_for(lambda sight: sight.status(event_id) != SCHEDULED)
-    sight.reply.must(sight.status(event_id) == STARTED, f"{event_id} Started, since another VM has approved it")
+    snapshot = session.look_for(lambda snapshot: snapshot.status(event_id) != SCHEDULED)
+    snapshot.reply.must(snapshot.status(event_id) == STARTED, f"{event_id} Started, since another VM has approved it")
 
 
 @rules(
@@ -53,12 +53,14 @@ def other_may_approve(stage: Stage) -> None:
     Need.SCHEDULE,
     Need.OUTSIDE,
 )
-def outside_sees_nothing(stage: Stage) -> None:
-    event_id = stage.waiting()
-    sight = stage.look(place=_given(stage.outside))
-    sight.reply.must(sight.event(event_id) is None, f"a document without {event_id}")
-    for event in sight.events:
-        sight.reply.must(stage.vm not in event.get("Resources", []), f"no event that names {stage.vm}", came=str(event))
+def outside_sees_nothing(session: Session) -> None:
+    event_id = session.waiting()
+    snapshot = session.look(place=_given(session.outside))
+    snapshot.reply.must(snapshot.event(event_id) is None, f"a document without {event_id}")
+    for event in snapshot.events:
+        snapshot.reply.must(
+            session.vm not in event.get("Resources", []), f"no event that names {session.vm}", came=str(event)
+        )
 
 
 @rules(
@@ -68,13 +70,13 @@ def outside_sees_nothing(stage: Stage) -> None:
     Need.SCHEDULE,
     Need.OUTSIDE,
 )
-def outside_cannot_approve(stage: Stage) -> None:
-    event_id = stage.waiting()
-    reply = stage.approve(event_id, place=_given(stage.outside))
-    stage.approved.discard(event_id)
+def outside_cannot_approve(session: Session) -> None:
+    event_id = session.waiting()
+    reply = session.approve(event_id, place=_given(session.outside))
+    session.approved.discard(event_id)
     refused(reply, 400)
-    sight = stage.look()
-    sight.reply.must(sight.status(event_id) == SCHEDULED, f"{event_id} still Scheduled")
+    snapshot = session.look()
+    snapshot.reply.must(snapshot.status(event_id) == SCHEDULED, f"{event_id} still Scheduled")
 
 
 @rules(
@@ -84,10 +86,10 @@ def outside_cannot_approve(stage: Stage) -> None:
     Need.SCHEDULE,
     Need.OUTSIDE,
 )
-def only_the_scope_counts(stage: Stage) -> None:
-    outside = _given(stage.outside)
-    before = stage.look(place=outside)
-    stage.schedule("Reboot")
-    after = stage.look(place=outside)
+def only_the_scope_counts(session: Session) -> None:
+    outside = _given(session.outside)
+    before = session.look(place=outside)
+    session.schedule("Reboot")
+    after = session.look(place=outside)
     right = f"what it was before a Reboot of another scope: {before.reply.shown}"
     after.reply.must(after.reply.body == before.reply.body, right)

@@ -1,4 +1,4 @@
-"""A document as it was seen at one moment."""
+"""A document as it was at one moment."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from forewarn.verify.check import Skip
 if TYPE_CHECKING:
     from forewarn.verify.exchange import Reply
 
+
 SCHEDULED = "Scheduled"
 STARTED = "Started"
 
 
 @dataclass(frozen=True)
-class Sight:
+class Snapshot:
     """An answer that is a document."""
 
     reply: Reply
@@ -46,21 +47,21 @@ class Sight:
         return {str(event.get("EventId")) for event in self.events}
 
     def event(self, event_id: str) -> dict[str, Any] | None:
-        """The event of that id, spelt exactly so."""
+        """The event with exactly this id."""
         return next((event for event in self.events if event.get("EventId") == event_id), None)
 
     def status(self, event_id: str) -> str | None:
-        """What is said of that event; None when it is not there."""
+        """The status of the event; None if it is not in the document."""
         event = self.event(event_id)
         return str(event.get("EventStatus")) if event is not None else None
 
     @property
     def now(self) -> datetime | None:
-        """What time the server says it is."""
+        """The server's time."""
         return moment(self.reply.header("date"))
 
 
-def read(reply: Reply) -> Sight:
+def read(reply: Reply) -> Snapshot:
     """The document in an answer."""
     reply.must(reply.status == 200, "200 and the document")
     try:
@@ -71,7 +72,7 @@ def read(reply: Reply) -> Sight:
     fine = isinstance(events, list) and all(isinstance(event, dict) for event in events)
     reply.must(fine, 'a JSON object with an array of objects as "Events"')
     assert isinstance(value, dict)  # noqa: S101 - judged above
-    return Sight(reply, value)
+    return Snapshot(reply, value)
 
 
 def moment(text: object) -> datetime | None:

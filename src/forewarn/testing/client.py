@@ -1,4 +1,4 @@
-"""The ways into a running service: as a VM, as an operator, from the command line."""
+"""Requests to a running service: as a VM, as an operator, from the command line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -22,14 +23,14 @@ DOCUMENT = f"{EVENTS_PATH}?api-version={NEWEST_VERSION}"
 TIMEOUT_SECONDS = 60
 MOST_ROWS = 1000
 COMMAND = (sys.executable, "-m", "forewarn")
-"""The command line of this very installation: what follows are its arguments."""
-WORD = "service.json"
-"""The file in its data folder by which a service on this machine is found."""
+"""The command line of this installation, without arguments."""
+SERVICE_FILE = "service.json"
+"""The file in its data folder by which the command line finds a service on this machine."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """The answer to a request."""
 
     status: int
     headers: dict[str, str]
@@ -41,7 +42,7 @@ class Answer:
 
 
 class Unexpected(AssertionError):
-    """The service answered otherwise than the test took for granted."""
+    """The service gave another answer than the test expects."""
 
 
 def send(
@@ -53,7 +54,7 @@ def send(
     source: str = "",
     trusted: str = "",
 ) -> Answer:
-    """One request on a connection of its own, past every proxy; over TLS where a certificate is trusted."""
+    """One request on a connection of its own, without a proxy; over TLS if `trusted` names a certificate."""
     host, port = address
     away = (source, 0) if source else None
     connection = (
@@ -73,7 +74,7 @@ def send(
 
 
 def _trust_only(certificate: str) -> ssl.SSLContext:
-    """The very file that the service was given, whatever name and issuer stand in it."""
+    """Trust this certificate alone, whatever its name and issuer."""
     context = ssl.create_default_context(cafile=certificate)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -86,33 +87,36 @@ def address_in(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or 80
 
 
-class Reach:
-    """Asks a running service over the network, as others do. Who has the service says where it is."""
+class Reachable(ABC):
+    """A running service that can be reached over the network, and requests to it.
+
+    A subclass says where it is.
+    """
 
     @property
+    @abstractmethod
     def metadata_url(self) -> str:
-        """Where VMs are told apart by the address they call from."""
-        raise NotImplementedError
+        """The metadata service, which identifies a VM by the address of the caller."""
 
     @property
+    @abstractmethod
     def control_url(self) -> str:
-        """Where the command line and other programs ask."""
-        raise NotImplementedError
+        """The control API, for the command line and other programs."""
 
     @property
+    @abstractmethod
     def token(self) -> str:
-        """An admin's token for the control API."""
-        raise NotImplementedError
+        """An admin token for the control API."""
 
     @property
+    @abstractmethod
     def certificate(self) -> str:
-        """The file with the certificate of the control API; empty: it has none."""
-        raise NotImplementedError
+        """The file with the certificate of the control API; empty if it has none."""
 
     @property
+    @abstractmethod
     def environment(self) -> dict[str, str]:
-        """Variables with which the command line finds this service, and no other."""
-        raise NotImplementedError
+        """The variables with which the command line finds this service, and no other."""
 
     @property
     def metadata_address(self) -> tuple[str, int]:
@@ -122,7 +126,7 @@ class Reach:
     def control_address(self) -> tuple[str, int]:
         return address_in(self.control_url)
 
-    # --- As a VM --------------------------------------------------------------------------------------
+    # --- As a VM ----------------------------------------------------------------------------------
 
     def connect(self, address: tuple[str, int] | None = None, source: str = "127.0.0.1") -> socket.socket:
         """A bare connection, from any loopback address."""
@@ -143,14 +147,14 @@ class Reach:
         return send(address or self.metadata_address, method, target, headers, body, source)
 
     def document(self, **options: Any) -> Any:
-        """What is told, as JSON."""
+        """The document of scheduled events, as JSON."""
         return _good(self.request(**options), 200).json()
 
     def approve(self, *ids: str, source: str = "127.0.0.1") -> Answer:
         """Approve events, as the VM at that address."""
         return self.request("POST", body=start_requests(*ids), source=source)
 
-    # --- As an operator -------------------------------------------------------------------------------
+    # --- As an operator ---------------------------------------------------------------------------
 
     def control(
         self,
@@ -160,18 +164,18 @@ class Reach:
         token: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
-        """A request to the control API, with the admin's token unless another is given."""
+        """A request to the control API, with the admin token unless another is given."""
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         sent = {"Authorization": f"Bearer {self.token if token is None else token}", **(headers or {})}
         return send(self.control_address, method, path, sent, content, trusted=self.certificate)
 
     @property
     def now(self) -> datetime:
-        """What time it is for the service."""
+        """The service's time."""
         return datetime.fromisoformat(self.answer("/v1/clock")["now"])
 
     def answer(self, path: str) -> Any:
-        """What is at a path of the control API."""
+        """The JSON at a path of the control API."""
         return _good(self.control("GET", path), 200).json()
 
     def all(self, path: str) -> list[Any]:
@@ -188,12 +192,12 @@ class Reach:
             cursor = f"&cursor={page['next']}"
 
     def request_operation(self, cause: str, *vms: str, **options: Any) -> dict[str, Any]:
-        """Have something happen; the operation, the first if there are several."""
+        """Request an operation; returns it, or the first if there are several."""
         body = {"cause": cause, **({"vms": vms} if vms else {}), **options}
         operation: dict[str, Any] = _good(self.control("POST", "/v1/operations", body), 201).json()["operations"][0]
         return operation
 
-    # --- From the command line ------------------------------------------------------------------------
+    # --- From the command line --------------------------------------------------------------------
 
     def cli(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """The command line, as typed in another terminal."""

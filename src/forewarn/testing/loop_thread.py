@@ -1,4 +1,4 @@
-"""A loop in a thread of its own: whatever the test does, the service goes on."""
+"""An event loop in a thread of its own, so that a test that blocks does not block the service."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
 
+
 T = TypeVar("T")
 
 
@@ -28,10 +29,10 @@ class LoopThread:
         self._thread.start()
         self._ended = False
         self._ending = threading.Lock()
-        """Nothing is begun while it ends: nobody would finish it."""
+        """Held while the loop ends, so that no new work starts then."""
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin it; what came of it is in the future."""
+        """Start the work; its result is in the future."""
         with self._ending:
             if not self._ended:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -39,13 +40,13 @@ class LoopThread:
         raise NotRunning
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have it done, and wait for it. Who is interrupted in that leaves nothing under way."""
+        """Run the work and wait for its result. If the wait is interrupted, the work is cancelled."""
         __tracebackhide__ = True
         future = self.submit(work)
         try:
             return future.result()
         except (ForewarnError, AssertionError) as error:
-            # It is meant for whoever reads the test's report, where the way through the service says nothing.
+            # The reader of a test report does not need the frames inside the service.
             raise error.with_traceback(None) from error.__cause__
         except CancelledError:
             if self._ended:  # by another thread, in the middle of it
@@ -56,7 +57,7 @@ class LoopThread:
             raise
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call something there: what the loop owns is read by its thread alone."""
+        """Call a function in the loop's thread. Only that thread may read what the loop owns."""
         __tracebackhide__ = True
 
         async def calling() -> T:
@@ -65,7 +66,7 @@ class LoopThread:
         return self.run(calling())
 
     def stop(self) -> None:
-        """End the loop and its thread, and whatever still runs there."""
+        """End the loop, its thread and all work that still runs there."""
         with self._ending:
             self._ended = True
         for last in (self._end_tasks(), self._loop.shutdown_default_executor()):
@@ -77,6 +78,6 @@ class LoopThread:
     async def _end_tasks(self) -> None:
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
-            if not task.cancelling():  # else it is about to end, and must not be disturbed in that
+            if not task.cancelling():  # a task that is already cancelled ends by itself
                 task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

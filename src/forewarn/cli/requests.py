@@ -1,4 +1,4 @@
-"""Asking for something to happen, from the command line: the options of such commands, and what is said of it."""
+"""Commands that request a change: their options, the confirmation, the request and the outcome."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forewarn.cli.show import names, print_json, service_command, when
-from forewarn.cli.waiting import wait_for_operations
+from forewarn.cli.output import names, print_json, service_command, when
+from forewarn.cli.wait import wait_for_operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def acting_command(function: Callable[..., None]) -> Callable[..., None]:
-    """The options of every command that changes something and can be watched."""
+def change_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of every command that changes something and can be watched."""
     function = service_command(function)
     function = click.option("--wait", is_flag=True, help="Stay, and show how it goes on until it is over.")(function)
     return click.option(
@@ -23,11 +23,11 @@ def acting_command(function: Callable[..., None]) -> Callable[..., None]:
     )(function)
 
 
-def asking_command(*, notice: bool = True, routine: bool = False) -> Callable[..., Callable[..., None]]:
-    """The options of every command that asks for an operation: of those that fit its cause."""
+def request_command(*, notice: bool = True, routine: bool = False) -> Callable[..., Callable[..., None]]:
+    """Add the options of every command that requests an operation, as far as they fit its cause."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        function = acting_command(function)
+        function = change_command(function)
         if routine:
             function = click.option(
                 "--postpone-until", metavar="MOMENT", help="Up to when it may be postponed: a moment, or from now on."
@@ -46,7 +46,7 @@ def asking_command(*, notice: bool = True, routine: bool = False) -> Callable[..
 
 
 def impact_options(function: Callable[..., None]) -> Callable[..., None]:
-    """The options of every command that updates hosts."""
+    """Add the options of every command that updates hosts."""
     function = click.option("--duration", metavar="LENGTH", help="How long a freeze lasts; default: 9s.")(function)
     return click.option(
         "--impact",
@@ -56,24 +56,24 @@ def impact_options(function: Callable[..., None]) -> Callable[..., None]:
     )(function)
 
 
-def terms_asked(options: dict[str, Any]) -> dict[str, Any]:
-    """What those options ask for, as the service takes it."""
+def request_fields(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as fields of a request to the service."""
     body = {name: options[name] for name in ("notice", "postpone_until") if options.get(name)}
     overrides = [name for name in ("notice", "windows") if options.get(f"override_{name}")]
     return body | ({"overrides": overrides} if overrides else {})
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before what cannot be undone, where somebody can answer."""
+    """On a terminal, ask before a change that cannot be undone."""
     if not yes and sys.stdin.isatty() and sys.stdout.isatty():
         click.confirm(question, abort=True)
 
 
-def ask(body: dict[str, Any], options: dict[str, Any]) -> None:
-    """Ask for operations, and say what comes of it."""
+def request_operations(body: dict[str, Any], options: dict[str, Any]) -> None:
+    """Request operations, and print the outcome."""
     client = options["client"]
     dry_run = options["dry_run"]
-    answer = client.post("operations", body={**body, **terms_asked(options), "dry_run": dry_run})
+    answer = client.post("operations", body={**body, **request_fields(options), "dry_run": dry_run})
     if options["as_json"]:
         if options["wait"] and not dry_run:
             ids = [operation["id"] for operation in answer["operations"]]
@@ -91,14 +91,14 @@ def ask(body: dict[str, Any], options: dict[str, Any]) -> None:
     if not answer["operations"]:
         click.echo("No VM is touched by it.")
     for operation in answer["operations"]:
-        for line in outcome(operation, now, dry_run=dry_run):
+        for line in outcome_lines(operation, now, dry_run=dry_run):
             click.echo(line)
     if options["wait"] and not dry_run:
         wait_for_operations(client, [operation["id"] for operation in answer["operations"]])
 
 
-def outcome(operation: dict[str, Any], now: str, *, dry_run: bool = False) -> list[str]:
-    """What an operation means for whom, a line each."""
+def outcome_lines(operation: dict[str, Any], now: str, *, dry_run: bool = False) -> list[str]:
+    """What an operation means for each VM and group, as lines."""
     what = _what(operation)
     starts = "would start now" if dry_run else "starts now"
     if operation["holds_until"]:

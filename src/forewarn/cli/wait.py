@@ -1,4 +1,4 @@
-"""Watching something until it is over: countdown, approvals and progress.
+"""--wait: watches operations or a rollout until they end, with countdown, approvals and progress.
 
 On a terminal the display is live; elsewhere each change is a line.
 """
@@ -14,7 +14,7 @@ import click
 from rich.live import Live
 from rich.table import Table
 
-from forewarn.cli.show import console, names
+from forewarn.cli.output import console, names
 from forewarn.core.durations import format_duration
 from forewarn.errors import Conflict
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.cli.client import Client
+
 
 LOOK_EVERY_SECONDS = 0.5
 _OVER = ("done", "failed", "cancelled", "stopped")
@@ -52,7 +53,7 @@ class State:
 
 
 def wait_for_operations(client: Client, ids: list[str], *, quiet: bool = False) -> None:
-    """Until all of them are over; an error if one failed or was cancelled."""
+    """Wait until all of them are over; an error if one failed or was cancelled."""
     ended: dict[str, dict[str, Any]] = {}
 
     def look() -> State:

@@ -1,4 +1,4 @@
-"""The files by which the command line finds the local service and gets in: for the owner alone."""
+"""The files by which the command line finds the local service and its token. Only the owner can read them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from forewarn.settings import MEMORY, user_data_folder
 
 FILE = "service.json"
 MEMORY_FILE = "service-in-memory.json"
-"""A service that keeps nothing has no folder: it leaves word in the user's, beside that of the one that has."""
+"""A service in memory has no data folder. Its file is in the user's, beside that of a service with data."""
 TOKEN_FILE = "admin-token"  # noqa: S105 - where it is, not what it is
 MEMORY_TOKEN_FILE = "admin-token-in-memory"  # noqa: S105
 
 
-class Found(NamedTuple):
-    """A running service."""
+class ServiceFile(NamedTuple):
+    """The content of a service's file: where the running service is."""
 
     control: str
     metadata: str
@@ -29,17 +29,17 @@ class Found(NamedTuple):
 
 
 def path_for(data: str) -> Path:
-    """Where the service over this data leaves word."""
+    """The file of the service with this data."""
     return user_data_folder() / MEMORY_FILE if data == MEMORY else Path(data) / FILE
 
 
 def token_path(data: str) -> Path:
-    """Where the service over this data leaves its first token."""
+    """The file with the first token of the service with this data."""
     return user_data_folder() / MEMORY_TOKEN_FILE if data == MEMORY else Path(data) / TOKEN_FILE
 
 
 def read_token(data: str) -> str:
-    """The token that was left there; empty: none."""
+    """The token in that file; empty if there is none."""
     try:
         return token_path(data).read_text("utf-8").strip()
     except (OSError, UnicodeError):
@@ -50,8 +50,8 @@ def write_token(data: str, token: str) -> None:
     _write(token_path(data), f"{token}\n")
 
 
-def write(data: str, found: Found) -> None:
-    """Leave word."""
+def write(data: str, found: ServiceFile) -> None:
+    """Write the file of a service that has started."""
     _write(path_for(data), json.dumps(found._asdict()))
 
 
@@ -69,14 +69,14 @@ def _write(path: Path, text: str) -> None:
 
 
 def remove(data: str) -> None:
-    """Take word back, if it is still this process's own."""
+    """Remove the file, if this process has written it."""
     found = _read(path_for(data))
     if found is not None and found.pid == os.getpid():
         path_for(data).unlink(missing_ok=True)
 
 
-def find(data: str | None) -> Found:
-    """The service over this data; with none given, the user's own."""
+def find(data: str | None) -> ServiceFile:
+    """The running service with this data; if none is given, the user's own."""
     folders = [data] if data else [MEMORY, str(user_data_folder())]
     for folder in folders:
         found = _read(path_for(folder))
@@ -86,9 +86,9 @@ def find(data: str | None) -> Found:
     raise NoService(problem=f"nothing running has left word in {looked}.")
 
 
-def _read(path: Path) -> Found | None:
+def _read(path: Path) -> ServiceFile | None:
     try:
-        return Found(**json.loads(path.read_text("utf-8")))
+        return ServiceFile(**json.loads(path.read_text("utf-8")))
     except (FileNotFoundError, ValueError, TypeError):
         return None
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Lengths of time and moments, as a test says them: what is not clear is refused with what would be."""
+"""Reads lengths of time and moments that a test gives. An error says what to write instead."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from forewarn.errors import BadOption, nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
 Length = float | str | timedelta
-"""A number is one of seconds."""
+"""A number is in seconds."""
 UNITS = ("weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds")
 FURTHEST = timedelta(days=3660)
 SEEN_WITHIN = timedelta(seconds=30)
-"""How long, in real time, a VM may take to see a step of the clock."""
+"""How long, in real time, each VM may take to see a step of the clock."""
 
 
 def distance(length: object, units: Mapping[str, Any]) -> timedelta:
-    """How far the clock is to be moved: in words, or in units."""
+    """How far to move the clock: a text, or numbers of units."""
     if isinstance(length, str):
         total = parse_duration(length)
     elif length is None or isinstance(length, timedelta):
@@ -44,7 +45,7 @@ def distance(length: object, units: Mapping[str, Any]) -> timedelta:
 
 
 def length_of(name: str, length: Length) -> timedelta:
-    """A length for which a bare number is one of seconds."""
+    """A length; a bare number is in seconds."""
     if isinstance(length, str):
         return parse_duration(length)
     if isinstance(length, timedelta):
@@ -57,7 +58,7 @@ def length_of(name: str, length: Length) -> timedelta:
 
 
 def length_if_any(name: str, length: Length | None) -> timedelta | None:
-    """The same of what may be left open."""
+    """The same for an option that may be left out."""
     return None if length is None else length_of(name, length)
 
 

@@ -1,4 +1,4 @@
-"""What a person sees: tables, and times relative to the service's clock. `--json` gives the API's own answer."""
+"""Output of the commands: tables, facts, names and times relative to the service's clock, or JSON for programs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from forewarn.core.durations import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
 
 _PARTS = re.compile(r"([0-9]+)").split
 

@@ -1,0 +1,177 @@
+"""The whole service, running in a thread of this process, and the settings that a test gives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from forewarn.assembly import ORDERS_FOLDER, Assembly
+from forewarn.core.durations import format_duration
+from forewarn.errors import AlreadyRunning, NotRunning, UnknownSetting, nearest
+from forewarn.settings import MEMORY, SETTINGS, resolve
+from forewarn.testing.client import SERVICE_FILE
+from forewarn.testing.loop_thread import LoopThread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from forewarn.engine.engine import Engine
+
+T = TypeVar("T")
+
+
+class RunningService:
+    """Starts the service, stops it and removes its files. It can be started again.
+
+    All that needs a running service raises NotRunning when there is none.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._loop: LoopThread | None = None
+        self._assembly: Assembly | None = None
+        self._token = ""
+        self._token_file = ""
+        self._own_folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def start(self, prepare: Callable[[Assembly], Awaitable[None]]) -> None:
+        """Start it. `prepare` runs before the service answers requests."""
+        if self._loop is not None:
+            raise AlreadyRunning
+        self._loop = LoopThread()
+        try:
+            self._assembly = self._loop.run(self._started(prepare))
+        except BaseException:
+            self.stop()
+            raise
+
+    async def _started(self, prepare: Callable[[Assembly], Awaitable[None]]) -> Assembly:
+        settings = self._settings
+        if settings["fabric"] == "command" and settings["data"] == MEMORY:
+            settings = {**settings, ORDERS_FOLDER: self._folder()}
+        assembly = Assembly(settings)
+        assembly.metadata.seen.keep_documents()
+        await assembly.start(lambda: prepare(assembly), "", self._keep_token)
+        return assembly
+
+    def _keep_token(self, token: str) -> None:
+        self._token = token
+
+    def stop(self) -> None:
+        """Stop it, and remove its files."""
+        loop, self._loop = self._loop, None
+        assembly, self._assembly = self._assembly, None
+        try:
+            if loop is not None and assembly is not None:
+                loop.run(assembly.stop())
+        finally:
+            if loop is not None:
+                loop.stop()
+            self._remove_files()
+
+    def _remove_files(self) -> None:
+        self._token = ""
+        if self._token_file:
+            Path(self._token_file).unlink(missing_ok=True)
+            self._token_file = ""
+        if self._own_folder is not None:
+            self._own_folder.cleanup()
+            self._own_folder = None
+
+    def _folder(self) -> str:
+        """A temporary folder that is removed when the service stops."""
+        if self._own_folder is None:
+            # Programs that a fabric has started may still write there while it is removed.
+            self._own_folder = tempfile.TemporaryDirectory(prefix="forewarn-", ignore_cleanup_errors=True)
+        return self._own_folder.name
+
+    @property
+    def assembly(self) -> Assembly:
+        """The parts of the service. Only its own thread may change them."""
+        if self._assembly is None or self._loop is None:
+            raise NotRunning
+        return self._assembly
+
+    @property
+    def loop(self) -> LoopThread:
+        """The thread in which it runs."""
+        if self._loop is None:
+            raise NotRunning
+        return self._loop
+
+    def read(self, function: Callable[[Engine], T]) -> T:
+        """Read something of the engine, in the service's own thread."""
+        __tracebackhide__ = True
+        return self.loop.call(function, self.assembly.engine)
+
+    # --- Addresses and credentials ----------------------------------------------------------------
+
+    @property
+    def metadata_url(self) -> str:
+        return self.assembly.metadata_url
+
+    @property
+    def control_url(self) -> str:
+        return self.assembly.control_url
+
+    @property
+    def token(self) -> str:
+        self.assembly  # noqa: B018 - raises NotRunning
+        return self._token
+
+    @property
+    def certificate(self) -> str:
+        return str(self._settings["tls_certificate"])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        if not self._token_file:
+            number, self._token_file = tempfile.mkstemp(prefix="forewarn-token-")  # for the owner alone
+            with os.fdopen(number, "w") as file:
+                file.write(self.token)
+        if not self.certificate:
+            return {"FOREWARN_SERVER": self.control_url, "FOREWARN_TOKEN_FILE": self._token_file}
+        # The command line trusts a certificate whatever name it has only if it finds the service by its file.
+        found_by = {
+            "control": self.control_url,
+            "metadata": self.metadata_url,
+            "token_file": self._token_file,
+            "pid": os.getpid(),
+            "certificate": str(Path(self.certificate).absolute()),
+        }
+        Path(self._folder(), SERVICE_FILE).write_text(json.dumps(found_by), "utf-8")
+        return {"FOREWARN_SERVER": "", "FOREWARN_DATA": self._folder(), "FOREWARN_TOKEN_FILE": self._token_file}
+
+
+# --- Settings -------------------------------------------------------------------------------------
+
+DEFAULTS = {
+    "data": MEMORY,
+    "clock": "virtual",
+    "metadata": "127.0.0.1:0",
+    "control": "127.0.0.1:0",
+    # A test polls as often as it likes. A test of the rate limit sets one.
+    "rate_limit": "0",
+    # A test may move the clock by a week: no VM becomes inactive by that. There is a fault for it.
+    "silence": "3660d",
+    "allow_faults": "true",
+}
+
+
+def read_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings as `forewarn up` reads them from flags. The configuration of this machine is not read."""
+    flags = {**DEFAULTS, **{name: _text(value) for name, value in settings.items()}}
+    for name in flags:
+        if name not in SETTINGS:
+            raise UnknownSetting(name=name, origin="Service(...)", hint=nearest(name, SETTINGS))
+    return {name: value.value for name, value in resolve(flags, {}, os.devnull).items()}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return format_duration(value) if isinstance(value, timedelta) else str(value)
