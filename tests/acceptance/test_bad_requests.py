@@ -85,7 +85,7 @@ FORMS = (
     Bad("not an object", OPERATIONS, b'["restart"]', INVALID, ("is not a JSON object",)),
     Bad("cause a number", OPERATIONS, restart(cause=5), INVALID, ("/cause", "must be a string")),
     Bad("VMs not a list", OPERATIONS, restart(vms="web-0"), INVALID, ("/vms", "must be a list of strings")),
-    Bad("VM a number", OPERATIONS, restart(vms=[5]), INVALID, ("/vms", "must be a list of strings")),
+    Bad("VM a number", OPERATIONS, restart(vms=[5]), INVALID, ("/vms/0", "must be a string")),
     Bad("host a list", OPERATIONS, update(host=["rack-1"]), INVALID, ("/host", "must be a string")),
     Bad("notice a number", OPERATIONS, restart(notice=900), INVALID, ("/notice", "must be a string")),
     Bad("notice no length", OPERATIONS, restart(notice="soon"), INVALID, ("/notice", "Write it like 90s")),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from engines import START, ask, cancel, running_engine
+from msgspec import to_builtins
 
 from forewarn.core.access import Role, Token, create_token
 from forewarn.core.history import HAPPENINGS
@@ -17,7 +18,7 @@ from forewarn.core.limits import Terms
 from forewarn.core.state import Changes, Entry
 from forewarn.delivery import feed as feed_module
 from forewarn.delivery.feed import KINDS, Feed, Listener
-from forewarn.delivery.history_rows import entry_shape
+from forewarn.delivery.history_rows import EntryShape
 from forewarn.errors import HistoryGone, NotYetHistory, Stopping, TooManyReaders
 from forewarn.ports import Expired, HistoryFilter
 
@@ -59,7 +60,7 @@ class Hearer:
 
 async def stored(engine: Engine, after: int = 0, groups: Iterable[str] = (), what: Iterable[str] = ()) -> list[Any]:
     wanted = HistoryFilter(after=after, groups=tuple(groups), what=tuple(what))
-    return [entry_shape(entry) for entry in await engine.archive.history(wanted)]
+    return [to_builtins(EntryShape.of(entry)) for entry in await engine.archive.history(wanted)]
 
 
 async def happen(engine: Engine, times: int = 1, vm: str = "web-0") -> None:

@@ -9,6 +9,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
@@ -17,7 +18,7 @@ from forewarn.cli.output import console, names, print_facts, print_json, print_t
 from forewarn.core.durations import format_duration
 from forewarn.errors import Conflict, UnreadableFile
 from forewarn.scenarios import library
-from forewarn.scenarios.shapes import scenario_shape
+from forewarn.scenarios.shapes import ScenarioShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,7 @@ def list_scenarios(as_json: bool) -> None:
     Example:
       forewarn scenario list
     """
-    found = [scenario_shape(library.find(name)[0]) for name in library.names()]
+    found = [to_builtins(ScenarioShape.of(library.find(name)[0])) for name in library.names()]
     if as_json:
         print_json({"scenarios": found})
         return
@@ -72,7 +73,7 @@ def show(scenario: str, fleet: bool, as_json: bool) -> None:
             raise UnreadableFile(path=scenario, problem="it has no fleet. Write one into it with the key fleet.")
         print_json({"fleet": found.fleet}) if as_json else click.echo(found.fleet.strip("\n"))
         return
-    shape = scenario_shape(found, text)
+    shape = to_builtins(ScenarioShape.of(found, text))
     if as_json:
         print_json(shape)
         return

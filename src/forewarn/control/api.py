@@ -11,7 +11,6 @@ from starlette.responses import JSONResponse, Response
 from forewarn.control import (
     clock,
     events,
-    explanations,
     faults,
     feed,
     fleet,
@@ -20,7 +19,6 @@ from forewarn.control import (
     history,
     hosts,
     operations,
-    problems,
     rollouts,
     scenarios,
     tokens,
@@ -40,37 +38,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from forewarn.control.metrics import Metrics
-    from forewarn.control.schema import Schema
     from forewarn.delivery.webhooks import Dispatcher
     from forewarn.engine.engine import Engine
     from forewarn.engine.faults import Faults
     from forewarn.metadata.server import MetadataServer
     from forewarn.scenarios.runs import Player
     from forewarn.wire.metrics_text import Metric
-
-
-SHAPES: dict[str, Schema] = {
-    name: schema
-    for resource in (
-        problems,
-        health,
-        fleet,
-        vms,
-        clock,
-        operations,
-        explanations,
-        events,
-        hosts,
-        groups,
-        rollouts,
-        tokens,
-        webhooks,
-        faults,
-        scenarios,
-        history,
-    )
-    for name, schema in resource.SHAPES.items()
-}
 
 
 class Control:
@@ -124,7 +97,7 @@ class Control:
 
     def description(self) -> dict[str, Any]:
         """The OpenAPI description."""
-        return describe(self.endpoints, SHAPES)
+        return describe(self.endpoints)
 
     async def openapi(self, _: Request) -> Response:
         return JSONResponse(self.description())

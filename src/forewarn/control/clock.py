@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from starlette.responses import JSONResponse, Response
-
-from forewarn.control.input import A_LENGTH, read_fields, until_gone
+from forewarn.control.input import A_LENGTH, read_body, read_length, until_gone
 from forewarn.control.routing import Endpoint
-from forewarn.control.schema import (
-    LENGTH,
-    MOMENT,
-    NUMBER,
-    TEXT,
-    Field,
-    Schema,
-    choice,
-    list_of,
-    record,
-    ref,
-)
+from forewarn.control.schema import Body, Length, Moment, Shape, answer, choice, help_text
 from forewarn.core.access import Role
 from forewarn.core.durations import format_duration, to_text
 from forewarn.errors import BadRequestBody
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from forewarn.engine.engine import Engine
     from forewarn.metadata.server import MetadataServer
@@ -35,6 +23,26 @@ if TYPE_CHECKING:
 SEEN_WITHIN = timedelta(seconds=30)
 """How long, in real time, a VM may take to see a step of a moved clock."""
 LONGEST_LIMIT = timedelta(hours=1)
+
+
+class ClockShape(Shape):
+    """What time it is for the service."""
+
+    now: Moment
+    clock: Annotated[str, choice("system", "virtual")]
+    speed: float
+
+
+class ClockAdvance(Body, kw_only=True):
+    """How far a virtual clock is moved."""
+
+    by: Annotated[Length, help_text("How far.")]
+    seen_by: Annotated[
+        list[str] | None, help_text("VMs that poll by themselves: each takes in every step before the next.")
+    ] = None
+    limit: Annotated[
+        Length | None, help_text("How long they may take for a step, in real time; 30s if it is not said.")
+    ] = None
 
 
 class ClockControl:
@@ -45,34 +53,25 @@ class ClockControl:
         self._metadata = metadata
 
     def endpoints(self) -> list[Endpoint]:
-        clock = ref("Clock")
         return [
-            Endpoint("GET", "/v1/clock", self.clock, "See what time it is for the service.", clock, tenant=True),
+            Endpoint("GET", "/v1/clock", self.clock, "See what time it is for the service.", ClockShape, tenant=True),
             Endpoint(
                 "POST",
                 "/v1/clock/advance",
                 self.advance,
                 "Move a virtual clock on.",
-                clock,
+                ClockShape,
                 Role.OPERATOR,
-                body=(
-                    Field("by", LENGTH, "How far.", required=True),
-                    Field(
-                        "seen_by",
-                        list_of(TEXT),
-                        "VMs that poll by themselves: each takes in every step before the next.",
-                    ),
-                    Field("limit", LENGTH, "How long they may take for a step, in real time; 30s if it is not said."),
-                ),
+                body=ClockAdvance,
             ),
         ]
 
     async def clock(self, _: Request) -> Response:
-        return JSONResponse(self._clock())
+        return answer(self._clock())
 
     async def advance(self, request: Request) -> Response:
-        fields = await read_fields(request)
-        length, limit, vms = fields.length("by"), fields.length("limit"), fields.texts("seen_by")
+        body = await read_body(request, ClockAdvance)
+        length, limit, vms = read_length(body.by, "/by"), read_length(body.limit, "/limit"), tuple(body.seen_by or ())
         if length is None:
             raise BadRequestBody(pointer="/by", problem=f"must be {A_LENGTH}", valid=A_LENGTH)
         if limit is not None and (not vms or not timedelta(0) < limit <= LONGEST_LIMIT):
@@ -92,17 +91,8 @@ class ClockControl:
                     gone.cancel()
         else:
             await self._engine.advance(length)
-        return JSONResponse(self._clock())
+        return answer(self._clock())
 
-    def _clock(self) -> dict[str, Any]:
+    def _clock(self) -> ClockShape:
         clock, terms = self._engine.clock, self._engine.terms
-        return {
-            "now": to_text(clock.now()),
-            "clock": "virtual" if clock.virtual else "system",
-            "speed": terms.speed,
-        }
-
-
-SHAPES: dict[str, Schema] = {
-    "Clock": record({"now": MOMENT, "clock": choice("system", "virtual"), "speed": NUMBER}),
-}
+        return ClockShape(to_text(clock.now()), "virtual" if clock.virtual else "system", terms.speed)

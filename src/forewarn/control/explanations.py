@@ -2,96 +2,81 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Self
 
-from forewarn.control.schema import (
-    FLAG,
-    MAYBE_MOMENT,
-    MAYBE_TEXT,
-    MOMENT,
-    TEXT,
-    Schema,
-    choice,
-    list_of,
-    map_of,
-    record,
-    ref,
-)
-from forewarn.core.durations import to_text_if_any
-from forewarn.core.explain import Explanation, explain
+from msgspec import Struct
+
+from forewarn.control.schema import Moment, Shape, choice
+from forewarn.core.durations import to_text, to_text_if_any
+from forewarn.core.explain import Explanation, Wait, explain
 from forewarn.core.operations import CAUSES, Operation, Progress
 
 if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 
-def explanation(engine: Engine, operation: Operation) -> dict[str, Any]:
-    """Why an operation waits, as JSON."""
+class WaitShape(Shape):
+    """Something that an operation waits for, or has waited for."""
+
+    what: str
+    over: bool
+    group: str | None
+    by: str | None
+    at: Moment | None
+    until: Moment | None
+    words: str | None
+
+    @classmethod
+    def of(cls, wait: Wait) -> Self:
+        return cls(
+            what=wait.what,
+            over=wait.over,
+            group=wait.group or None,
+            by=wait.by or None,
+            at=to_text_if_any(wait.at),
+            until=to_text_if_any(wait.until),
+            words=wait.words or None,
+        )
+
+
+class ExplanationShape(Struct, forbid_unknown_fields=True):
+    """Why an operation waits."""
+
+    operation: str
+    cause: Annotated[str, choice(*CAUSES)]
+    meaning: str
+    requested_by: str
+    requested_at: Moment
+    host: str | None
+    rollout: str | None
+    progress: Annotated[str, choice(*(progress.value for progress in Progress))]
+    postpone_until: Moment | None
+    not_told: dict[str, str]
+    waits: list[WaitShape]
+    next: str
+    latest: Moment | None
+
+    @classmethod
+    def of(cls, operation: Operation, found: Explanation) -> Self:
+        return cls(
+            operation=operation.id,
+            cause=operation.cause,
+            meaning=CAUSES[operation.cause].meaning,
+            requested_by=operation.requested_by,
+            requested_at=to_text(operation.requested_at),
+            host=operation.host or None,
+            rollout=operation.request.rollout or None,
+            progress=operation.progress.value,
+            postpone_until=to_text_if_any(operation.request.deadline),
+            not_told=dict(operation.unnoticed),
+            waits=list(map(WaitShape.of, found.waits)),
+            next=found.next,
+            latest=to_text_if_any(found.latest),
+        )
+
+
+def explanation(engine: Engine, operation: Operation) -> ExplanationShape:
+    """Why an operation waits now."""
     draft = engine.draft()
     rollout = draft.rollout(operation.request.rollout)
-    return explanation_shape(operation, explain(draft, engine.terms, operation, rollout))
-
-
-def explanation_shape(operation: Operation, found: Explanation) -> dict[str, Any]:
-    """Why an operation waits."""
-    return {
-        "operation": operation.id,
-        "cause": operation.cause,
-        "meaning": CAUSES[operation.cause].meaning,
-        "requested_by": operation.requested_by,
-        "requested_at": to_text_if_any(operation.requested_at),
-        "host": operation.host or None,
-        "rollout": operation.request.rollout or None,
-        "progress": operation.progress.value,
-        "postpone_until": to_text_if_any(operation.request.deadline),
-        "not_told": dict(operation.unnoticed),
-        "waits": [
-            {
-                "what": wait.what,
-                "over": wait.over,
-                "group": wait.group or None,
-                "by": wait.by or None,
-                "at": to_text_if_any(wait.at),
-                "until": to_text_if_any(wait.until),
-                "words": wait.words or None,
-            }
-            for wait in found.waits
-        ],
-        "next": found.next,
-        "latest": to_text_if_any(found.latest),
-    }
-
-
-_EXPLANATION: dict[str, Schema] = {
-    "operation": TEXT,
-    "cause": choice(*CAUSES),
-    "meaning": TEXT,
-    "requested_by": TEXT,
-    "requested_at": MOMENT,
-    "host": MAYBE_TEXT,
-    "rollout": MAYBE_TEXT,
-    "progress": choice(*(progress.value for progress in Progress)),
-    "postpone_until": MAYBE_MOMENT,
-    "not_told": map_of(TEXT),
-    "waits": list_of(
-        record(
-            {
-                "what": TEXT,
-                "over": FLAG,
-                "group": MAYBE_TEXT,
-                "by": MAYBE_TEXT,
-                "at": MAYBE_MOMENT,
-                "until": MAYBE_MOMENT,
-                "words": MAYBE_TEXT,
-            }
-        )
-    ),
-    "next": TEXT,
-    "latest": MAYBE_MOMENT,
-}
-
-
-SHAPES: dict[str, Schema] = {
-    "Explanation": record(_EXPLANATION),
-    "EventExplanation": record({"event": ref("Event"), **_EXPLANATION}),
-}
+    return ExplanationShape.of(operation, explain(draft, engine.terms, operation, rollout))

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Self
 
-from starlette.responses import JSONResponse, Response
+from msgspec import field
 
 from forewarn.control.idempotency import make_once
-from forewarn.control.input import read_fields
-from forewarn.control.paging import PAGING, page, wanted
+from forewarn.control.input import read_body, read_length
+from forewarn.control.paging import Paging, page, wanted
 from forewarn.control.routing import Endpoint, caller
 from forewarn.control.schema import (
-    COUNT,
-    LENGTH,
-    MOMENT,
-    NAME,
-    NUMBER,
-    TEXT,
-    Field,
-    Schema,
+    Body,
+    Count,
+    Length,
+    Moment,
+    Name,
+    Shape,
+    answer,
     choice,
-    list_of,
-    nullable,
-    page_schema,
-    record,
-    ref,
+    help_text,
+    page_of,
     whole,
 )
 from forewarn.core.access import Role
-from forewarn.core.durations import to_text, to_text_if_any
+from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.faults import FAULTS, GET, LONGEST_DELAY, MOST_STRIKES, ON, FaultOrder
 from forewarn.errors import BadRequestBody, UnknownVM
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from forewarn.core.faults import Fault
     from forewarn.core.limits import Terms
@@ -44,65 +41,66 @@ if TYPE_CHECKING:
     from forewarn.engine.faults import Faults
 
 
-def fault_shape(fault: Fault) -> dict[str, Any]:
+class FaultShape(Shape):
     """A fault, and how far it has come."""
-    order = fault.order
-    return {
-        "id": fault.id,
-        "kind": order.kind,
-        "vm": order.vm or None,
-        "on": order.on,
-        "count": order.count,
-        "for_seconds": _seconds(order.length),
-        "delay_seconds": _seconds(order.delay),
-        "added_by": fault.by,
-        "added_at": to_text(fault.added_at),
-        "until": to_text_if_any(fault.until),
-        "left": fault.left,
-        "struck": fault.struck,
-    }
+
+    id: str
+    kind: Annotated[str, choice(*FAULTS)]
+    vm: Annotated[str | None, help_text("Whose requests it strikes; null: those of all VMs.")]
+    on: Annotated[str, choice(*ON)]
+    count: Count | None
+    for_seconds: float | None
+    delay_seconds: float | None
+    added_by: str
+    added_at: Moment
+    until: Annotated[Moment | None, help_text("When it is over; null: when its count is.")]
+    left: Annotated[Count | None, help_text("How many requests it will still strike; null: any number.")]
+    struck: Annotated[Count, help_text("How many requests it has struck; groups, of disabled.")]
+
+    @classmethod
+    def of(cls, fault: Fault) -> Self:
+        order = fault.order
+        return cls(
+            id=fault.id,
+            kind=order.kind,
+            vm=order.vm or None,
+            on=order.on,
+            count=order.count,
+            for_seconds=seconds(order.length),
+            delay_seconds=seconds(order.delay),
+            added_by=fault.by,
+            added_at=to_text(fault.added_at),
+            until=to_text_if_any(fault.until),
+            left=fault.left,
+            struck=fault.struck,
+        )
 
 
-def _seconds(length: timedelta | None) -> float | None:
-    return None if length is None else length.total_seconds()
+class ClearedFaultsShape(Shape):
+    """The faults that were cleared."""
+
+    faults: list[FaultShape]
 
 
-SHAPES: dict[str, Schema] = {
-    "Fault": record(
-        {
-            "id": TEXT,
-            "kind": choice(*FAULTS),
-            "vm": {**nullable(TEXT), "description": "Whose requests it strikes; null: those of all VMs."},
-            "on": choice(*ON),
-            "count": nullable(COUNT),
-            "for_seconds": nullable(NUMBER),
-            "delay_seconds": nullable(NUMBER),
-            "added_by": TEXT,
-            "added_at": MOMENT,
-            "until": {**nullable(MOMENT), "description": "When it is over; null: when its count is."},
-            "left": {**nullable(COUNT), "description": "How many requests it will still strike; null: any number."},
-            "struck": {**COUNT, "description": "How many requests it has struck; groups, of disabled."},
-        }
-    ),
-    "ClearedFaults": record({"faults": list_of(ref("Fault"))}),
-}
+class FaultRequest(Body, kw_only=True):
+    """How to fail."""
 
-
-# --- Routes ---------------------------------------------------------------------------------------
-
-
-ASKED = (
-    Field("kind", choice(*FAULTS), "How to fail.", required=True),
-    Field("vm", NAME, "Strike only requests of this VM; if it is not said, of all."),
-    Field("on", choice(*ON), "Which requests to strike; if it is not said, GET."),
-    Field("count", whole(1, MOST_STRIKES), "How many requests to strike; 1 if neither this nor a length is said."),
-    Field("for", LENGTH, "How long to strike, by the service's clock; with a count, whichever ends first."),
-    Field(
-        "delay",
-        LENGTH,
-        f"How long to keep a client waiting, in real time, at most {LONGEST_DELAY.total_seconds():.0f}s.",
-    ),
-)
+    kind: Annotated[str, choice(*FAULTS), help_text("How to fail.")]
+    vm: Annotated[Name | None, help_text("Strike only requests of this VM; if it is not said, of all.")] = None
+    on: Annotated[
+        Annotated[str, choice(*ON)] | None, help_text("Which requests to strike; if it is not said, GET.")
+    ] = None
+    count: Annotated[
+        Annotated[int, whole(1, MOST_STRIKES)] | None,
+        help_text("How many requests to strike; 1 if neither this nor a length is said."),
+    ] = None
+    for_: Annotated[
+        Length | None, help_text("How long to strike, by the service's clock; with a count, whichever ends first.")
+    ] = field(name="for", default=None)
+    delay: Annotated[
+        Length | None,
+        help_text(f"How long to keep a client waiting, in real time, at most {LONGEST_DELAY.total_seconds():.0f}s."),
+    ] = None
 
 
 class FaultControl:
@@ -113,10 +111,10 @@ class FaultControl:
         self._faults = faults
 
     def endpoints(self) -> list[Endpoint]:
-        one, path, operator = ref("Fault"), "/v1/faults/{id}", Role.OPERATOR
-        listed, cleared = page_schema("faults", "Fault"), ref("ClearedFaults")
+        one, path, operator = FaultShape, "/v1/faults/{id}", Role.OPERATOR
+        listed, cleared = page_of("faults", one), ClearedFaultsShape
         return [
-            Endpoint("GET", "/v1/faults", self.faults, "List active faults.", listed, query=PAGING),
+            Endpoint("GET", "/v1/faults", self.faults, "List active faults.", listed, query=Paging),
             Endpoint(
                 "POST",
                 "/v1/faults",
@@ -124,7 +122,7 @@ class FaultControl:
                 "Make the endpoint fail on purpose.",
                 one,
                 operator,
-                body=ASKED,
+                body=FaultRequest,
                 status=201,
                 makes=True,
                 leads_to=((path, "/id"),),
@@ -138,44 +136,44 @@ class FaultControl:
         later = [fault for fault in self._faults.list() if _number(fault) > asked.after_number]
         await self._faults.noted()  # who does not see a fault any more finds in history how it ended
         part = later[: asked.limit]
-        return page("faults", map(fault_shape, part), _number(part[-1]) if len(later) > asked.limit else None)
+        return page("faults", map(FaultShape.of, part), _number(part[-1]) if len(later) > asked.limit else None)
 
     async def add(self, request: Request) -> Response:
-        fields = await read_fields(request)
-        if "vm" in fields and not fields.text("vm"):  # a name that was lost on the way must not strike them all
+        body = await read_body(request, FaultRequest)
+        if body.vm == "":  # a name that was lost on the way must not strike them all
             problem = "must be the name of a VM. Leave it out to strike the requests of all"
             raise BadRequestBody(pointer="/vm", problem=problem, valid="the name of a VM")
         order = FaultOrder(
-            kind=fields.text("kind"),
-            vm=fields.text("vm"),
-            on=fields.text("on", GET),
-            count=fields.number("count", 0) if "count" in fields else None,
-            length=fields.length("for"),
-            delay=fields.length("delay"),
+            kind=body.kind,
+            vm=body.vm or "",
+            on=GET if body.on is None else body.on,
+            count=body.count,
+            length=read_length(body.for_, "/for"),
+            delay=read_length(body.delay, "/delay"),
         )
         made: list[Fault] = []
         try:
             add = self._faults.adding(order, caller(request).name)
 
-            def decide(draft: Draft, now: datetime, terms: Terms) -> dict[str, Any]:
+            def decide(draft: Draft, now: datetime, terms: Terms) -> FaultShape:
                 made[:] = [add(draft, now, terms)]
-                return fault_shape(made[0])
+                return FaultShape.of(made[0])
 
-            answer = await make_once(self._engine, request, fields, decide)
+            added = await make_once(self._engine, request, decide)
         except UnknownVM as error:
             error.member = "vm"
             raise
         for fault in made:  # none where a request is repeated by its key
             self._faults.take(fault)
-        return answer
+        return added
 
     async def clear(self, request: Request) -> Response:
         (cleared,) = await self._faults.clear(request.path_params["id"], caller(request).name)
-        return JSONResponse(fault_shape(cleared))
+        return answer(FaultShape.of(cleared))
 
     async def clear_all(self, request: Request) -> Response:
         cleared = await self._faults.clear(None, caller(request).name)
-        return JSONResponse({"faults": [fault_shape(fault) for fault in cleared]})
+        return answer(ClearedFaultsShape(list(map(FaultShape.of, cleared))))
 
 
 def _number(fault: Fault) -> int:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
-from forewarn.control.history import OF_GROUPS, OF_KINDS, groups_seen, kinds_asked
-from forewarn.control.input import Query
+from forewarn.control.history import groups_seen, kinds_asked
 from forewarn.control.routing import Endpoint, caller
-from forewarn.control.schema import COUNT, TEXT, Field
-from forewarn.delivery.feed import EVENT_STREAM
+from forewarn.control.schema import Name, choice, help_text
+from forewarn.delivery.feed import EVENT_STREAM, KINDS
 from forewarn.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -24,7 +24,30 @@ if TYPE_CHECKING:
 
 
 GREATEST = 2**63 - 1
-AFTER = Field("after", COUNT, "Only rows after this one; 0: all that are kept. If it is not said: from now on.")
+
+
+class FeedQuery(Struct):
+    """Which rows to follow."""
+
+    group: Annotated[tuple[Name, ...], help_text("Only rows about this group. May be given several times.")] = ()
+    kind: Annotated[
+        tuple[Annotated[str, choice(*KINDS)], ...],
+        help_text("Only what is of this kind. May be given several times."),
+    ] = ()
+    after: Annotated[
+        Annotated[int, Meta(ge=0, le=GREATEST)] | None,
+        help_text("Only rows after this one; 0: all that are kept. If it is not said: from now on."),
+    ] = None
+
+
+class FeedHeaders(Struct):
+    """How a client that was cut off continues."""
+
+    last_event_id: Annotated[
+        Annotated[int, Meta(ge=0)] | None, help_text("How far one had come, when one was cut off: as after.")
+    ] = field(name="Last-Event-ID", default=None)
+
+
 RESUMES = "last-event-id"
 """The header with which a client that was cut off says how far it had come. It outranks `after`, which stands in its
 URL since the beginning."""
@@ -44,10 +67,10 @@ class FeedControl:
                 "/v1/feed",
                 self.follow,
                 "Follow history as server-sent events.",
-                TEXT,
+                {"type": "string"},
                 tenant=True,
-                query=(OF_GROUPS, OF_KINDS, AFTER),
-                headers=(Field("Last-Event-ID", COUNT, "How far one had come, when one was cut off: as after."),),
+                query=FeedQuery,
+                headers=FeedHeaders,
                 answer_type=EVENT_STREAM,
             )
         ]
@@ -75,9 +98,8 @@ def _position(request: HttpRequest) -> int | None:
             valid = "the id of an event of this feed"
             raise BadParameter(parameter="Last-Event-ID", problem=f"{header!r} is not {valid}", valid=valid)
         return int(header)
-    if "after" not in request.query_params:
-        return None
-    return Query(request).number("after", 0, 0, GREATEST)
+    query: FeedQuery = request.state.query
+    return query.after
 
 
 class Following(Response):

@@ -5,28 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Self
 
-from starlette.responses import JSONResponse, Response
+from msgspec import Struct
 
-from forewarn.control.input import LARGEST_FLEET, Query, read_body
+from forewarn.control.input import LARGEST_FLEET, read_bytes
 from forewarn.control.routing import Endpoint, caller
-from forewarn.control.schema import (
-    COUNT,
-    FLAG,
-    TEXT,
-    TEXTS,
-    Field,
-    Schema,
-    record,
-    ref,
-)
+from forewarn.control.schema import Count, NoMembers, Shape, answer, help_text
 from forewarn.core.access import Role
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.system.sockets import release
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from forewarn.core.fleet import FleetChange
     from forewarn.engine.engine import Engine
@@ -80,25 +72,44 @@ async def apply_fleet(
     return change
 
 
-SHAPES: dict[str, Schema] = {
-    "Fleet": record({"vms": COUNT, "groups": COUNT, "hosts": COUNT}),
-    "FleetChange": record(
-        dict.fromkeys(("added", "changed", "removed", "groups", "groups_removed", "hosts", "hosts_removed"), TEXTS)
-    ),
-}
+class FleetShape(Shape):
+    """How large the fleet is."""
+
+    vms: Count
+    groups: Count
+    hosts: Count
 
 
-def fleet_change_shape(change: FleetChange) -> dict[str, Any]:
+class FleetChangeShape(Shape):
     """What an applied fleet file has done."""
-    return {
-        "added": [vm.name for vm in change.added],
-        "changed": [vm.name for vm in change.changed],
-        "removed": [vm.name for vm in change.removed],
-        "groups": [group.name for group in change.groups],
-        "groups_removed": list(change.groups_removed),
-        "hosts": [host.name for host in change.hosts],
-        "hosts_removed": list(change.hosts_removed),
-    }
+
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+    groups: list[str]
+    groups_removed: list[str]
+    hosts: list[str]
+    hosts_removed: list[str]
+
+    @classmethod
+    def of(cls, change: FleetChange) -> Self:
+        return cls(
+            added=[vm.name for vm in change.added],
+            changed=[vm.name for vm in change.changed],
+            removed=[vm.name for vm in change.removed],
+            groups=[group.name for group in change.groups],
+            groups_removed=list(change.groups_removed),
+            hosts=[host.name for host in change.hosts],
+            hosts_removed=list(change.hosts_removed),
+        )
+
+
+class FleetFileQuery(Struct):
+    """How a fleet file is applied."""
+
+    source: Annotated[str | None, help_text("What messages call the file.")] = None
+    path: Annotated[str, help_text("Where it is: a start with it then knows that it was applied.")] = ""
+    force: Annotated[bool, help_text("End the events of VMs that leave or change group.")] = False
 
 
 TOML = "application/toml"
@@ -113,32 +124,28 @@ class FleetControl:
 
     def endpoints(self) -> list[Endpoint]:
         return [
-            Endpoint("GET", "/v1/fleet", self.fleet, "See how large the fleet is.", ref("Fleet")),
+            Endpoint("GET", "/v1/fleet", self.fleet, "See how large the fleet is.", FleetShape),
             Endpoint(
                 "PUT",
                 "/v1/fleet",
                 self.replace_fleet,
                 "Apply a fleet file.",
-                ref("FleetChange"),
+                FleetChangeShape,
                 Role.ADMIN,
-                query=(
-                    Field("source", TEXT, "What messages call the file."),
-                    Field("path", TEXT, "Where it is: a start with it then knows that it was applied."),
-                    Field("force", FLAG, "End the events of VMs that leave or change group."),
-                ),
-                body=(),
+                query=FleetFileQuery,
+                body=NoMembers,
                 body_type=TOML,
             ),
         ]
 
     async def fleet(self, _: Request) -> Response:
         fleet = self._engine.fleet
-        return JSONResponse({"vms": len(fleet.vms), "groups": len(fleet.groups), "hosts": len(fleet.hosts)})
+        return answer(FleetShape(len(fleet.vms), len(fleet.groups), len(fleet.hosts)))
 
     async def replace_fleet(self, request: Request) -> Response:
-        query = Query(request)
-        source, path, force = query.text("source", "the fleet file"), query.text("path"), query.flag("force")
-        text = (await read_body(request, LARGEST_FLEET)).decode("utf-8", errors="replace")
+        query: FleetFileQuery = request.state.query
+        source = query.source if query.source is not None else "the fleet file"
+        text = (await read_bytes(request, LARGEST_FLEET)).decode("utf-8", errors="replace")
         by = caller(request).name
-        change = await apply_fleet(self._engine, self._metadata, text, source, by, path=path, force=force)
-        return JSONResponse(fleet_change_shape(change))
+        change = await apply_fleet(self._engine, self._metadata, text, source, by, path=query.path, force=query.force)
+        return answer(FleetChangeShape.of(change))

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from starlette.responses import JSONResponse, Response
-
-from forewarn.control.input import read_fields
-from forewarn.control.paging import PAGING, Names, page_of_names
+from forewarn.control.input import read_body
+from forewarn.control.paging import Names, Paging, page_of_names
 from forewarn.control.routing import Endpoint, caller
-from forewarn.control.schema import (
-    COUNT,
-    MAYBE_TEXT,
-    TEXT,
-    TEXTS,
-    Field,
-    Schema,
-    choice,
-    list_of,
-    page_schema,
-    record,
-    ref,
-)
+from forewarn.control.schema import Body, Count, Shape, answer, choice, help_text, page_of
 from forewarn.core.access import Role
 from forewarn.core.fleet import Group, GroupKind
 from forewarn.core.fleet_commands import Policy, set_policy
@@ -34,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from forewarn.engine.engine import Engine
 
@@ -41,11 +28,45 @@ NO_NOTICE = "off"
 """What terminate_notice is set to where there is to be none."""
 
 
-POLICY = (
-    Field("auto_approve", list_of(choice(*AUTO_APPROVE_WORDS)), "What is approved without anybody's doing."),
-    Field("terminate_notice", TEXT, f"How long beforehand deletions are told, like PT10M; {NO_NOTICE}: not at all."),
-    Field("windows", list_of(TEXT), "When routine work may start, like 'sat,sun 02:00 4h Europe/Berlin'."),
-)
+class GroupShape(Shape):
+    """A declared group."""
+
+    name: str
+    kind: Annotated[str, choice(*(kind.value for kind in GroupKind))]
+    update_domains: Count
+    fault_domains: Count
+    auto_approve: list[str]
+    terminate_notice: str | None
+    windows: list[str]
+    vms: Count
+
+    @classmethod
+    def of(cls, group: Group, members: int) -> Self:
+        return cls(
+            name=group.name,
+            kind=group.kind,
+            update_domains=group.update_domains,
+            fault_domains=group.fault_domains,
+            auto_approve=list(group.auto_approve),
+            terminate_notice=format_terminate_notice(group.terminate_notice),
+            windows=[format_window(window) for window in group.windows],
+            vms=members,
+        )
+
+
+class PolicyChange(Body):
+    """What of a group's policy changes."""
+
+    auto_approve: Annotated[
+        list[Annotated[str, choice(*AUTO_APPROVE_WORDS)]] | None,
+        help_text("What is approved without anybody's doing."),
+    ] = None
+    terminate_notice: Annotated[
+        str | None, help_text(f"How long beforehand deletions are told, like PT10M; {NO_NOTICE}: not at all.")
+    ] = None
+    windows: Annotated[
+        list[str] | None, help_text("When routine work may start, like 'sat,sun 02:00 4h Europe/Berlin'.")
+    ] = None
 
 
 class GroupControl:
@@ -56,20 +77,19 @@ class GroupControl:
         self._group_names = Names(engine, lambda fleet: fleet.groups)
 
     def endpoints(self) -> list[Endpoint]:
-        group = ref("Group")
         return [
             Endpoint(
-                "GET", "/v1/groups", self.groups, "List declared groups.", page_schema("groups", "Group"), query=PAGING
+                "GET", "/v1/groups", self.groups, "List declared groups.", page_of("groups", GroupShape), query=Paging
             ),
-            Endpoint("GET", "/v1/groups/{name}", self.group, "See a group, and its policy.", group),
+            Endpoint("GET", "/v1/groups/{name}", self.group, "See a group, and its policy.", GroupShape),
             Endpoint(
                 "POST",
                 "/v1/groups/{name}/policy",
                 self.set_policy,
                 "Change the policy of a group.",
-                group,
+                GroupShape,
                 Role.OPERATOR,
-                body=POLICY,
+                body=PolicyChange,
             ),
         ]
 
@@ -81,31 +101,31 @@ class GroupControl:
     async def group(self, request: Request) -> Response:
         name = request.path_params["name"]
         group, _ = self._engine.preview(set_policy, name, Policy(), caller(request).name)
-        return JSONResponse(self._group(group))
+        return answer(self._group(group))
 
-    def _group(self, group: Group) -> dict[str, Any]:
-        return group_shape(group, len(self._engine.fleet.members(group.name)))
+    def _group(self, group: Group) -> GroupShape:
+        return GroupShape.of(group, len(self._engine.fleet.members(group.name)))
 
     async def set_policy(self, request: Request) -> Response:
-        fields = await read_fields(request)
-        for index, word in enumerate(fields.texts("auto_approve")):
+        body = await read_body(request, PolicyChange)
+        for index, word in enumerate(body.auto_approve or ()):
             if word not in AUTO_APPROVE_WORDS:
                 known = ", ".join(AUTO_APPROVE_WORDS)
                 problem = f"{word!r} is not one of {known}.{nearest(word, AUTO_APPROVE_WORDS)}"
                 pointer = f"/auto_approve/{index}"
                 raise BadRequestBody(pointer=pointer, problem=problem, valid=list(AUTO_APPROVE_WORDS))
-        notice = fields.text("terminate_notice")
-        windows = [_read(parse_window, text, f"/windows/{index}") for index, text in enumerate(fields.texts("windows"))]
+        notice = body.terminate_notice or ""
+        windows = [_read(parse_window, text, f"/windows/{index}") for index, text in enumerate(body.windows or ())]
         policy = Policy(
-            auto_approve=tuple(dict.fromkeys(fields.texts("auto_approve"))) if "auto_approve" in fields else None,
+            auto_approve=tuple(dict.fromkeys(body.auto_approve)) if body.auto_approve is not None else None,
             terminate_notice=(
                 _read(parse_terminate_notice, notice, "/terminate_notice") if notice not in ("", NO_NOTICE) else None
             ),
             no_terminate_notice=notice == NO_NOTICE,
-            windows=tuple(dict.fromkeys(windows)) if "windows" in fields else None,
+            windows=tuple(dict.fromkeys(windows)) if body.windows is not None else None,
         )
         group = await self._engine.set_policy(request.path_params["name"], policy, caller(request).name)
-        return JSONResponse(self._group(group))
+        return answer(self._group(group))
 
 
 def _read(parse: Callable[[str], Any], text: str, pointer: str) -> Any:
@@ -113,33 +133,3 @@ def _read(parse: Callable[[str], Any], text: str, pointer: str) -> Any:
         return parse(text)
     except ValueError as error:
         raise BadRequestBody(pointer=pointer, problem=str(error)) from None
-
-
-SHAPES: dict[str, Schema] = {
-    "Group": record(
-        {
-            "name": TEXT,
-            "kind": choice(*(kind.value for kind in GroupKind)),
-            "update_domains": COUNT,
-            "fault_domains": COUNT,
-            "auto_approve": TEXTS,
-            "terminate_notice": MAYBE_TEXT,
-            "windows": TEXTS,
-            "vms": COUNT,
-        }
-    ),
-}
-
-
-def group_shape(group: Group, members: int) -> dict[str, Any]:
-    """A declared group."""
-    return {
-        "name": group.name,
-        "kind": group.kind,
-        "update_domains": group.update_domains,
-        "fault_domains": group.fault_domains,
-        "auto_approve": list(group.auto_approve),
-        "terminate_notice": format_terminate_notice(group.terminate_notice),
-        "windows": [format_window(window) for window in group.windows],
-        "vms": members,
-    }

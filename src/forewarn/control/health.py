@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from forewarn import __version__
 from forewarn.control.routing import Endpoint
-from forewarn.control.schema import (
-    TEXT,
-    TEXTS,
-    Schema,
-    choice,
-    record,
-    ref,
-)
+from forewarn.control.schema import Shape, answer, choice
 from forewarn.errors import StoreFailed
 from forewarn.wire.metrics_text import CONTENT_TYPE
 
@@ -31,6 +24,20 @@ MOST_LATE_SECONDS = 10.0
 """What is due is done within a second; ten are a sign that something holds the engine up."""
 
 
+class HealthShape(Shape):
+    """The service runs."""
+
+    status: Annotated[str, choice("ok")]
+    version: str
+
+
+class ReadinessShape(Shape):
+    """Whether the service can do its work."""
+
+    status: Annotated[str, choice("ready", "not ready")]
+    problems: list[str]
+
+
 class HealthControl:
     """Whether it runs, whether it works, and how it fares."""
 
@@ -41,13 +48,20 @@ class HealthControl:
     def endpoints(self) -> list[Endpoint]:
         ready = "See whether the service can do its work."
         return [
-            Endpoint("GET", "/healthz", self.health, "See whether the service runs.", ref("Health"), role=None),
-            Endpoint("GET", "/readyz", self.ready, ready, ref("Readiness"), role=None, other_status=503),
-            Endpoint("GET", "/metrics", self.metrics, "Read metrics, for Prometheus.", TEXT, answer_type=CONTENT_TYPE),
+            Endpoint("GET", "/healthz", self.health, "See whether the service runs.", HealthShape, role=None),
+            Endpoint("GET", "/readyz", self.ready, ready, ReadinessShape, role=None, other_status=503),
+            Endpoint(
+                "GET",
+                "/metrics",
+                self.metrics,
+                "Read metrics, for Prometheus.",
+                {"type": "string"},
+                answer_type=CONTENT_TYPE,
+            ),
         ]
 
     async def health(self, _: Request) -> Response:
-        return JSONResponse({"status": "ok", "version": __version__})
+        return answer(HealthShape("ok", __version__))
 
     async def ready(self, _: Request) -> Response:
         problems = []
@@ -59,14 +73,8 @@ class HealthControl:
         late = self._engine.vitals.late_seconds()
         if late > MOST_LATE_SECONDS:
             problems.append(f"What was due {late:.0f} seconds ago is not done yet.")
-        status = {"status": "not ready" if problems else "ready", "problems": problems}
-        return JSONResponse(status, 503 if problems else 200)
+        found = ReadinessShape("not ready" if problems else "ready", problems)
+        return answer(found, 503 if problems else 200)
 
     async def metrics(self, _: Request) -> Response:
         return Response(self._metrics.render(), media_type=CONTENT_TYPE)
-
-
-SHAPES: dict[str, Schema] = {
-    "Health": record({"status": choice("ok"), "version": TEXT}),
-    "Readiness": record({"status": choice("ready", "not ready"), "problems": TEXTS}),
-}

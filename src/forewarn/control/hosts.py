@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Self
 
-from starlette.responses import JSONResponse, Response
+from msgspec import UNSET, UnsetType
 
-from forewarn.control.input import read_fields
-from forewarn.control.paging import PAGING, Names, page_of_names
-from forewarn.control.routing import DRY_RUN, Endpoint, caller
-from forewarn.control.schema import (
-    FLAG,
-    TEXT,
-    TEXTS,
-    Schema,
-    choice,
-    list_of,
-    page_schema,
-    record,
-    ref,
-)
+from forewarn.control.input import read_body
+from forewarn.control.paging import Names, Paging, page_of_names
+from forewarn.control.routing import Endpoint, caller
+from forewarn.control.schema import DryRun, Shape, answer, choice, help_text, page_of
 from forewarn.core.access import Role
-from forewarn.core.fleet import Fleet, HostState
+from forewarn.core.fleet import HostState
 from forewarn.core.fleet_commands import return_host
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from starlette.requests import Request
+    from starlette.responses import Response
 
-    from forewarn.core.operations import Operation
+    from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
+
+
+class HostOperationShape(Shape):
+    """An operation on a host."""
+
+    id: str
+    cause: str
+    progress: str
+
+
+class HostShape(Shape):
+    """A host with what is on it, and what is being done to it."""
+
+    name: str
+    state: Annotated[str, choice(*(state.value for state in HostState))]
+    spare: bool
+    vms: list[str]
+    operations: list[HostOperationShape]
+    withdrawn: Annotated[
+        list[str] | UnsetType, help_text("In the answer to a return: the operations that it has withdrawn.")
+    ] = UNSET
+
+    @classmethod
+    def of(cls, draft: Draft, name: str) -> Self:
+        host = draft.fleet.host(name)
+        return cls(
+            name=host.name,
+            state=host.state.value,
+            spare=host.spare,
+            vms=list(draft.fleet.on_host(name)),
+            operations=[
+                HostOperationShape(operation.id, operation.cause, operation.progress.value)
+                for operation in draft.operations_at(name)
+            ],
+        )
 
 
 class HostControl:
@@ -41,18 +65,17 @@ class HostControl:
         self._host_names = Names(engine, lambda fleet: fleet.host_names())
 
     def endpoints(self) -> list[Endpoint]:
-        host = ref("Host")
         return [
-            Endpoint("GET", "/v1/hosts", self.hosts, "List hosts.", page_schema("hosts", "Host"), query=PAGING),
-            Endpoint("GET", "/v1/hosts/{name}", self.host, "See a host, and what is on it.", host),
+            Endpoint("GET", "/v1/hosts", self.hosts, "List hosts.", page_of("hosts", HostShape), query=Paging),
+            Endpoint("GET", "/v1/hosts/{name}", self.host, "See a host, and what is on it.", HostShape),
             Endpoint(
                 "POST",
                 "/v1/hosts/{name}/return",
                 self.return_host,
                 "Take a host back into use.",
-                ref("ReturnedHost"),
+                HostShape,
                 Role.OPERATOR,
-                body=(DRY_RUN,),
+                body=DryRun,
             ),
         ]
 
@@ -60,49 +83,19 @@ class HostControl:
         return page_of_names(request, "hosts", self._host_names(), self._host)
 
     async def host(self, request: Request) -> Response:
-        return JSONResponse(self._host(request.path_params["name"]))
+        return answer(self._host(request.path_params["name"]))
 
-    def _host(self, name: str) -> dict[str, Any]:
-        draft = self._engine.draft()
-        return host_shape(draft.fleet, name, draft.operations_at(name))
+    def _host(self, name: str) -> HostShape:
+        return HostShape.of(self._engine.draft(), name)
 
     async def return_host(self, request: Request) -> Response:
         name, by = request.path_params["name"], caller(request).name
-        fields = await read_fields(request)
+        body = await read_body(request, DryRun)
         draft = self._engine.draft()
-        if fields.flag("dry_run"):
+        if body.dry_run:
             withdrawn = return_host(draft, self._engine.clock.now(), self._engine.terms, name, by)
         else:
             withdrawn = await self._engine.return_host(name, by)
-        shape = host_shape(draft.fleet, name, draft.operations_at(name))
-        return JSONResponse({**shape, "withdrawn": [operation.id for operation in withdrawn]})
-
-
-_HOST: dict[str, Schema] = {
-    "name": TEXT,
-    "state": choice(*(state.value for state in HostState)),
-    "spare": FLAG,
-    "vms": TEXTS,
-    "operations": list_of(record({"id": TEXT, "cause": TEXT, "progress": TEXT})),
-}
-
-
-SHAPES: dict[str, Schema] = {
-    "Host": record(_HOST),
-    "ReturnedHost": record({**_HOST, "withdrawn": TEXTS}),
-}
-
-
-def host_shape(fleet: Fleet, name: str, operations: Sequence[Operation]) -> dict[str, Any]:
-    """A host with what is on it, and what is being done to it."""
-    host = fleet.host(name)
-    return {
-        "name": host.name,
-        "state": host.state.value,
-        "spare": host.spare,
-        "vms": list(fleet.on_host(name)),
-        "operations": [
-            {"id": operation.id, "cause": operation.cause, "progress": operation.progress.value}
-            for operation in operations
-        ],
-    }
+        shape = HostShape.of(draft, name)
+        shape.withdrawn = [operation.id for operation in withdrawn]
+        return answer(shape)

@@ -4,62 +4,60 @@ from __future__ import annotations
 
 import json
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 from starlette.responses import Response
 
 from forewarn.control.routing import caller
+from forewarn.control.schema import answer
 from forewarn.core.access import once
 from forewarn.errors import BadParameter, KeyReused
-from forewarn.metadata.answers import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
+    from msgspec import Struct
     from starlette.requests import Request
 
-    from forewarn.control.input import Fields
     from forewarn.core.limits import Terms
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
 
-    Decide = Callable[[Draft, datetime, Terms], dict[str, Any]]
+    Decide = Callable[[Draft, datetime, Terms], Struct]
 
 
 HEADER = "idempotency-key"
 LONGEST_KEY = 255
 
 
-async def make_once(
-    engine: Engine, request: Request, fields: Fields, decide: Decide, hidden: tuple[str, ...] = ()
-) -> Response:
+async def make_once(engine: Engine, request: Request, decide: Decide, hidden: tuple[str, ...] = ()) -> Response:
     """Have something made, and answer 201 with what `decide` says of it; the same again where a key is repeated.
 
     What is `hidden` is in the first answer only, and null in what is kept.
     """
     key = _key(request)
     if key is None:
-        return _answer(201, json.dumps(await engine.execute(decide), ensure_ascii=False))
-    made: dict[str, Any] = {}
+        return answer(await engine.execute(decide), 201)
+    made: list[Struct] = []
 
     def decide_and_keep(draft: Draft, now: datetime, terms: Terms) -> tuple[int, str]:
-        made.update(decide(draft, now, terms))
-        return 201, json.dumps({**made, **dict.fromkeys(hidden)}, ensure_ascii=False)
+        made[:] = [decide(draft, now, terms)]
+        kept = msgspec.structs.replace(made[0], **dict.fromkeys(hidden))
+        return 201, msgspec.json.encode(kept).decode()
 
-    content = json.dumps(fields.values, sort_keys=True)
+    # Only what was given: a member that a later release adds must not make an old request another one.
+    given = {name: value for name, value in request.state.body.items() if value is not None}
+    content = json.dumps(given, sort_keys=True)
     fingerprint = sha256(f"{request.method} {request.url.path} {content}".encode()).hexdigest()
     kept = await engine.execute(once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
     if made:
-        return _answer(kept.status, json.dumps(made, ensure_ascii=False))
+        return answer(made[0], kept.status)
     whole = kept if kept.body else await engine.archive.kept_answer(kept.key)
     if whole is None:  # its day is over at this very moment
         raise KeyReused(key=key)
-    return _answer(whole.status, whole.body, {"idempotency-replayed": "true"})
-
-
-def _answer(status: int, body: str, headers: dict[str, str] | None = None) -> Response:
-    return Response(body, status, headers, media_type=JSON)
+    return Response(whole.body, whole.status, {"idempotency-replayed": "true"}, media_type="application/json")
 
 
 def _key(request: Request) -> str | None:

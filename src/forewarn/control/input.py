@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import json
+import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
+from forewarn.control.schema import LARGEST_NUMBER, properties_of
 from forewarn.core.durations import parse_duration
 from forewarn.errors import BadDuration, BadParameter, BadRequestBody, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from starlette.requests import Request
 
+    from forewarn.control.schema import Body
+
+B = TypeVar("B", bound="Body")
+Q = TypeVar("Q", bound=msgspec.Struct)
 
 LARGEST_OBJECT = 1_048_576
 LARGEST_FLEET = 256 * 1_048_576
-LARGEST_NUMBER = 1_000_000_000
 FURTHEST = timedelta(days=3660)
 """How far from now a moment may be."""
 A_LENGTH = "a length of time, like 90s, 14m50s, 2h or 7d"
 A_MOMENT = "a moment like 2026-11-20T02:00:00Z, or from now on, like 2h"
 
 
-async def read_body(request: Request, most: int) -> bytes:
+async def read_bytes(request: Request, most: int) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -40,107 +44,65 @@ async def until_gone(request: Request) -> None:
         pass
 
 
-async def read_fields(request: Request) -> Fields:
-    """The members of a request's object, of those that its endpoint knows; an empty body has none."""
-    known = [field.name for field in request.state.endpoint.body]
-    values = await _read_object(request)
-    request.state.body = values
-    fields = Fields(values, known)
-    for field in request.state.endpoint.body:
-        if field.required and field.name not in fields:
-            problem = f"must be given: {field.help[0].lower()}{field.help[1:]}"
-            raise BadRequestBody(pointer=f"/{field.name}", problem=problem, valid=field.schema.get("enum"))
-    return fields
+# --- Bodies ---------------------------------------------------------------------------------------
 
 
-async def _read_object(request: Request) -> dict[str, Any]:
-    body = await read_body(request, LARGEST_OBJECT)
-    if not body:
-        return {}
+async def read_body(request: Request, kind: type[B]) -> B:
+    """The object that a request sends; an empty body is an empty object."""
+    data = await read_bytes(request, LARGEST_OBJECT) or b"{}"
     try:
-        parsed = json.loads(body)
-        json.dumps(parsed, ensure_ascii=False).encode()  # half a surrogate pair can be written, but is no text
-    except UnicodeEncodeError as error:
-        raise BadRequestBody(
-            pointer="", problem="has a string that is not Unicode text", valid="Unicode text"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise BadRequestBody(pointer="", problem="is not JSON", valid="a JSON object") from error
-    if not isinstance(parsed, dict):
-        raise BadRequestBody(pointer="", problem="is not a JSON object", valid="a JSON object")
-    return parsed
+        body = msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise _rejected(str(error), kind) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if re.search(rb"\\u[dD][89a-fA-F]", data):  # half a surrogate pair can be written, but is no text
+            problem, valid = "has a string that is not Unicode text", "Unicode text"
+        else:
+            problem, valid = "is not JSON", "a JSON object"
+        raise BadRequestBody(pointer="", problem=problem, valid=valid) from error
+    request.state.body = msgspec.to_builtins(body)
+    return body
 
 
-class Fields:
-    """The members of a request's object, each read with its type; what is not known is refused."""
+_TYPES = {
+    "str": ("a string", "a string"),
+    "array": ("a list", "a list"),
+    "bool": ("true or false", [True, False]),
+    "object": ("an object", "a JSON object"),
+    "float": ("a number", "a number"),
+}
 
-    def __init__(self, values: dict[str, Any], known: Sequence[str]) -> None:
-        self.values = values
-        for name in values:
-            if name not in known:
-                problem = f"is not known here.{nearest(name, known)}"
-                raise BadRequestBody(pointer=f"/{_escaped(name)}", problem=problem, valid=list(known))
 
-    def __contains__(self, name: str) -> bool:
-        return self.values.get(name) is not None
-
-    def text(self, name: str, default: str = "") -> str:
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, str):
-            raise BadRequestBody(pointer=f"/{name}", problem="must be a string", valid="a string")
-        return default if value is None else value
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        values = self.values.get(name)
-        if values is None:
-            return ()
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            raise BadRequestBody(pointer=f"/{name}", problem="must be a list of strings", valid="a list of strings")
-        return tuple(values)
-
-    def flag(self, name: str) -> bool:
-        value = self.values.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise BadRequestBody(pointer=f"/{name}", problem="must be true or false", valid=[True, False])
-        return bool(value)
-
-    def number(self, name: str, default: int) -> int:
-        value = self.values.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool) or abs(value) > LARGEST_NUMBER:
-            valid = f"a whole number up to {LARGEST_NUMBER}"
-            raise BadRequestBody(pointer=f"/{name}", problem=f"must be {valid}", valid=valid)
-        return value
-
-    def length(self, name: str) -> timedelta | None:
-        """A length of time, like 90s or 2h."""
-        text = self.text(name)
-        if not text:
-            return None
-        try:
-            return parse_duration(text)
-        except BadDuration as error:
-            raise BadRequestBody(pointer=f"/{name}", problem=str(error), valid=A_LENGTH) from error
-
-    def moment(self, name: str, now: datetime) -> datetime | None:
-        """A moment, or how long it is until then."""
-        text = self.text(name)
-        if not text:
-            return None
-        if not text.isdecimal():  # 20260101 is meant as a date, if anything
-            with suppress(BadDuration):
-                return now + parse_duration(text)
-        try:
-            moment = datetime.fromisoformat(text)
-            moment = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-        except (ValueError, OverflowError):
-            problem = f"{text!r} is no moment. Write {A_MOMENT}"
-            raise BadRequestBody(pointer=f"/{name}", problem=problem, valid=A_MOMENT) from None
-        if abs(moment - now) > FURTHEST:
-            problem = f"{text!r} is too far away: write a moment within {FURTHEST.days} days"
-            raise BadRequestBody(pointer=f"/{name}", problem=problem, valid=A_MOMENT)
-        return moment
+def _rejected(text: str, kind: type[Body]) -> BadRequestBody:
+    """What msgspec has found, in our words: where, what is wrong, and what would be right."""
+    message, _, path = text.partition(" - at `$")
+    names = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", path)
+    pointer = "".join(f"/{_escaped(name or index)}" for name, index in names)
+    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message, re.DOTALL):
+        known = list(properties_of(kind))
+        problem = f"is not known here.{nearest(unknown[1], known)}"
+        return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, valid=known)
+    if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
+        schema = properties_of(kind)[missing[1]]
+        words = schema["description"]
+        problem = f"must be given: {words[0].lower()}{words[1:]}"
+        return BadRequestBody(pointer=f"{pointer}/{missing[1]}", problem=problem, valid=schema.get("enum"))
+    if not pointer:
+        return BadRequestBody(pointer="", problem="is not a JSON object", valid="a JSON object")
+    schema = properties_of(kind).get(names[0][0], {})
+    numbers = next((each for each in (schema, *schema.get("anyOf", ())) if "minimum" in each), None)
+    if numbers is not None:
+        valid = (
+            f"a whole number up to {LARGEST_NUMBER}"
+            if numbers["type"] == "integer"
+            else f"a number from {numbers['minimum']} to {numbers['maximum']:,}"
+        )
+        return BadRequestBody(pointer=pointer, problem=f"must be {valid}", valid=valid)
+    expected = re.match(r"Expected `(\w+)", message)
+    words, right = _TYPES.get(expected[1] if expected else "", (f"other: {message}", None))
+    if words == "a list":
+        words = right = "a list of strings"
+    return BadRequestBody(pointer=pointer, problem=f"must be {words}", valid=right)
 
 
 def _escaped(name: str) -> str:
@@ -148,34 +110,68 @@ def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
+def read_length(text: str | None, pointer: str) -> timedelta | None:
+    """A length of time, like 90s or 2h; None where there is none."""
+    if not text:
+        return None
+    try:
+        return parse_duration(text)
+    except BadDuration as error:
+        raise BadRequestBody(pointer=pointer, problem=str(error), valid=A_LENGTH) from error
+
+
+def read_moment(text: str | None, pointer: str, now: datetime) -> datetime | None:
+    """A moment, or how long it is until then."""
+    if not text:
+        return None
+    if not text.isdecimal():  # 20260101 is meant as a date, if anything
+        with suppress(BadDuration):
+            return now + parse_duration(text)
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        problem = f"{text!r} is no moment. Write {A_MOMENT}"
+        raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT) from None
+    if abs(moment - now) > FURTHEST:
+        problem = f"{text!r} is too far away: write a moment within {FURTHEST.days} days"
+        raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT)
+    return moment
+
+
 # --- Queries --------------------------------------------------------------------------------------
 
 
-class Query:
-    """What was asked for behind the question mark. Which parameters there are was checked before."""
-
-    def __init__(self, request: Request) -> None:
-        self._values = request.query_params
-
-    def text(self, name: str, default: str = "") -> str:
-        values = self._values.getlist(name)
-        if len(values) > 1:
+def read_query(request: Request, kind: type[Q]) -> Q:
+    """The parameters behind the question mark. One that is not known, mistyped or empty is not taken for none."""
+    known = properties_of(kind)
+    values: dict[str, Any] = {}
+    for name, text in request.query_params.multi_items():
+        if name not in known:
+            problem = f"is not known here.{nearest(name, known)}"
+            raise BadParameter(parameter=name, problem=problem, valid=list(known))
+        schema = next((each for each in known[name].get("anyOf", ()) if each.get("type") != "null"), known[name])
+        if schema.get("type") == "array":
+            values.setdefault(name, []).append(_parameter(name, text, schema["items"], known[name]))
+        elif name in values:
             raise BadParameter(parameter=name, problem="is given more than once", valid="one value")
-        return values[0] if values else default
+        else:
+            values[name] = _parameter(name, text, schema, known[name])
+    return msgspec.convert(values, kind)
 
-    def texts(self, name: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self._values.getlist(name)))
 
-    def flag(self, name: str) -> bool:
-        text = self.text(name, "false")
+def _parameter(name: str, text: str, schema: dict[str, Any], described: dict[str, Any]) -> str | int | bool:
+    if not text and schema.get("minLength"):
+        raise BadParameter(parameter=name, problem="is empty: leave it out", valid=described["description"])
+    if schema["type"] == "boolean":
         if text not in ("true", "false"):
             raise BadParameter(parameter=name, problem=f"{text!r} is neither true nor false", valid=["true", "false"])
         return text == "true"
-
-    def number(self, name: str, default: int, least: int, most: int) -> int:
-        text = self.text(name, str(default))
+    if schema["type"] == "integer":
+        least, most = schema["minimum"], schema["maximum"]
         # int() also takes other digits than these, blanks and underscores.
         if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
             valid = f"a whole number from {least} to {most}"
             raise BadParameter(parameter=name, problem=f"{text!r} is not {valid}", valid=valid)
         return int(text)
+    return text

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn import __version__
 from forewarn.control.idempotency import LONGEST_KEY
-from forewarn.control.problems import PROBLEM
-from forewarn.control.schema import NAME, TEXT, Schema, fields_schema, ref
+from forewarn.control.problems import PROBLEM, ProblemShape
+from forewarn.control.schema import Schema, Schemas, properties_of
 from forewarn.metadata.answers import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from forewarn.control.routing import Endpoint
-    from forewarn.control.schema import Field
 
 
 _JSON = JSON.partition(";")[0]
@@ -33,12 +32,13 @@ pages: give `next` of one as `cursor` to get the next. Every POST that makes som
 `Idempotency-Key` for a day. Members and parameters that are not known are refused."""
 
 
-def describe(endpoints: Iterable[Endpoint], shapes: dict[str, Schema]) -> dict[str, Any]:
+def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, dict[str, Any]] = {}
     known = list(endpoints)
+    schemas = Schemas(list(dict.fromkeys([ProblemShape, *(kind for endpoint in known for kind in _kinds(endpoint))])))
     for endpoint in known:
-        operation = paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+        operation = paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
         if endpoint.leads_to:
             operation["responses"][str(endpoint.status)]["links"] = dict(_links(endpoint, known))
     return {
@@ -46,27 +46,43 @@ def describe(endpoints: Iterable[Endpoint], shapes: dict[str, Schema]) -> dict[s
         "info": {"title": "Forewarn's control API", "version": __version__, "description": _ABOUT},
         "paths": paths,
         "components": {
-            "schemas": shapes,
+            "schemas": schemas.components,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
+def _kinds(endpoint: Endpoint) -> Iterable[Any]:
+    """The types that an endpoint takes and gives."""
+    answers = endpoint.answer if isinstance(endpoint.answer, tuple) else (endpoint.answer,)
+    yield from (kind for kind in answers if not isinstance(kind, dict))
+    if endpoint.body is not None and endpoint.body_type == JSON:
+        yield endpoint.body
+
+
+def _answer_schema(endpoint: Endpoint, schemas: Schemas) -> Schema:
+    if isinstance(endpoint.answer, dict):
+        return endpoint.answer
+    if isinstance(endpoint.answer, tuple):
+        return {"anyOf": [schemas[kind] for kind in endpoint.answer]}
+    return schemas[endpoint.answer]
+
+
+def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": _name(endpoint),
         "summary": endpoint.summary,
         "description": f"For {endpoint.who()}.",
         "parameters": _parameters(endpoint),
-        "responses": _responses(endpoint),
+        "responses": _responses(endpoint, schemas),
     }
     if endpoint.role is None:
         operation["security"] = []
     if endpoint.body is not None:
         media, whole = endpoint.body_type.partition(";")[0], endpoint.body_type == JSON
-        schema = fields_schema(endpoint.body) if whole else TEXT
-        required = any(field.required for field in endpoint.body)
+        schema = schemas[endpoint.body] if whole else {"type": "string"}
+        required = whole and bool(schemas.components[endpoint.body.__name__].get("required"))
         operation["requestBody"] = {"content": {media: {"schema": schema}}, "required": required}
     return operation
 
@@ -77,9 +93,12 @@ def _name(endpoint: Endpoint) -> str:
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    found = [{"name": name, "in": "path", "required": True, "schema": NAME} for name in _PARAMETERS(endpoint.path)]
-    found += [_parameter(field, "query") for field in endpoint.query]
-    found += [_parameter(field, "header") for field in endpoint.headers]
+    name_schema = {"type": "string", "minLength": 1}
+    found = [
+        {"name": name, "in": "path", "required": True, "schema": name_schema} for name in _PARAMETERS(endpoint.path)
+    ]
+    for place, kind in (("query", endpoint.query), ("header", endpoint.headers)):
+        found += [_parameter(name, place, schema) for name, schema in properties_of(kind).items()]
     if endpoint.makes:
         found.append(
             {
@@ -92,22 +111,19 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     return found
 
 
-def _parameter(field: Field, place: str) -> dict[str, Any]:
-    return {
-        "name": field.name,
-        "in": place,
-        "description": field.help,
-        "required": field.required,
-        "schema": field.schema,
-    }
+def _parameter(name: str, place: str, schema: Schema) -> dict[str, Any]:
+    """A parameter is there or not: it is never null."""
+    given = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
+    given = {key: value for key, value in given.items() if key not in ("description", "default")}
+    return {"name": name, "in": place, "description": schema["description"], "required": False, "schema": given}
 
 
-def _responses(endpoint: Endpoint) -> dict[str, Any]:
-    media = endpoint.answer_type.partition(";")[0]
-    found = {endpoint.status: _response("What was asked for.", media, endpoint.answer)}
+def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
+    media, answer = endpoint.answer_type.partition(";")[0], _answer_schema(endpoint, schemas)
+    found = {endpoint.status: _response("What was asked for.", media, answer)}
     if endpoint.other_status is not None:
         words = "The service is not ready." if endpoint.role is None else "What would happen; nothing has."
-        found[endpoint.other_status] = _response(words, media, endpoint.answer)
+        found[endpoint.other_status] = _response(words, media, answer)
     if endpoint.makes:
         found[endpoint.status]["headers"] = {
             "Idempotency-Replayed": {
@@ -117,7 +133,7 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
         }
     problems = {} if endpoint.role is None else _PROBLEMS
     for status, words in problems.items():
-        found[status] = _response(words, PROBLEM, ref("Problem"))
+        found[status] = _response(words, PROBLEM, schemas[ProblemShape])
     return {str(status): response for status, response in sorted(found.items())}
 
 

@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Self
 
-from starlette.responses import JSONResponse, Response
+from msgspec import UNSET, UnsetType
 
-from forewarn.control.events import event_shape
-from forewarn.control.explanations import explanation
+from forewarn.control.events import EventShape
+from forewarn.control.explanations import ExplanationShape, explanation
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import make_once
-from forewarn.control.input import read_fields
-from forewarn.control.paging import ALL, PAGING, hint, only, page, rows_page
-from forewarn.control.routing import DRY_RUN, Endpoint, caller
+from forewarn.control.input import read_body, read_length, read_moment
+from forewarn.control.paging import Paging, PagingAll, hint, only, page, rows_page
+from forewarn.control.routing import Endpoint, caller
 from forewarn.control.schema import (
-    FLAG,
-    LENGTH,
-    MAYBE_MOMENT,
-    MAYBE_NUMBER,
-    MAYBE_TEXT,
-    MOMENT,
-    MOMENT_OR_LENGTH,
-    TEXT,
-    TEXTS,
-    Field,
-    Schema,
+    Body,
+    DryRun,
+    Length,
+    Moment,
+    MomentOrLength,
+    NoMembers,
+    Shape,
+    answer,
     choice,
-    list_of,
-    map_of,
-    nullable,
-    page_schema,
-    record,
-    ref,
+    help_text,
+    page_of,
 )
 from forewarn.core.access import Role
-from forewarn.core.durations import seconds, to_text_if_any
+from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import CAUSES, OVERRIDES, Health, Operation, Progress, Request
 from forewarn.core.placement import choose_host
@@ -47,6 +40,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from starlette.requests import Request as HttpRequest
+    from starlette.responses import Response
 
     from forewarn.core.events import Event
     from forewarn.core.limits import Terms
@@ -56,17 +50,92 @@ if TYPE_CHECKING:
 
 MOST_DESTINATIONS = 20
 """For how many VMs it is said beforehand where they would go."""
-ASKED = (
-    Field("cause", choice(*CAUSES), "What is to happen.", required=True),
-    Field("vms", list_of(TEXT), "The VMs it is to happen to; or else name a host."),
-    Field("host", TEXT, "The host it is to happen to, with all that is on it."),
-    Field("type", choice("", *EVENT_TYPES), "The type of event, where the cause can have several."),
-    Field("duration", LENGTH, "How long the interruption lasts, where the cause has one."),
-    Field("notice", LENGTH, "How long beforehand it is told."),
-    Field("postpone_until", MOMENT_OR_LENGTH, "Up to when it may be postponed."),
-    Field("overrides", list_of(choice(*OVERRIDES)), "What is insisted on."),
-    DRY_RUN,
-)
+
+
+class OperationShape(Shape):
+    """An operation with its events."""
+
+    id: str
+    cause: Annotated[str, choice(*CAUSES)]
+    type: str | None
+    host: str | None
+    vms: list[str]
+    requested_by: str
+    requested_at: Moment
+    notice_seconds: float | None
+    postpone_until: Moment | None
+    overrides: list[Annotated[str, choice(*OVERRIDES)]]
+    rollout: str | None
+    progress: Annotated[str, choice(*(progress.value for progress in Progress))]
+    health: Annotated[str, choice(*(health.value for health in Health if health.value))] | None
+    outcome: str | None
+    events: list[EventShape]
+    not_told: dict[str, str]
+    moves: dict[str, str]
+    holds_until: Moment | None
+    started_at: Moment | None
+    carried_out_at: Moment | None
+    settles_at: Moment | None
+    ended_at: Moment | None
+    destinations: dict[str, str | None] | UnsetType = UNSET
+    """In the answer to a request: where the VMs would go if it were now."""
+
+    @classmethod
+    def of(cls, operation: Operation, events: Iterable[Event]) -> Self:
+        asked = operation.request
+        return cls(
+            id=operation.id,
+            cause=operation.cause,
+            type=operation.type or None,
+            host=operation.host or None,
+            vms=list(operation.vms),
+            requested_by=operation.requested_by,
+            requested_at=to_text(operation.requested_at),
+            notice_seconds=seconds(asked.notice),
+            postpone_until=to_text_if_any(asked.deadline),
+            overrides=list(asked.overrides),
+            rollout=asked.rollout or None,
+            progress=operation.progress.value,
+            health=operation.health.value or None,
+            outcome=operation.outcome or None,
+            events=list(map(EventShape.of, events)),
+            not_told=dict(operation.unnoticed),
+            moves=dict(operation.moves),
+            holds_until=to_text_if_any(operation.holds_until),
+            started_at=to_text_if_any(operation.started_at),
+            carried_out_at=to_text_if_any(operation.carried_out_at),
+            settles_at=to_text_if_any(operation.settles_at),
+            ended_at=to_text_if_any(operation.ended_at),
+        )
+
+
+class RequestedShape(Shape):
+    """What a request has begun, or would begin."""
+
+    dry_run: bool
+    operations: list[OperationShape]
+
+
+class OperationRequest(DryRun, kw_only=True):
+    """What is to happen."""
+
+    cause: Annotated[str, choice(*CAUSES), help_text("What is to happen.")]
+    vms: Annotated[list[str] | None, help_text("The VMs it is to happen to; or else name a host.")] = None
+    host: Annotated[str | None, help_text("The host it is to happen to, with all that is on it.")] = None
+    type: Annotated[
+        Annotated[str, choice("", *EVENT_TYPES)] | None,
+        help_text("The type of event, where the cause can have several."),
+    ] = None
+    duration: Annotated[Length | None, help_text("How long the interruption lasts, where the cause has one.")] = None
+    notice: Annotated[Length | None, help_text("How long beforehand it is told.")] = None
+    postpone_until: Annotated[MomentOrLength | None, help_text("Up to when it may be postponed.")] = None
+    overrides: Annotated[list[Annotated[str, choice(*OVERRIDES)]] | None, help_text("What is insisted on.")] = None
+
+
+class FailureReport(Body):
+    """Why the work of an operation failed."""
+
+    why: Annotated[str | None, help_text("What went wrong, for history.")] = None
 
 
 class OperationControl:
@@ -76,25 +145,24 @@ class OperationControl:
         self._engine = engine
 
     def endpoints(self) -> list[Endpoint]:
-        one, path, operator = ref("Operation"), "/v1/operations/{id}", Role.OPERATOR
-        why = Field("why", TEXT, "What went wrong, for history.")
+        one, path, operator = OperationShape, "/v1/operations/{id}", Role.OPERATOR
         return [
             Endpoint(
                 "GET",
                 "/v1/operations",
                 self.operations,
                 "List operations.",
-                page_schema("operations", "Operation"),
-                query=(ALL, *PAGING),
+                page_of("operations", OperationShape),
+                query=PagingAll,
             ),
             Endpoint(
                 "POST",
                 "/v1/operations",
                 self.request,
                 "Ask for something to happen.",
-                ref("Requested"),
+                RequestedShape,
                 operator,
-                body=ASKED,
+                body=OperationRequest,
                 status=201,
                 other_status=200,
                 makes=True,
@@ -102,85 +170,92 @@ class OperationControl:
             ),
             Endpoint("GET", path, self.operation, "See an operation, until it is done and after.", one),
             Endpoint(
-                "GET", f"{path}/explain", self.explain, "See why an operation waits, or waited.", ref("Explanation")
+                "GET", f"{path}/explain", self.explain, "See why an operation waits, or waited.", ExplanationShape
             ),
             Endpoint(
-                "GET", f"{path}/history", self.history, "See what happened to an operation.", HISTORY, query=PAGING
+                "GET", f"{path}/history", self.history, "See what happened to an operation.", HISTORY, query=Paging
             ),
-            Endpoint("POST", f"{path}/done", self.done, "Say that the work is done.", one, operator, body=()),
-            Endpoint("POST", f"{path}/failed", self.failed, "Say that the work failed.", one, operator, body=(why,)),
+            Endpoint("POST", f"{path}/done", self.done, "Say that the work is done.", one, operator, body=NoMembers),
             Endpoint(
-                "POST", f"{path}/cancel", self.cancel, "Withdraw an operation that waits.", one, operator, body=()
+                "POST", f"{path}/failed", self.failed, "Say that the work failed.", one, operator, body=FailureReport
+            ),
+            Endpoint(
+                "POST",
+                f"{path}/cancel",
+                self.cancel,
+                "Withdraw an operation that waits.",
+                one,
+                operator,
+                body=NoMembers,
             ),
         ]
 
     async def request(self, request: HttpRequest) -> Response:
-        fields = await read_fields(request)
+        body = await read_body(request, OperationRequest)
         asked = Request(
-            cause=fields.text("cause"),
-            vms=fields.texts("vms"),
-            host=fields.text("host"),
-            type=fields.text("type"),
-            duration=fields.length("duration"),
-            notice=fields.length("notice"),
-            deadline=fields.moment("postpone_until", self._engine.clock.now()),
-            overrides=fields.texts("overrides"),
+            cause=body.cause,
+            vms=tuple(body.vms or ()),
+            host=body.host or "",
+            type=body.type or "",
+            duration=read_length(body.duration, "/duration"),
+            notice=read_length(body.notice, "/notice"),
+            deadline=read_moment(body.postpone_until, "/postpone_until", self._engine.clock.now()),
+            overrides=tuple(body.overrides or ()),
         )
         if not asked.vms and not asked.host:
             problem = "must be a list of at least one VM's name; or name a host"
             raise BadRequestBody(pointer="/vms", problem=problem, valid="a list of at least one VM's name")
-        by, dry_run = caller(request).name, fields.flag("dry_run")
+        by, dry_run = caller(request).name, bool(body.dry_run)
 
-        def decide(draft: Draft, now: datetime, terms: Terms) -> dict[str, Any]:
+        def decide(draft: Draft, now: datetime, terms: Terms) -> RequestedShape:
             operations = ask_for(draft, now, terms, asked, by)
-            found = [
-                operation_shape(operation, [draft.changes.events[event_id] for event_id in operation.events])
-                for operation in operations
-            ]
-            for shape, expected in zip(found, _destinations(draft, operations), strict=True):
-                shape["destinations"] = expected
-            return {"dry_run": dry_run, "operations": found}
+            found = []
+            for operation, expected in zip(operations, _destinations(draft, operations), strict=True):
+                shape = OperationShape.of(operation, (draft.changes.events[event_id] for event_id in operation.events))
+                shape.destinations = expected
+                found.append(shape)
+            return RequestedShape(dry_run, found)
 
         if dry_run:
-            return JSONResponse(self._engine.preview(decide)[0])
-        return await make_once(self._engine, request, fields, decide)
+            return answer(self._engine.preview(decide)[0])
+        return await make_once(self._engine, request, decide)
 
     async def operations(self, request: HttpRequest) -> Response:
         found, following = await rows_page(request, self._engine.archive.operations)
         return page("operations", [await self._shape(operation) for operation in found], following)
 
     async def operation(self, request: HttpRequest) -> Response:
-        return JSONResponse(await self._shape(await self._find(request)))
+        return answer(await self._shape(await self._find(request)))
 
     async def explain(self, request: HttpRequest) -> Response:
-        return JSONResponse(explanation(self._engine, await self._find(request)))
+        return answer(explanation(self._engine, await self._find(request)))
 
     async def history(self, request: HttpRequest) -> Response:
         operation = await self._find(request)
         return await history_page(self._engine, request, HistoryFilter(operation=operation.id))
 
     async def done(self, request: HttpRequest) -> Response:
-        await read_fields(request)
+        await read_body(request, NoMembers)
         operation = await self._find_live(request)
         after = await self._engine.mark_done(operation.id, caller(request).name)
-        return JSONResponse(await self._shape(after))
+        return answer(await self._shape(after))
 
     async def failed(self, request: HttpRequest) -> Response:
-        fields = await read_fields(request)
+        body = await read_body(request, FailureReport)
         operation = await self._find_live(request)
-        by, why = caller(request).name, fields.text("why")
+        by, why = caller(request).name, body.why or ""
         after = await self._engine.mark_failed(operation.id, by, why)
-        return JSONResponse(await self._shape(after))
+        return answer(await self._shape(after))
 
     async def cancel(self, request: HttpRequest) -> Response:
-        await read_fields(request)
+        await read_body(request, NoMembers)
         operation = await self._find_live(request)
         after = await self._engine.cancel_operation(operation.id, caller(request).name)
-        return JSONResponse(await self._shape(after))
+        return answer(await self._shape(after))
 
-    async def _shape(self, operation: Operation) -> dict[str, Any]:
+    async def _shape(self, operation: Operation) -> OperationShape:
         found = [await self._engine.archive.event(event_id) for event_id in operation.events]
-        return operation_shape(operation, [event for event in found if event is not None])
+        return OperationShape.of(operation, (event for event in found if event is not None))
 
     async def _find(self, request: HttpRequest) -> Operation:
         """By its id, or by the beginning of it where that is clear."""
@@ -209,65 +284,3 @@ def _destinations(draft: Draft, operations: Sequence[Operation]) -> Iterable[dic
             expected[name] = choose_host(draft, draft.fleet.vm(name)) if pending else None
         left -= len(expected)
         yield expected | dict(operation.moves)
-
-
-SHAPES: dict[str, Schema] = {
-    "Operation": record(
-        {
-            "id": TEXT,
-            "cause": choice(*CAUSES),
-            "type": MAYBE_TEXT,
-            "host": MAYBE_TEXT,
-            "vms": TEXTS,
-            "requested_by": TEXT,
-            "requested_at": MOMENT,
-            "notice_seconds": MAYBE_NUMBER,
-            "postpone_until": MAYBE_MOMENT,
-            "overrides": list_of(choice(*OVERRIDES)),
-            "rollout": MAYBE_TEXT,
-            "progress": choice(*(progress.value for progress in Progress)),
-            "health": nullable(choice(*(health.value for health in Health if health.value))),
-            "outcome": MAYBE_TEXT,
-            "events": list_of(ref("Event")),
-            "not_told": map_of(TEXT),
-            "moves": map_of(TEXT),
-            "holds_until": MAYBE_MOMENT,
-            "started_at": MAYBE_MOMENT,
-            "carried_out_at": MAYBE_MOMENT,
-            "settles_at": MAYBE_MOMENT,
-            "ended_at": MAYBE_MOMENT,
-            "destinations": map_of(MAYBE_TEXT),
-        },
-        "destinations",
-    ),
-    "Requested": record({"dry_run": FLAG, "operations": list_of(ref("Operation"))}),
-}
-
-
-def operation_shape(operation: Operation, events: Sequence[Event]) -> dict[str, Any]:
-    """An operation with its events."""
-    asked = operation.request
-    return {
-        "id": operation.id,
-        "cause": operation.cause,
-        "type": operation.type or None,
-        "host": operation.host or None,
-        "vms": list(operation.vms),
-        "requested_by": operation.requested_by,
-        "requested_at": to_text_if_any(operation.requested_at),
-        "notice_seconds": seconds(asked.notice),
-        "postpone_until": to_text_if_any(asked.deadline),
-        "overrides": list(asked.overrides),
-        "rollout": asked.rollout or None,
-        "progress": operation.progress.value,
-        "health": operation.health.value or None,
-        "outcome": operation.outcome or None,
-        "events": [event_shape(event) for event in events],
-        "not_told": dict(operation.unnoticed),
-        "moves": dict(operation.moves),
-        "holds_until": to_text_if_any(operation.holds_until),
-        "started_at": to_text_if_any(operation.started_at),
-        "carried_out_at": to_text_if_any(operation.carried_out_at),
-        "settles_at": to_text_if_any(operation.settles_at),
-        "ended_at": to_text_if_any(operation.ended_at),
-    }

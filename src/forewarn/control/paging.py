@@ -6,12 +6,11 @@ import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
-from starlette.responses import JSONResponse
+from msgspec import Meta, Struct
 
-from forewarn.control.input import Query
-from forewarn.control.schema import FLAG, TEXT, Field, whole
+from forewarn.control.schema import answer, help_text
 from forewarn.errors import BadParameter, nearest
 from forewarn.ports import ListFilter
 
@@ -28,12 +27,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 USUAL, MOST = 100, 1000
-PAGING = (
-    Field("limit", whole(1, MOST), f"How many at most; {USUAL} if it is not said."),
-    Field("cursor", TEXT, "Where to go on: next of the page before."),
-)
 
-ALL = Field("all", FLAG, "Also those that are over, newest first.")
+
+class Paging(Struct):
+    """Which page of a list."""
+
+    limit: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST)] | None, help_text(f"How many at most; {USUAL} if it is not said.")
+    ] = None
+    cursor: Annotated[str, help_text("Where to go on: next of the page before.")] = ""
+
+
+class PagingAll(Paging):
+    """Which page of a list of things that end."""
+
+    all: Annotated[bool, help_text("Also those that are over, newest first.")] = False
 
 
 class Wanted(NamedTuple):
@@ -54,8 +62,8 @@ class Wanted(NamedTuple):
 
 
 def wanted(request: Request) -> Wanted:
-    query = Query(request)
-    cursor = query.text("cursor")
+    query: Paging = request.state.query
+    cursor = query.cursor
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
         after = urlsafe_b64decode(padded).decode() if cursor else ""
@@ -63,7 +71,7 @@ def wanted(request: Request) -> Wanted:
         raise _bad_cursor() from None
     if cursor and not after:
         raise _bad_cursor()
-    return Wanted(query.number("limit", USUAL, 1, MOST), after)
+    return Wanted(query.limit or USUAL, after)
 
 
 def _bad_cursor() -> BadParameter:
@@ -74,10 +82,10 @@ def _bad_cursor() -> BadParameter:
 def page(name: str, found: Iterable[Any], following: str | int | None) -> Response:
     """A page, and the cursor of the next one; `following` is what this one ended with, None where it is the last."""
     cursor = None if following is None else urlsafe_b64encode(str(following).encode()).decode().rstrip("=")
-    return JSONResponse({name: list(found), "next": cursor})
+    return answer({name: list(found), "next": cursor})
 
 
-def page_of_names(request: Request, name: str, names: list[str], shape: Callable[[str], dict[str, Any]]) -> Response:
+def page_of_names(request: Request, name: str, names: list[str], shape: Callable[[str], Struct]) -> Response:
     """A page of things that are listed by their names, which are in order."""
     asked = wanted(request)
     first = bisect_right(names, asked.after) if asked.after else 0
@@ -94,7 +102,7 @@ async def rows_page(
     With what the page ends with, if it is not the last.
     """
     asked = wanted(request)
-    live = not Query(request).flag("all")
+    live = not request.state.query.all
     # One more than asked for says whether there is another page.
     found = await read(ListFilter(live, asked.after_number, asked.limit + 1, group))
     part = found[: asked.limit]

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from forewarn.control.schema import (
-    COUNT,
-    Schema,
-    choice,
-    record,
-)
+from forewarn.control.schema import Count, Shape, choice, help_text
 from forewarn.errors import (
     BadOption,
     BadParameter,
@@ -53,6 +50,18 @@ def family(error: ForewarnError) -> type[ForewarnError]:
     return next(kind for kind in CONTROL_STATUS if isinstance(error, kind))
 
 
+class ProblemShape(Shape):
+    """What went wrong (RFC 9457). The title is one of five families, by what the caller can do."""
+
+    type: Annotated[str, help_text("urn:forewarn: and the name of the error.")]
+    title: Annotated[str, choice(*(kind.__name__ for kind in CONTROL_STATUS), "Internal")]
+    status: Count
+    detail: Annotated[str, help_text("What is wrong, and what would be right.")]
+    pointer: Annotated[str | UnsetType, help_text("The member of the body at fault, as a JSON pointer.")] = UNSET
+    parameter: Annotated[str | UnsetType, help_text("The parameter or header at fault.")] = UNSET
+    valid: Annotated[Any, help_text("What would be valid there: a list of values, or words.")] = UNSET
+
+
 def problem(
     error: ForewarnError,
     status: int | None = None,
@@ -61,25 +70,23 @@ def problem(
 ) -> Response:
     """The error as problem details; `body` is what was sent, to find the member at fault in it."""
     kind = family(error)
-    details: dict[str, Any] = {
-        "type": f"urn:forewarn:{type(error).__name__}",
-        "title": kind.__name__,
-        "status": status or CONTROL_STATUS[kind],
-        "detail": str(error),
-    }
+    found = ProblemShape(
+        f"urn:forewarn:{type(error).__name__}", kind.__name__, status or CONTROL_STATUS[kind], str(error)
+    )
     if isinstance(error, BadParameter):
-        details["parameter"] = error.parameter
+        found.parameter = error.parameter
     else:
         pointer = error.pointer if isinstance(error, BadRequestBody) else _pointer(error, body or {})
-        if pointer is not None:
-            details["pointer"] = pointer
+        found.pointer = UNSET if pointer is None else pointer
     if isinstance(error, BadRequestBody | BadParameter):
-        valid = error.valid
-    else:
-        valid = str(error.fields["known"]).split(", ") if "known" in error.fields else None
-    if valid is not None:
-        details["valid"] = valid
-    return JSONResponse(details, details["status"], headers, media_type=PROBLEM)
+        found.valid = UNSET if error.valid is None else error.valid
+    elif "known" in error.fields:
+        found.valid = str(error.fields["known"]).split(", ")
+    return _response(found, headers)
+
+
+def _response(found: ProblemShape, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(found), found.status, headers, media_type=PROBLEM)
 
 
 def _pointer(error: ForewarnError, body: Mapping[str, Any]) -> str | None:
@@ -105,8 +112,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 async def _on_surprise(_: Request, error: Exception) -> Response:
     logger.error("A request to the control API could not be answered.", exc_info=error)
     detail = "Something is wrong in Forewarn itself; the service's log has more. Nothing is known to have changed."
-    details = {"type": "about:blank", "title": "Internal", "status": 500, "detail": detail}
-    return JSONResponse(details, 500, media_type=PROBLEM)
+    return _response(ProblemShape("about:blank", "Internal", 500, detail))
 
 
 async def _on_unknown_path(request: Request, _: Exception) -> Response:
@@ -130,25 +136,4 @@ HANDLERS: Mapping[Any, ExceptionHandler] = {
     Exception: _on_surprise,
     404: _on_unknown_path,
     405: _on_unknown_verb,
-}
-
-
-SHAPES: dict[str, Schema] = {
-    "Problem": {
-        **record(
-            {
-                "type": {"type": "string", "description": "urn:forewarn: and the name of the error."},
-                "title": choice("Invalid", "NotFound", "Conflict", "Forbidden", "Unavailable", "Internal"),
-                "status": COUNT,
-                "detail": {"type": "string", "description": "What is wrong, and what would be right."},
-                "pointer": {"type": "string", "description": "The member of the body at fault, as a JSON pointer."},
-                "parameter": {"type": "string", "description": "The parameter or header at fault."},
-                "valid": {"description": "What would be valid there: a list of values, or words."},
-            },
-            "pointer",
-            "parameter",
-            "valid",
-        ),
-        "description": "What went wrong (RFC 9457). The title is one of five families, by what the caller can do.",
-    },
 }

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from starlette.responses import JSONResponse, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import make_once
-from forewarn.control.input import LARGEST_NUMBER, Fields, read_fields
-from forewarn.control.paging import ALL, PAGING, hint, only, page, rows_page
-from forewarn.control.routing import DRY_RUN, Endpoint, caller
+from forewarn.control.input import read_body, read_length, read_moment
+from forewarn.control.paging import Paging, PagingAll, hint, only, page, rows_page
+from forewarn.control.routing import Endpoint, caller
 from forewarn.control.schema import (
-    COUNT,
-    LENGTH,
-    MAYBE_MOMENT,
-    MAYBE_NUMBER,
-    MAYBE_TEXT,
-    MOMENT,
-    MOMENT_OR_LENGTH,
-    NAME,
-    TEXT,
-    TEXTS,
-    Field,
-    Schema,
+    LARGEST_NUMBER,
+    Count,
+    DryRun,
+    Length,
+    Moment,
+    MomentOrLength,
+    Name,
+    Shape,
+    answer,
     choice,
-    list_of,
-    page_schema,
-    record,
-    ref,
+    help_text,
+    page_of,
     whole,
 )
 from forewarn.core import rollout_commands
@@ -47,45 +42,32 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from forewarn.core.fleet import Fleet
     from forewarn.core.limits import Terms
-    from forewarn.core.rollout_commands import Plan
+    from forewarn.core.rollout_commands import Plan, Wave
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
 
 
-def rollout_shape(rollout: Rollout, *, hosts: bool = True) -> dict[str, Any]:
-    """A rollout and how far it has come; without its hosts by name where many are listed."""
-    under_way = [{"host": host, "operation": operation} for host, operation in rollout.under_way]
-    shape = {
-        "id": rollout.id,
-        "hosts": list(rollout.patterns),
-        **_course(rollout.course),
-        "requested_by": rollout.requested_by,
-        "requested_at": to_text(rollout.requested_at),
-        "stage": rollout.stage.value,
-        "wave": rollout.wave,
-        "counts": {
-            "waiting": len(rollout.waiting),
-            "under_way": len(rollout.under_way),
-            "done": len(rollout.done),
-            "skipped": len(rollout.skipped),
-        },
-        "next_at": to_text_if_any(rollout.next_at),
-        "outcome": rollout.outcome or None,
-        "ended_at": to_text_if_any(rollout.ended_at),
-    }
-    if hosts:
-        shape["waiting"] = list(rollout.waiting)
-        shape["under_way"] = under_way
-        shape["done"] = list(rollout.done)
-        shape["skipped"] = [{"host": host, "why": why} for host, why in rollout.skipped]
-    return shape
+class CourseShape(Struct, forbid_unknown_fields=True):
+    """How a rollout goes about it: part of rollouts and of plans."""
+
+    type: str
+    duration_seconds: float | None
+    notice_seconds: float | None
+    postpone_until: Moment | None
+    overrides: list[Annotated[str, choice(*OVERRIDES)]]
+    budget: Count
+    pause_seconds: float | None
+    health_seconds: float | None
+    hosts: list[str]
 
 
-def _course(course: Course) -> dict[str, Any]:
+def _course(rollout: Rollout) -> dict[str, Any]:
+    course = rollout.course
     return {
         "type": course.type,
         "duration_seconds": seconds(course.duration),
@@ -95,46 +77,143 @@ def _course(course: Course) -> dict[str, Any]:
         "budget": course.budget,
         "pause_seconds": seconds(course.pause),
         "health_seconds": seconds(course.health_time),
-    }
-
-
-def plan_shape(rollout: Rollout, plan: Plan) -> dict[str, Any]:
-    """What a rollout would do, and when."""
-    return {
         "hosts": list(rollout.patterns),
-        **_course(rollout.course),
-        "waves": [
-            {
-                "hosts": list(wave.hosts),
-                "groups": [{"group": group, "update_domain": domain} for group, domain in wave.domains],
-                "vms": wave.vms,
-                "announced_at": to_text(wave.announced_at),
-                "starts_at": to_text(wave.starts_at),
-                "ends_at": to_text(wave.ends_at),
-            }
-            for wave in plan.waves
-        ],
-        "skipped": [{"host": host, "why": why} for host, why in plan.skipped],
-        "expected_end": to_text(plan.expected_end),
-        "longest_end": to_text(plan.longest_end),
     }
 
 
-# --- Routes ---------------------------------------------------------------------------------------
+class CountsShape(Shape):
+    """How many hosts of a rollout are where."""
+
+    waiting: Count
+    under_way: Count
+    done: Count
+    skipped: Count
 
 
-ASKED = (
-    Field("hosts", list_of(NAME, minItems=1), "Names of hosts, or patterns like 'rack-1-*'.", required=True),
-    Field("type", choice("", *CAUSES["host-update"].types), "What it does to the VMs."),
-    Field("duration", LENGTH, "How long a freeze lasts."),
-    Field("notice", LENGTH, "How long beforehand it is told."),
-    Field("postpone_until", MOMENT_OR_LENGTH, "Up to when its events may be postponed."),
-    Field("overrides", list_of(choice(*OVERRIDES)), "What is insisted on."),
-    Field("budget", whole(1, LARGEST_NUMBER), "How many hosts at once."),
-    Field("pause", LENGTH, "How long to wait between waves."),
-    Field("health_time", LENGTH, "How long VMs may take to be well again."),
-    DRY_RUN,
-)
+class HostUnderWayShape(Shape):
+    """A host that a rollout works on."""
+
+    host: str
+    operation: str
+
+
+class SkippedHostShape(Shape):
+    """A host that a rollout leaves out."""
+
+    host: str
+    why: str
+
+
+class RolloutShape(CourseShape, kw_only=True):
+    """A rollout and how far it has come."""
+
+    id: str
+    requested_by: str
+    requested_at: Moment
+    stage: Annotated[str, choice(*(stage.value for stage in Stage))]
+    wave: Count
+    counts: CountsShape
+    next_at: Moment | None
+    outcome: str | None
+    ended_at: Moment | None
+    # Not in lists: these can be long.
+    waiting: list[str] | UnsetType = UNSET
+    under_way: list[HostUnderWayShape] | UnsetType = UNSET
+    done: list[str] | UnsetType = UNSET
+    skipped: list[SkippedHostShape] | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, rollout: Rollout, *, hosts: bool = True) -> Self:
+        """Without its hosts by name where many are listed."""
+        shape = cls(
+            **_course(rollout),
+            id=rollout.id,
+            requested_by=rollout.requested_by,
+            requested_at=to_text(rollout.requested_at),
+            stage=rollout.stage.value,
+            wave=rollout.wave,
+            counts=CountsShape(len(rollout.waiting), len(rollout.under_way), len(rollout.done), len(rollout.skipped)),
+            next_at=to_text_if_any(rollout.next_at),
+            outcome=rollout.outcome or None,
+            ended_at=to_text_if_any(rollout.ended_at),
+        )
+        if hosts:
+            shape.waiting = list(rollout.waiting)
+            shape.under_way = [HostUnderWayShape(*each) for each in rollout.under_way]
+            shape.done = list(rollout.done)
+            shape.skipped = [SkippedHostShape(*each) for each in rollout.skipped]
+        return shape
+
+
+class GroupDomainShape(Shape):
+    """The update domain of a group that a wave takes out."""
+
+    group: str
+    update_domain: Count
+
+
+class WaveShape(Shape):
+    """Hosts that a rollout takes out together."""
+
+    hosts: list[str]
+    groups: list[GroupDomainShape]
+    vms: Count
+    announced_at: Moment
+    starts_at: Moment
+    ends_at: Moment
+
+    @classmethod
+    def of(cls, wave: Wave) -> Self:
+        return cls(
+            hosts=list(wave.hosts),
+            groups=[GroupDomainShape(group, domain) for group, domain in wave.domains],
+            vms=wave.vms,
+            announced_at=to_text(wave.announced_at),
+            starts_at=to_text(wave.starts_at),
+            ends_at=to_text(wave.ends_at),
+        )
+
+
+class PlanShape(CourseShape, kw_only=True):
+    """What a rollout would do, and when."""
+
+    waves: list[WaveShape]
+    skipped: list[SkippedHostShape]
+    expected_end: Moment
+    longest_end: Moment
+
+    @classmethod
+    def of(cls, rollout: Rollout, plan: Plan) -> Self:
+        return cls(
+            **_course(rollout),
+            waves=list(map(WaveShape.of, plan.waves)),
+            skipped=[SkippedHostShape(*each) for each in plan.skipped],
+            expected_end=to_text(plan.expected_end),
+            longest_end=to_text(plan.longest_end),
+        )
+
+
+class RolloutRequest(DryRun, kw_only=True):
+    """Which hosts are updated, and how."""
+
+    hosts: Annotated[
+        list[Name],
+        Meta(extra_json_schema={"minItems": 1}),
+        help_text("Names of hosts, or patterns like 'rack-1-*'."),
+    ]
+    type: Annotated[
+        Annotated[str, choice("", *CAUSES["host-update"].types)] | None, help_text("What it does to the VMs.")
+    ] = None
+    duration: Annotated[Length | None, help_text("How long a freeze lasts.")] = None
+    notice: Annotated[Length | None, help_text("How long beforehand it is told.")] = None
+    postpone_until: Annotated[MomentOrLength | None, help_text("Up to when its events may be postponed.")] = None
+    overrides: Annotated[list[Annotated[str, choice(*OVERRIDES)]] | None, help_text("What is insisted on.")] = None
+    budget: Annotated[
+        Annotated[int, whole(1, LARGEST_NUMBER)] | None,
+        help_text("How many hosts at once."),
+    ] = None
+    pause: Annotated[Length | None, help_text("How long to wait between waves.")] = None
+    health_time: Annotated[Length | None, help_text("How long VMs may take to be well again.")] = None
 
 
 class RolloutControl:
@@ -144,62 +223,62 @@ class RolloutControl:
         self._engine = engine
 
     def endpoints(self) -> list[Endpoint]:
-        one, path, operator, dry = ref("Rollout"), "/v1/rollouts/{id}", Role.OPERATOR, (DRY_RUN,)
+        one, path, operator, dry = RolloutShape, "/v1/rollouts/{id}", Role.OPERATOR, DryRun
         return [
             Endpoint(
                 "GET",
                 "/v1/rollouts",
                 self.rollouts,
                 "List rollouts.",
-                page_schema("rollouts", "RolloutSummary"),
-                query=(ALL, *PAGING),
+                page_of("rollouts", one),
+                query=PagingAll,
             ),
             Endpoint(
                 "POST",
                 "/v1/rollouts",
                 self.start,
                 "Start a rollout, or see its plan.",
-                {"anyOf": [one, ref("Plan")]},
+                (one, PlanShape),
                 operator,
-                body=ASKED,
+                body=RolloutRequest,
                 status=201,
                 other_status=200,
                 makes=True,
                 leads_to=((path, "/id"),),
             ),
             Endpoint("GET", path, self.rollout, "See a rollout, and how far it has come.", one),
-            Endpoint("GET", f"{path}/plan", self.plan, "See what is still to come of a rollout.", ref("Plan")),
-            Endpoint("GET", f"{path}/history", self.history, "See what happened to a rollout.", HISTORY, query=PAGING),
+            Endpoint("GET", f"{path}/plan", self.plan, "See what is still to come of a rollout.", PlanShape),
+            Endpoint("GET", f"{path}/history", self.history, "See what happened to a rollout.", HISTORY, query=Paging),
             Endpoint("POST", f"{path}/pause", self.pause, "Pause a rollout.", one, operator, body=dry),
             Endpoint("POST", f"{path}/resume", self.resume, "Resume a rollout.", one, operator, body=dry),
             Endpoint("POST", f"{path}/cancel", self.cancel, "End a rollout.", one, operator, body=dry),
         ]
 
     async def start(self, request: Request) -> Response:
-        fields = await read_fields(request)
-        patterns, course = fields.texts("hosts"), self._course(fields)
+        body = await read_body(request, RolloutRequest)
+        patterns, course = tuple(body.hosts), self._course(body)
         by = caller(request).name
         await asyncio.to_thread(_look_at, self._engine.fleet, patterns)
-        if fields.flag("dry_run"):
+        if body.dry_run:
             draft, now = self._engine.draft(), self._engine.clock.now()
             rollout = rollout_commands.prepare(draft, now, patterns, course, by)
             return await self._planned(draft, rollout)
 
-        def decide(draft: Draft, now: datetime, terms: Terms) -> dict[str, Any]:
-            return rollout_shape(rollout_commands.start(draft, now, terms, patterns, course, by))
+        def decide(draft: Draft, now: datetime, terms: Terms) -> RolloutShape:
+            return RolloutShape.of(rollout_commands.start(draft, now, terms, patterns, course, by))
 
-        return await make_once(self._engine, request, fields, decide)
+        return await make_once(self._engine, request, decide)
 
-    def _course(self, fields: Fields) -> Course:
+    def _course(self, body: RolloutRequest) -> Course:
         usual = Course()
-        pause, health_time = fields.length("pause"), fields.length("health_time")
+        pause, health_time = read_length(body.pause, "/pause"), read_length(body.health_time, "/health_time")
         return Course(
-            type=fields.text("type"),
-            duration=fields.length("duration"),
-            notice=fields.length("notice"),
-            deadline=fields.moment("postpone_until", self._engine.clock.now()),
-            overrides=fields.texts("overrides"),
-            budget=fields.number("budget", usual.budget),
+            type=body.type or "",
+            duration=read_length(body.duration, "/duration"),
+            notice=read_length(body.notice, "/notice"),
+            deadline=read_moment(body.postpone_until, "/postpone_until", self._engine.clock.now()),
+            overrides=tuple(body.overrides or ()),
+            budget=usual.budget if body.budget is None else body.budget,
             pause=usual.pause if pause is None else pause,
             health_time=usual.health_time if health_time is None else health_time,
         )
@@ -212,14 +291,14 @@ class RolloutControl:
             return not why_no_notice(draft, group, now, terms)
 
         found = await asyncio.to_thread(plan, draft.fleet, terms, rollout, now, listens)
-        return JSONResponse(plan_shape(rollout, found))
+        return answer(PlanShape.of(rollout, found))
 
     async def rollouts(self, request: Request) -> Response:
         found, following = await rows_page(request, self._engine.archive.rollouts)
-        return page("rollouts", (rollout_shape(rollout, hosts=False) for rollout in found), following)
+        return page("rollouts", (RolloutShape.of(rollout, hosts=False) for rollout in found), following)
 
     async def rollout(self, request: Request) -> Response:
-        return JSONResponse(rollout_shape(await self._find(request)))
+        return answer(RolloutShape.of(await self._find(request)))
 
     async def plan(self, request: Request) -> Response:
         """What is still to come, as the fleet is now."""
@@ -241,15 +320,15 @@ class RolloutControl:
     async def _turn(
         self, request: Request, decide: Callable[[Draft, datetime, Terms, str, str], Rollout], what: str
     ) -> Response:
-        fields = await read_fields(request)
+        body = await read_body(request, DryRun)
         rollout = await self._find(request)
         if not rollout.stage.live:
             raise RolloutNotSo(rollout_id=rollout.id, stage=rollout.stage.value, what=what)
-        if fields.flag("dry_run"):
+        if body.dry_run:
             after, _ = self._engine.preview(decide, rollout.id, caller(request).name)
         else:
             after = await self._engine.execute(decide, rollout.id, caller(request).name)
-        return JSONResponse(rollout_shape(after))
+        return answer(RolloutShape.of(after))
 
     async def _find(self, request: Request) -> Rollout:
         """By its id, or by the beginning of it where that is clear."""
@@ -264,68 +343,3 @@ class RolloutControl:
 def _look_at(fleet: Fleet, patterns: Sequence[str]) -> None:
     """Have the fleet remember what is on which host: for thousands of hosts the polls should not wait for that."""
     in_order(fleet, matching(fleet.host_names(), patterns))
-
-
-_COURSE: dict[str, Schema] = {
-    "type": TEXT,
-    "duration_seconds": MAYBE_NUMBER,
-    "notice_seconds": MAYBE_NUMBER,
-    "postpone_until": MAYBE_MOMENT,
-    "overrides": list_of(choice(*OVERRIDES)),
-    "budget": COUNT,
-    "pause_seconds": MAYBE_NUMBER,
-    "health_seconds": MAYBE_NUMBER,
-}
-
-
-_SKIPPED = list_of(record({"host": TEXT, "why": TEXT}))
-
-
-_ROLLOUT: dict[str, Schema] = {
-    "id": TEXT,
-    "hosts": TEXTS,
-    **_COURSE,
-    "requested_by": TEXT,
-    "requested_at": MOMENT,
-    "stage": choice(*(stage.value for stage in Stage)),
-    "wave": COUNT,
-    "counts": record(dict.fromkeys(("waiting", "under_way", "done", "skipped"), COUNT)),
-    "next_at": MAYBE_MOMENT,
-    "outcome": MAYBE_TEXT,
-    "ended_at": MAYBE_MOMENT,
-}
-
-
-SHAPES: dict[str, Schema] = {
-    "RolloutSummary": record(_ROLLOUT),
-    "Rollout": record(
-        {
-            **_ROLLOUT,
-            "waiting": TEXTS,
-            "under_way": list_of(record({"host": TEXT, "operation": TEXT})),
-            "done": TEXTS,
-            "skipped": _SKIPPED,
-        }
-    ),
-    "Plan": record(
-        {
-            "hosts": TEXTS,
-            **_COURSE,
-            "waves": list_of(
-                record(
-                    {
-                        "hosts": TEXTS,
-                        "groups": list_of(record({"group": TEXT, "update_domain": COUNT})),
-                        "vms": COUNT,
-                        "announced_at": MOMENT,
-                        "starts_at": MOMENT,
-                        "ends_at": MOMENT,
-                    }
-                )
-            ),
-            "skipped": _SKIPPED,
-            "expected_end": MOMENT,
-            "longest_end": MOMENT,
-        }
-    ),
-}

@@ -5,26 +5,24 @@ The routes, the checks of who may ask and of what is asked, and the OpenAPI desc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.routing import Route
 
-from forewarn.control.schema import FLAG, Field
+from forewarn.control.input import read_query
+from forewarn.control.schema import NoMembers
 from forewarn.core.access import Role
-from forewarn.errors import BadParameter, NotForRole, nearest
+from forewarn.errors import NotForRole
 from forewarn.metadata.answers import JSON
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
+    from msgspec import Struct
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from forewarn.control.schema import Schema
     from forewarn.core.access import Token
-
-
-DRY_RUN = Field("dry_run", FLAG, "Only say what would happen; change nothing.")
 
 
 class Endpoint(NamedTuple):
@@ -34,15 +32,16 @@ class Endpoint(NamedTuple):
     path: str
     handle: Callable[[Request], Awaitable[Response]]
     summary: str
-    answer: Schema
+    answer: Any
+    """The type of what is answered; several where it is one of them; a JSON Schema where it is no object."""
     role: Role | None = Role.VIEWER
     """None: needs no token at all."""
     tenant: bool = False
-    query: tuple[Field, ...] = ()
-    headers: tuple[Field, ...] = ()
+    query: type[Struct] = NoMembers
+    headers: type[Struct] = NoMembers
     """Those that mean something here alone."""
-    body: tuple[Field, ...] | None = None
-    """The members of the object that is sent; None: nothing is."""
+    body: type[Struct] | None = None
+    """The object that is sent; None: nothing is."""
     body_type: str = JSON
     status: int = 200
     other_status: int | None = None
@@ -61,7 +60,7 @@ class Endpoint(NamedTuple):
             token = caller(request)
             if not token.may(self.role, tenant=self.tenant):
                 raise NotForRole(role=token.role.value, what=self.summary.rstrip("."), needed=self.who())
-            self._refuse_unfit(request)
+            request.state.query = read_query(request, self.query)
         return await self.handle(request)
 
     def who(self) -> str:
@@ -70,18 +69,6 @@ class Endpoint(NamedTuple):
             return "anybody"
         roles = {Role.VIEWER: "viewer, operator or admin", Role.OPERATOR: "operator or admin", Role.ADMIN: "admin"}
         return roles[self.role] + (", or tenant" if self.tenant else "")
-
-    def _refuse_unfit(self, request: Request) -> None:
-        """A parameter that is mistyped, or empty, must not be taken for none."""
-        known = {field.name: field for field in self.query}
-        for name, value in request.query_params.multi_items():
-            if name not in known:
-                problem = f"is not known here.{nearest(name, known)}"
-                raise BadParameter(parameter=name, problem=problem, valid=list(known))
-            # Of one that may be given several times, what holds of each.
-            schema = known[name].schema.get("items", known[name].schema)
-            if not value and schema.get("minLength"):
-                raise BadParameter(parameter=name, problem="is empty: leave it out", valid=known[name].help)
 
 
 def caller(request: Request) -> Token:

@@ -4,117 +4,48 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from starlette.responses import JSONResponse, Response
+from msgspec import Meta
 
-from forewarn.control.input import read_fields
-from forewarn.control.paging import PAGING, page, page_of_names, wanted
+from forewarn.control.input import read_body
+from forewarn.control.paging import Paging, page, page_of_names, wanted
 from forewarn.control.routing import Endpoint, caller
-from forewarn.control.schema import (
-    COUNT,
-    FLAG,
-    MOMENT,
-    NAME,
-    NUMBER,
-    TEXT,
-    Field,
-    Schema,
-    choice,
-    list_of,
-    nullable,
-    page_schema,
-    record,
-    ref,
-)
+from forewarn.control.schema import Body, Name, NoMembers, answer, help_text, page_of
 from forewarn.core.access import Role
-from forewarn.core.scenarios import Casting, RunState, StepState
+from forewarn.core.scenarios import Casting
 from forewarn.errors import BadRequestBody
 from forewarn.files.scenario_file import parse_scenario
 from forewarn.scenarios import library
-from forewarn.scenarios.shapes import run_shape, scenario_shape
+from forewarn.scenarios.shapes import RunShape, ScenarioShape
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.responses import Response
 
-    from forewarn.control.input import Fields
     from forewarn.core.scenarios import Scenario
     from forewarn.scenarios.runs import Player
 
 
-_MAYBE_TEXT, _MAYBE_MOMENT, _TEXTS = nullable(TEXT), nullable(MOMENT), list_of(TEXT)
-_SUMMARY: dict[str, Schema] = {
-    "name": TEXT,
-    "title": TEXT,
-    "about": TEXT,
-    "source": TEXT,
-    "needs": record(
-        {
-            "words": TEXT,
-            "vms": COUNT,
-            "group": _MAYBE_TEXT,
-            "priority": _MAYBE_TEXT,
-            "update_domains": nullable(COUNT),
-            "terminate_notice": FLAG,
-        }
-    ),
-    "longest_seconds": NUMBER,
-}
-
-SHAPES: dict[str, Schema] = {
-    "ScenarioSummary": record(_SUMMARY),
-    "Scenario": record(
-        {
-            **_SUMMARY,
-            "steps": list_of(record({"what": TEXT, "how": TEXT, "expects": _TEXTS})),
-            "fleet": _MAYBE_TEXT,
-            "text": TEXT,
-        }
-    ),
-    "Run": record(
-        {
-            "id": TEXT,
-            "scenario": TEXT,
-            "title": TEXT,
-            "vms": _TEXTS,
-            "speed": nullable(NUMBER),
-            "by": TEXT,
-            "state": choice(*(state.value for state in RunState)),
-            "started_at": MOMENT,
-            "ended_at": _MAYBE_MOMENT,
-            "operations": _TEXTS,
-            "steps": list_of(
-                record(
-                    {
-                        "what": TEXT,
-                        "state": choice(*(state.value for state in StepState)),
-                        "since": _MAYBE_MOMENT,
-                        "ended_at": _MAYBE_MOMENT,
-                        "expects": _TEXTS,
-                        "problem": _MAYBE_TEXT,
-                    }
-                )
-            ),
-        }
-    ),
-}
-
-
-# --- Routes ---------------------------------------------------------------------------------------
-
-
 SLOWEST, FASTEST = 0.001, 1_000_000
-SPEED = {"type": "number", "minimum": SLOWEST, "maximum": FASTEST}
-ASKED = (
-    Field("scenario", NAME, "The name of one that comes with Forewarn; or give its text."),
-    Field("text", TEXT, "A scenario file, as TOML."),
-    Field("name", NAME, "With a text: what messages call it."),
-    Field("vms", list_of(NAME), "Who plays it; if nobody is named, those that fit."),
-    Field("group", NAME, "Instead of VMs: as many of this group as are needed."),
-    Field("speed", SPEED, "So many times faster; if it is not said, a virtual clock goes as fast as it can."),
-    Field("enable", FLAG, "Count groups that do not listen as listening."),
-    Field("seen_by", list_of(NAME), "VMs that must have seen a change before a virtual clock moves on."),
-)
+
+
+class RunRequest(Body):
+    """Which scenario to run, and on which VMs."""
+
+    scenario: Annotated[Name | None, help_text("The name of one that comes with Forewarn; or give its text.")] = None
+    text: Annotated[str | None, help_text("A scenario file, as TOML.")] = None
+    name: Annotated[Name | None, help_text("With a text: what messages call it.")] = None
+    vms: Annotated[list[Name] | None, help_text("Who plays it; if nobody is named, those that fit.")] = None
+    group: Annotated[Name | None, help_text("Instead of VMs: as many of this group as are needed.")] = None
+    speed: Annotated[
+        Annotated[float, Meta(ge=SLOWEST, le=FASTEST)] | None,
+        help_text("So many times faster; if it is not said, a virtual clock goes as fast as it can."),
+    ] = None
+    enable: Annotated[bool | None, help_text("Count groups that do not listen as listening.")] = None
+    seen_by: Annotated[
+        list[Name] | None, help_text("VMs that must have seen a change before a virtual clock moves on.")
+    ] = None
 
 
 class ScenarioControl:
@@ -124,20 +55,18 @@ class ScenarioControl:
         self._player = player
 
     def endpoints(self) -> list[Endpoint]:
-        run, path = ref("Run"), "/v1/runs/{id}"
+        run, path = RunShape, "/v1/runs/{id}"
         return [
             Endpoint(
                 "GET",
                 "/v1/scenarios",
                 self.scenarios,
                 "List the scenarios that come with Forewarn.",
-                page_schema("scenarios", "ScenarioSummary"),
-                query=PAGING,
+                page_of("scenarios", ScenarioShape),
+                query=Paging,
             ),
-            Endpoint("GET", "/v1/scenarios/{name}", self.scenario, "See a scenario.", ref("Scenario")),
-            Endpoint(
-                "GET", "/v1/runs", self.runs, "List runs, newest first.", page_schema("runs", "Run"), query=PAGING
-            ),
+            Endpoint("GET", "/v1/scenarios/{name}", self.scenario, "See a scenario.", ScenarioShape),
+            Endpoint("GET", "/v1/runs", self.runs, "List runs, newest first.", page_of("runs", run), query=Paging),
             Endpoint(
                 "POST",
                 "/v1/runs",
@@ -145,47 +74,47 @@ class ScenarioControl:
                 "Run a scenario.",
                 run,
                 Role.OPERATOR,
-                body=ASKED,
+                body=RunRequest,
                 status=201,
                 leads_to=((path, "/id"),),
             ),
             Endpoint("GET", path, self.run, "See a run, and how far it has come.", run),
-            Endpoint("POST", f"{path}/stop", self.stop, "Stop a run.", run, Role.OPERATOR, body=()),
+            Endpoint("POST", f"{path}/stop", self.stop, "Stop a run.", run, Role.OPERATOR, body=NoMembers),
         ]
 
     async def scenarios(self, request: Request) -> Response:
-        return page_of_names(request, "scenarios", library.names(), lambda name: scenario_shape(shelved(name)))
+        return page_of_names(request, "scenarios", library.names(), lambda name: ScenarioShape.of(shelved(name)))
 
     async def scenario(self, request: Request) -> Response:
         name = request.path_params["name"]
-        return JSONResponse(scenario_shape(shelved(name), library.text(name)))
+        return answer(ScenarioShape.of(shelved(name), library.text(name)))
 
     async def start(self, request: Request) -> Response:
         """A run does not outlive the service, so an Idempotency-Key could not be kept: look at the runs instead."""
-        fields = await read_fields(request)
+        body = await read_body(request, RunRequest)
         casting = Casting(
-            vms=fields.texts("vms"),
-            group=fields.text("group"),
-            speed=_speed(fields),
-            enable=fields.flag("enable"),
-            seen_by=fields.texts("seen_by"),
+            vms=tuple(body.vms or ()),
+            group=body.group or "",
+            speed=body.speed,
+            enable=bool(body.enable),
+            seen_by=tuple(body.seen_by or ()),
         )
-        run = await self._player.start(await _scenario(fields), casting, caller(request).name)
-        return JSONResponse(run_shape(run), 201)
+        run = await self._player.start(await _scenario(body), casting, caller(request).name)
+        return answer(RunShape.of(run), 201)
 
     async def runs(self, request: Request) -> Response:
         """Runs have numbers, and newer ones come first: a page goes on below a number."""
         asked = wanted(request)
         found = [run for run in self._player.runs() if not asked.after or int(run.id[1:]) < asked.after_number]
         part = found[: asked.limit]
-        return page("runs", map(run_shape, part), part[-1].id[1:] if len(found) > len(part) else None)
+        return page("runs", map(RunShape.of, part), part[-1].id[1:] if len(found) > len(part) else None)
 
     async def run(self, request: Request) -> Response:
-        return JSONResponse(run_shape(self._player.run(request.path_params["id"])))
+        return answer(RunShape.of(self._player.run(request.path_params["id"])))
 
     async def stop(self, request: Request) -> Response:
-        await read_fields(request)
-        return JSONResponse(run_shape(await self._player.stop_run(request.path_params["id"])))
+        await read_body(request, NoMembers)
+        return answer(RunShape.of(await self._player.stop_run(request.path_params["id"])))
 
 
 @cache
@@ -194,24 +123,14 @@ def shelved(name: str) -> Scenario:
     return parse_scenario(library.text(name), name, f"{name}.toml")
 
 
-async def _scenario(fields: Fields) -> Scenario:
-    name, text = fields.text("scenario"), fields.text("text")
+async def _scenario(body: RunRequest) -> Scenario:
+    name, text = body.scenario, body.text
     if bool(name) == bool(text):
         known = library.names()
         problem = "give the name of a scenario, or the text of one as text; one of the two"
         raise BadRequestBody(pointer="/scenario", problem=problem, valid=known)
     if not text:
-        return shelved(name)
-    called = fields.text("name", "scenario")
+        return shelved(name or "")
+    called = "scenario" if body.name is None else body.name
     # In a thread: the fleet in it may be large, and the polls should not wait for that.
     return await asyncio.to_thread(parse_scenario, text, called, called)
-
-
-def _speed(fields: Fields) -> float | None:
-    value = fields.values.get("speed")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not SLOWEST <= value <= FASTEST:
-        valid = f"a number from {SLOWEST} to {FASTEST:,}"
-        raise BadRequestBody(pointer="/speed", problem=f"must be {valid}", valid=valid)
-    return float(value)

@@ -1,93 +1,129 @@
-"""Words for describing the control API's JSON: a little of JSON Schema 2020-12, as OpenAPI 3.1 takes it."""
+"""Types of the control API. Each is one msgspec class: it encodes, decodes with error paths, and yields JSON Schema.
+
+What is answered is a `Shape`, what is sent is a `Body`. The core checks most values itself and has the better messages,
+so annotations like `choice` and `whole` are for the JSON Schema; the types are what msgspec checks.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Annotated, Any, TypeAlias
 
-Schema = dict[str, Any]
+import msgspec
+from msgspec import Meta, Struct
+from starlette.responses import Response
 
-TEXT: Schema = {"type": "string"}
-NAME: Schema = {"type": "string", "minLength": 1}
-FLAG: Schema = {"type": "boolean"}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-NUMBER: Schema = {"type": "number"}
-MOMENT: Schema = {"type": "string", "format": "date-time"}
-LENGTH: Schema = {
-    "type": "string",
-    "description": "A length of time, like 90s, 14m50s, 2h or 7d.",
-    "examples": ["15m"],
-}
-MOMENT_OR_LENGTH: Schema = {
-    "type": "string",
-    "description": "A moment, like 2026-11-20T02:00:00Z, or how long it is until then, like 2h.",
-    "examples": ["2h"],
-}
+Schema: TypeAlias = dict[str, Any]
 
 
-class Field(NamedTuple):
-    """A member of a request's object, or a parameter of its query."""
-
-    name: str
-    schema: Schema
-    help: str
-    required: bool = False
+class Shape(Struct, forbid_unknown_fields=True):
+    """Something that the API answers with."""
 
 
-def choice(*values: str) -> Schema:
-    return {"type": "string", "enum": list(values)}
+class Body(Struct, forbid_unknown_fields=True, kw_only=True):
+    """The object that a request sends. A member that is null counts as not given."""
 
 
-def whole(least: int, most: int) -> Schema:
-    return {"type": "integer", "minimum": least, "maximum": most}
+class NoMembers(Body):
+    """An empty object, or nothing."""
 
 
-def list_of(schema: Schema, **rules: Any) -> Schema:
-    return {"type": "array", "items": schema, **rules}
+class DryRun(Body):
+    """Whether to change anything."""
+
+    dry_run: Annotated[bool | None, Meta(description="Only say what would happen; change nothing.")] = None
 
 
-def map_of(schema: Schema) -> Schema:
-    return {"type": "object", "additionalProperties": schema}
+def choice(*values: str) -> Meta:
+    return Meta(extra_json_schema={"enum": list(values)})
 
 
-def nullable(schema: Schema) -> Schema:
-    if isinstance(schema.get("type"), str) and "enum" not in schema:
-        return {**schema, "type": [schema["type"], "null"]}
-    return {"anyOf": [schema, {"type": "null"}]}
+LARGEST_NUMBER = 1_000_000_000
 
 
-def ref(name: str) -> Schema:
-    """One of the named shapes."""
-    return {"$ref": f"#/components/schemas/{name}"}
+def whole(least: int, most: int) -> Meta:
+    """A whole number. Only the largest is checked when it is decoded: the core says what would fit."""
+    return Meta(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, extra_json_schema={_RANGE: (least, most)})
 
 
-def record(members: dict[str, Schema], *optional: str) -> Schema:
-    """An object with exactly these members, all of them there but for the optional ones."""
-    return {
-        "type": "object",
-        "properties": members,
-        "required": [name for name in members if name not in optional],
-        "additionalProperties": False,
-    }
+_RANGE = "x-range"
 
 
-def fields_schema(fields: tuple[Field, ...]) -> Schema:
-    """The object that a request may send."""
-    return {
-        "type": "object",
-        "properties": {
-            field.name: {**(field.schema if field.required else nullable(field.schema)), "description": field.help}
-            for field in fields
-        },
-        "required": [field.name for field in fields if field.required],
-        "additionalProperties": False,
-    }
+def pattern(text: str) -> Meta:
+    return Meta(extra_json_schema={"pattern": text})
 
 
-def page_schema(name: str, shape: str) -> Schema:
-    """A page of a list."""
-    cursor = {**MAYBE_TEXT, "description": "What to give as cursor for the next page; null: this is the last."}
-    return record({name: list_of(ref(shape)), "next": cursor})
+def help_text(text: str) -> Meta:
+    return Meta(description=text)
 
 
-TEXTS = list_of(TEXT)
-MAYBE_TEXT, MAYBE_MOMENT, MAYBE_NUMBER = nullable(TEXT), nullable(MOMENT), nullable(NUMBER)
+Moment: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Name: TypeAlias = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
+Length: TypeAlias = Annotated[
+    str,
+    Meta(
+        extra_json_schema={
+            "description": "A length of time, like 90s, 14m50s, 2h or 7d.",
+            "examples": ["15m"],
+        }
+    ),
+]
+MomentOrLength: TypeAlias = Annotated[
+    str,
+    Meta(
+        extra_json_schema={
+            "description": "A moment, like 2026-11-20T02:00:00Z, or how long it is until then, like 2h.",
+            "examples": ["2h"],
+        }
+    ),
+]
+
+
+@cache
+def page_of(name: str, shape: type[Struct]) -> type[Struct]:
+    """A page of a list: its members under this name, and the cursor of the next page."""
+    help_ = "What to give as cursor for the next page; null: this is the last."
+    title = f"{shape.__name__.removesuffix('Shape')}PageShape"
+    fields = [(name, list[shape]), ("next", Annotated[str | None, Meta(description=help_)])]  # type: ignore[valid-type]
+    return msgspec.defstruct(title, fields, bases=(Shape,), module=__name__)
+
+
+def answer(shape: Any, status: int = 200) -> Response:
+    """A shape as JSON."""
+    return Response(msgspec.json.encode(shape), status, media_type="application/json")
+
+
+class Schemas:
+    """The JSON Schemas of some types, and of all that these refer to."""
+
+    def __init__(self, kinds: list[Any]) -> None:
+        found, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+        self._of = dict(zip(kinds, map(_cleaned, found), strict=True))
+        self.components = {name.removesuffix("Shape"): _cleaned(schema) for name, schema in components.items()}
+
+    def __getitem__(self, kind: Any) -> Schema:
+        found: Schema = self._of[kind]
+        return found
+
+
+def _cleaned(schema: Any) -> Any:
+    """As we publish it: names of classes without their ending, no titles, and the ranges that are meant."""
+    if isinstance(schema, list):
+        return [_cleaned(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _cleaned(value) for key, value in schema.items() if key != "title" or not isinstance(value, str)}
+    if "$ref" in found:
+        found["$ref"] = found["$ref"].removesuffix("Shape")
+    if _RANGE in found:
+        found["minimum"], found["maximum"] = found.pop(_RANGE)
+    return found
+
+
+@cache
+def properties_of(kind: type[Struct]) -> dict[str, Schema]:
+    """The members of a type, each with its JSON Schema."""
+    (_,), components = msgspec.json.schema_components([kind])
+    properties: dict[str, Schema] = _cleaned(components[kind.__name__]["properties"])
+    return properties

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Self
 
-from starlette.responses import JSONResponse, Response
+from msgspec import UNSET, UnsetType
 
 from forewarn.control.auth import hash_of, new_secret
 from forewarn.control.idempotency import make_once
-from forewarn.control.input import read_fields
-from forewarn.control.paging import PAGING, page_of_names
+from forewarn.control.input import read_body, read_moment
+from forewarn.control.paging import Paging, page_of_names
 from forewarn.control.routing import Endpoint, caller
-from forewarn.control.schema import (
-    MAYBE_MOMENT,
-    MAYBE_TEXT,
-    MOMENT,
-    MOMENT_OR_LENGTH,
-    TEXT,
-    Field,
-    Schema,
-    choice,
-    page_schema,
-    record,
-    ref,
-)
+from forewarn.control.schema import Body, Moment, MomentOrLength, Shape, answer, choice, help_text, page_of, pattern
 from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role, Token, create_token
-from forewarn.core.durations import to_text_if_any
+from forewarn.core.durations import to_text, to_text_if_any
 from forewarn.errors import BadRequestBody, nearest
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from forewarn.core.limits import Terms
     from forewarn.core.state import Draft
@@ -39,17 +28,42 @@ if TYPE_CHECKING:
 
 
 ROLES = tuple(role.value for role in Role)
-ASKED = (
-    Field(
-        "name",
-        {"type": "string", "pattern": NAME_PATTERN},
-        f"Who will use it, as history will call them: {NAME_RULE}.",
-        required=True,
-    ),
-    Field("role", choice(*ROLES), "What it may be used for.", required=True),
-    Field("group", TEXT, "Of a tenant: the group whose events it may see and approve."),
-    Field("expires", MOMENT_OR_LENGTH, "When it stops to be good; if it is not said, never."),
-)
+
+
+class TokenShape(Shape):
+    """What is known of a token."""
+
+    name: str
+    role: Annotated[str, choice(*ROLES)]
+    group: str | None
+    created_by: str
+    created_at: Moment
+    expires_at: Moment | None
+    token: Annotated[
+        str | UnsetType | None,
+        help_text("The token itself: shown when it is created, and null where that request is repeated by its key."),
+    ] = UNSET
+
+    @classmethod
+    def of(cls, token: Token, secret: str | UnsetType = UNSET) -> Self:
+        return cls(
+            name=token.name,
+            role=token.role.value,
+            group=token.group or None,
+            created_by=token.created_by,
+            created_at=to_text(token.created_at),
+            expires_at=to_text_if_any(token.expires_at),
+            token=secret,
+        )
+
+
+class NewToken(Body, kw_only=True):
+    """A token to be created."""
+
+    name: Annotated[str, pattern(NAME_PATTERN), help_text(f"Who will use it, as history will call them: {NAME_RULE}.")]
+    role: Annotated[str, choice(*ROLES), help_text("What it may be used for.")]
+    group: Annotated[str | None, help_text("Of a tenant: the group whose events it may see and approve.")] = None
+    expires: Annotated[MomentOrLength | None, help_text("When it stops to be good; if it is not said, never.")] = None
 
 
 class TokenControl:
@@ -59,19 +73,19 @@ class TokenControl:
         self._engine = engine
 
     def endpoints(self) -> list[Endpoint]:
-        one, path, admin = ref("Token"), "/v1/tokens/{name}", Role.ADMIN
+        one, path, admin = TokenShape, "/v1/tokens/{name}", Role.ADMIN
         return [
             Endpoint(
-                "GET", "/v1/tokens", self.tokens, "List tokens.", page_schema("tokens", "Token"), admin, query=PAGING
+                "GET", "/v1/tokens", self.tokens, "List tokens.", page_of("tokens", TokenShape), admin, query=Paging
             ),
             Endpoint(
                 "POST",
                 "/v1/tokens",
                 self.create,
                 "Create a token.",
-                ref("NewToken"),
+                one,
                 admin,
-                body=ASKED,
+                body=NewToken,
                 status=201,
                 makes=True,
                 leads_to=((path, "/name"),),
@@ -81,59 +95,23 @@ class TokenControl:
 
     async def tokens(self, request: Request) -> Response:
         known = {token.name: token for token in self._engine.draft().all_tokens()}
-        return page_of_names(request, "tokens", sorted(known), lambda name: token_shape(known[name]))
+        return page_of_names(request, "tokens", sorted(known), lambda name: TokenShape.of(known[name]))
 
     async def create(self, request: Request) -> Response:
-        fields = await read_fields(request)
-        role = fields.text("role")
+        body = await read_body(request, NewToken)
+        role = body.role
         if role not in ROLES:
             problem = f"{role!r} is not one of {', '.join(ROLES)}.{nearest(role, ROLES)}"
             raise BadRequestBody(pointer="/role", problem=problem, valid=list(ROLES))
         secret, by = new_secret(), caller(request).name
-        expires_at = fields.moment("expires", self._engine.clock.now())
+        expires_at = read_moment(body.expires, "/expires", self._engine.clock.now())
 
-        def decide(draft: Draft, now: datetime, terms: Terms) -> dict[str, Any]:
-            token = Token(fields.text("name"), Role(role), hash_of(secret), by, now, fields.text("group"), expires_at)
-            return {**token_shape(create_token(draft, now, terms, token, by)), "token": secret}
+        def decide(draft: Draft, now: datetime, terms: Terms) -> TokenShape:
+            token = Token(body.name, Role(role), hash_of(secret), by, now, body.group or "", expires_at)
+            return TokenShape.of(create_token(draft, now, terms, token, by), secret)
 
-        return await make_once(self._engine, request, fields, decide, hidden=("token",))
+        return await make_once(self._engine, request, decide, hidden=("token",))
 
     async def revoke(self, request: Request) -> Response:
         token = await self._engine.revoke_token(request.path_params["name"], caller(request).name)
-        return JSONResponse(token_shape(token))
-
-
-_TOKEN: dict[str, Schema] = {
-    "name": TEXT,
-    "role": choice(*(role.value for role in Role)),
-    "group": MAYBE_TEXT,
-    "created_by": TEXT,
-    "created_at": MOMENT,
-    "expires_at": MAYBE_MOMENT,
-}
-
-
-SHAPES: dict[str, Schema] = {
-    "Token": record(_TOKEN),
-    "NewToken": record(
-        {
-            **_TOKEN,
-            "token": {
-                **MAYBE_TEXT,
-                "description": "The token itself: shown this once, and null where a request is repeated by its key.",
-            },
-        }
-    ),
-}
-
-
-def token_shape(token: Token) -> dict[str, Any]:
-    """What is known of a token; not what it is."""
-    return {
-        "name": token.name,
-        "role": token.role.value,
-        "group": token.group or None,
-        "created_by": token.created_by,
-        "created_at": to_text_if_any(token.created_at),
-        "expires_at": to_text_if_any(token.expires_at),
-    }
+        return answer(TokenShape.of(token))

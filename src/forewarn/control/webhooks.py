@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Self
 
-from starlette.responses import JSONResponse, Response
+from msgspec import UNSET, Meta, UnsetType
 
 from forewarn.control.idempotency import make_once
-from forewarn.control.input import LARGEST_NUMBER, read_fields
-from forewarn.control.paging import PAGING, page, page_of_names, wanted
+from forewarn.control.input import read_body
+from forewarn.control.paging import Paging, page, page_of_names, wanted
 from forewarn.control.routing import Endpoint, caller
 from forewarn.control.schema import (
-    COUNT,
-    FLAG,
-    MOMENT,
-    TEXT,
-    Field,
-    Schema,
+    LARGEST_NUMBER,
+    Body,
+    Count,
+    Moment,
+    NoMembers,
+    Shape,
+    answer,
     choice,
-    list_of,
-    nullable,
-    page_schema,
-    record,
-    ref,
+    help_text,
+    page_of,
+    pattern,
     whole,
 )
 from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role
@@ -40,13 +39,14 @@ from forewarn.core.webhooks import (
     add_webhook,
     find_webhook,
 )
-from forewarn.delivery.history_rows import entry_shape
+from forewarn.delivery.history_rows import EntryShape
 from forewarn.delivery.webhooks import row_of
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from forewarn.core.limits import Terms
     from forewarn.core.state import Draft, Entry
@@ -55,88 +55,104 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 
-def webhook_shape(webhook: Webhook, position: int, tally: Tally) -> dict[str, Any]:
+class WebhookShape(Shape):
     """A webhook, and how it fares."""
-    return {
-        "name": webhook.name,
-        "url": webhook.url,
-        "groups": list(webhook.groups),
-        "kinds": list(webhook.kinds),
-        "created_by": webhook.created_by,
-        "created_at": to_text(webhook.created_at),
-        "position": position,
-        "waiting": tally.waiting,
-        "failed": tally.given_up,
-        "lost": tally.lost,
-        "last_problem": tally.last_problem or None,
-    }
+
+    name: str
+    url: str
+    groups: list[str]
+    kinds: list[Annotated[str, choice(*HAPPENINGS)]]
+    created_by: str
+    created_at: Moment
+    position: Annotated[
+        Count, help_text("Every row of history up to here is delivered, not wanted, or among the failures.")
+    ]
+    waiting: Annotated[Count, help_text("How many rows are tried again, or wait behind such a one of their group.")]
+    failed: Annotated[Count, help_text("How many rows were given up.")]
+    lost: Annotated[
+        Count,
+        help_text(
+            "How many rows will never be delivered, since the service was started: history keeps them no "
+            "more, or too many were given up."
+        ),
+    ]
+    last_problem: str | None
+    secret: Annotated[
+        str | UnsetType | None,
+        help_text("What signatures are made with: shown when it is added, and null where that request is repeated."),
+    ] = UNSET
+
+    @classmethod
+    def of(cls, webhook: Webhook, position: int, tally: Tally) -> Self:
+        return cls(
+            name=webhook.name,
+            url=webhook.url,
+            groups=list(webhook.groups),
+            kinds=list(webhook.kinds),
+            created_by=webhook.created_by,
+            created_at=to_text(webhook.created_at),
+            position=position,
+            waiting=tally.waiting,
+            failed=tally.given_up,
+            lost=tally.lost,
+            last_problem=tally.last_problem or None,
+        )
 
 
-def failure_shape(row: Undelivered, entry: Entry) -> dict[str, Any]:
+class WebhookTrialShape(Shape):
+    """What came of a test."""
+
+    delivered: bool
+    status: Count | None
+    problem: str | None
+
+
+class WebhookFailureShape(Shape):
     """A row of history that is not delivered."""
-    return {
-        "sequence": row.sequence,
-        "attempts": row.attempts,
-        "problem": row.problem or None,
-        "given_up": row.given_up,
-        "entry": entry_shape(entry),
-    }
+
+    sequence: Count
+    attempts: Count
+    problem: str | None
+    given_up: bool
+    entry: EntryShape
+
+    @classmethod
+    def of(cls, row: Undelivered, entry: Entry) -> Self:
+        return cls(row.sequence, row.attempts, row.problem or None, row.given_up, EntryShape.of(entry))
 
 
-_WEBHOOK: dict[str, Schema] = {
-    "name": TEXT,
-    "url": TEXT,
-    "groups": list_of(TEXT),
-    "kinds": list_of(choice(*HAPPENINGS)),
-    "created_by": TEXT,
-    "created_at": MOMENT,
-    "position": {
-        **COUNT,
-        "description": "Every row of history up to here is delivered, not wanted, or among the failures.",
-    },
-    "waiting": {**COUNT, "description": "How many rows are tried again, or wait behind such a one of their group."},
-    "failed": {**COUNT, "description": "How many rows were given up."},
-    "lost": {
-        **COUNT,
-        "description": "How many rows will never be delivered, since the service was started: history keeps them no "
-        "more, or too many were given up.",
-    },
-    "last_problem": nullable(TEXT),
-}
-SHAPES: dict[str, Schema] = {
-    "Webhook": record(_WEBHOOK),
-    "NewWebhook": record(
-        {
-            **_WEBHOOK,
-            "secret": {
-                **nullable(TEXT),
-                "description": "What signatures are made with: shown this once, and null where a request is repeated.",
-            },
-        }
-    ),
-    "WebhookTrial": record({"delivered": FLAG, "status": nullable(COUNT), "problem": nullable(TEXT)}),
-    "WebhookFailure": record(
-        {"sequence": COUNT, "attempts": COUNT, "problem": nullable(TEXT), "given_up": FLAG, "entry": ref("Entry")}
-    ),
-    "Retried": record({"retried": {**COUNT, "description": "How many rows are tried now."}}),
-}
+class RetriedShape(Shape):
+    """What a retry has begun."""
+
+    retried: Annotated[Count, help_text("How many rows are tried now.")]
 
 
-# --- Routes ---------------------------------------------------------------------------------------
+class NewWebhook(Body, kw_only=True):
+    """A webhook to be added."""
+
+    name: Annotated[str, pattern(NAME_PATTERN), help_text(f"What to call it: {NAME_RULE}.")]
+    url: Annotated[str, help_text(f"Where to send to, by http or https; private addresses only if {SETTING} says.")]
+    secret: Annotated[
+        Annotated[str, Meta(extra_json_schema={"minLength": SHORTEST_SECRET, "maxLength": LONGEST_SECRET})] | None,
+        help_text("What to sign with; if it is not said, one is made."),
+    ] = None
+    groups: Annotated[
+        Annotated[list[str], Meta(extra_json_schema={"maxItems": MOST_GROUPS})] | None,
+        help_text("Only what is about these groups; none: everything."),
+    ] = None
+    kinds: Annotated[
+        list[Annotated[str, choice(*HAPPENINGS)]] | None,
+        help_text("Only this, as history calls it; none: everything."),
+    ] = None
 
 
-ASKED = (
-    Field("name", {"type": "string", "pattern": NAME_PATTERN}, f"What to call it: {NAME_RULE}.", required=True),
-    Field("url", TEXT, f"Where to send to, by http or https; private addresses only if {SETTING} says.", required=True),
-    Field(
-        "secret",
-        {"type": "string", "minLength": SHORTEST_SECRET, "maxLength": LONGEST_SECRET},
-        "What to sign with; if it is not said, one is made.",
-    ),
-    Field("groups", list_of(TEXT, maxItems=MOST_GROUPS), "Only what is about these groups; none: everything."),
-    Field("kinds", list_of(choice(*HAPPENINGS)), "Only this, as history calls it; none: everything."),
-)
-ONE_ROW = Field("sequence", whole(1, LARGEST_NUMBER), "Only this row of history; if it is not said, all.")
+class RetryRequest(Body):
+    """What is tried again."""
+
+    sequence: Annotated[
+        Annotated[int, whole(1, LARGEST_NUMBER)] | None,
+        help_text("Only this row of history; if it is not said, all."),
+    ] = None
 
 
 class WebhookControl:
@@ -147,28 +163,28 @@ class WebhookControl:
         self._webhooks = webhooks
 
     def endpoints(self) -> list[Endpoint]:
-        one, path = ref("Webhook"), "/v1/webhooks/{name}"
-        listed, failures = page_schema("webhooks", "Webhook"), page_schema("failures", "WebhookFailure")
-        trial, retried = ref("WebhookTrial"), ref("Retried")
+        one, path = WebhookShape, "/v1/webhooks/{name}"
+        listed, failures = page_of("webhooks", one), page_of("failures", WebhookFailureShape)
+        trial, retried = WebhookTrialShape, RetriedShape
         return [
-            Endpoint("GET", "/v1/webhooks", self.webhooks, "List webhooks.", listed, query=PAGING),
+            Endpoint("GET", "/v1/webhooks", self.webhooks, "List webhooks.", listed, query=Paging),
             Endpoint(
                 "POST",
                 "/v1/webhooks",
                 self.add,
                 "Add a webhook.",
-                ref("NewWebhook"),
+                one,
                 Role.ADMIN,
-                body=ASKED,
+                body=NewWebhook,
                 status=201,
                 makes=True,
                 leads_to=((path, "/name"),),
             ),
             Endpoint("GET", path, self.webhook, "See a webhook, and how it fares.", one),
             Endpoint("DELETE", path, self.remove, "Remove a webhook.", one, Role.ADMIN),
-            Endpoint("POST", f"{path}/test", self.test, "Send a webhook a test.", trial, Role.OPERATOR, body=()),
-            Endpoint("GET", f"{path}/failures", self.failures, "List what is not delivered.", failures, query=PAGING),
-            Endpoint("POST", f"{path}/retry", self.retry, "Try again now.", retried, Role.OPERATOR, body=(ONE_ROW,)),
+            Endpoint("POST", f"{path}/test", self.test, "Send a webhook a test.", trial, Role.OPERATOR, body=NoMembers),
+            Endpoint("GET", f"{path}/failures", self.failures, "List what is not delivered.", failures, query=Paging),
+            Endpoint("POST", f"{path}/retry", self.retry, "Try again now.", retried, Role.OPERATOR, body=RetryRequest),
         ]
 
     async def webhooks(self, request: Request) -> Response:
@@ -176,29 +192,30 @@ class WebhookControl:
         return page_of_names(request, "webhooks", sorted(known), lambda name: self._shape(known[name]))
 
     async def webhook(self, request: Request) -> Response:
-        return JSONResponse(self._shape(self._found(request)))
+        return answer(self._shape(self._found(request)))
 
     async def add(self, request: Request) -> Response:
-        fields = await read_fields(request)
-        secret, by = fields.text("secret") or secrets.token_urlsafe(32), caller(request).name
-        name, url = fields.text("name"), fields.text("url")
-        groups, kinds = (tuple(dict.fromkeys(fields.texts(each))) for each in ("groups", "kinds"))
+        body = await read_body(request, NewWebhook)
+        secret, by = body.secret or secrets.token_urlsafe(32), caller(request).name
+        groups, kinds = (tuple(dict.fromkeys(each or ())) for each in (body.groups, body.kinds))
 
-        def decide(draft: Draft, now: datetime, terms: Terms) -> dict[str, Any]:
-            added = add_webhook(draft, now, terms, Webhook(name, url, secret, by, now, groups, kinds), by)
-            return {**webhook_shape(added, added.position, Tally()), "secret": secret}
+        def decide(draft: Draft, now: datetime, terms: Terms) -> WebhookShape:
+            added = add_webhook(draft, now, terms, Webhook(body.name, body.url, secret, by, now, groups, kinds), by)
+            shape = WebhookShape.of(added, added.position, Tally())
+            shape.secret = secret
+            return shape
 
-        return await make_once(self._engine, request, fields, decide, hidden=("secret",))
+        return await make_once(self._engine, request, decide, hidden=("secret",))
 
     async def remove(self, request: Request) -> Response:
         shape = self._shape(self._found(request))
         await self._engine.remove_webhook(request.path_params["name"], caller(request).name)
-        return JSONResponse(shape)
+        return answer(shape)
 
     async def test(self, request: Request) -> Response:
-        await read_fields(request)
+        await read_body(request, NoMembers)
         outcome = await self._webhooks.try_out(request.path_params["name"])
-        return JSONResponse({**outcome._asdict(), "problem": outcome.problem or None})
+        return answer(WebhookTrialShape(outcome.delivered, outcome.status, outcome.problem or None))
 
     async def failures(self, request: Request) -> Response:
         rows = self._engine.draft().undelivered(self._found(request).name)
@@ -206,18 +223,17 @@ class WebhookControl:
         later = sorted(sequence for sequence in rows if sequence > asked.after_number)
         part = later[: asked.limit]
         entries = await asyncio.gather(*(row_of(self._engine, sequence) for sequence in part))
-        shown = [failure_shape(rows[entry.sequence], entry) for entry in entries if entry is not None]
+        shown = [WebhookFailureShape.of(rows[entry.sequence], entry) for entry in entries if entry is not None]
         return page("failures", shown, part[-1] if len(later) > asked.limit else None)
 
     async def retry(self, request: Request) -> Response:
-        fields = await read_fields(request)
-        sequence = fields.number("sequence", 0) if "sequence" in fields else None
-        rows = await self._webhooks.retry(request.path_params["name"], sequence)
-        return JSONResponse({"retried": len(rows)})
+        body = await read_body(request, RetryRequest)
+        rows = await self._webhooks.retry(request.path_params["name"], body.sequence)
+        return answer(RetriedShape(len(rows)))
 
     def _found(self, request: Request) -> Webhook:
         return find_webhook(self._engine.draft(), request.path_params["name"])
 
-    def _shape(self, webhook: Webhook) -> dict[str, Any]:
+    def _shape(self, webhook: Webhook) -> WebhookShape:
         tally = self._engine.draft().told.tally(webhook.name)
-        return webhook_shape(webhook, self._webhooks.position(webhook), tally)
+        return WebhookShape.of(webhook, self._webhooks.position(webhook), tally)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from forewarn.core.durations import to_text
-from forewarn.delivery.history_rows import entry_shape
+from forewarn.delivery.history_rows import EntryShape
 from forewarn.wire.signing import signatures
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def cloud_event(entry: Entry, source: str) -> bytes:
         "sequence": f"{entry.sequence:016}",
         "partitionkey": entry.group,
     }
-    return _written({name: value for name, value in attributes.items() if value}, entry_shape(entry))
+    return _written({name: value for name, value in attributes.items() if value}, EntryShape.of(entry))
 
 
 def trial_event(trial_id: str, source: str, webhook: str, now: datetime) -> bytes:
@@ -54,8 +55,8 @@ def trial_event(trial_id: str, source: str, webhook: str, now: datetime) -> byte
     return _written(attributes, {"webhook": webhook})
 
 
-def _written(attributes: dict[str, str], data: dict[str, Any]) -> bytes:
-    return json.dumps({**attributes, "data": data}, ensure_ascii=False, separators=(",", ":")).encode()
+def _written(attributes: dict[str, str], data: Any) -> bytes:
+    return msgspec.json.encode({**attributes, "data": data})
 
 
 def signed_headers(secret: str, timestamp: str, body: bytes, attempt: int) -> dict[str, str]:

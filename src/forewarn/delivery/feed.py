@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from forewarn.core.history import HAPPENINGS
-from forewarn.delivery.history_rows import as_tenants_see, entry_shape
+from forewarn.delivery.history_rows import EntryShape, as_tenants_see
 from forewarn.errors import HistoryGone, NotYetHistory, Stopping, StoreFailed, TooManyReaders
 from forewarn.ports import HistoryFilter
 
@@ -29,7 +30,7 @@ KINDS = {what.replace(" ", "-"): what for what in HAPPENINGS}
 
 def render(entry: Entry) -> bytes:
     """A row of history. JSON has no line breaks of its own."""
-    data = json.dumps(entry_shape(entry), separators=(",", ":"), ensure_ascii=False)
+    data = msgspec.json.encode(EntryShape.of(entry)).decode()
     return f"id: {entry.sequence}\nevent: {entry.what.replace(' ', '-')}\ndata: {data}\n\n".encode()
 
 

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Self
 
-from forewarn.core.durations import to_text_if_any
+from msgspec import Meta, Struct
+
+from forewarn.core.durations import to_text
 
 if TYPE_CHECKING:
     from forewarn.core.state import Entry
 
 
-def entry_shape(entry: Entry) -> dict[str, Any]:
+class EntryShape(Struct, forbid_unknown_fields=True):
     """A row of history."""
-    return {
-        "sequence": entry.sequence,
-        "at": to_text_if_any(entry.at),
-        "what": entry.what,
-        "by": entry.by,
-        "group": entry.group or None,
-        "event": entry.event or None,
-        "operation": entry.operation or None,
-        "host": entry.host or None,
-        "vms": list(entry.vms),
-        "why": entry.why or None,
-    }
+
+    sequence: Annotated[int, Meta(ge=0)]
+    at: Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+    what: str
+    by: str
+    group: str | None
+    event: str | None
+    operation: str | None
+    host: str | None
+    vms: list[str]
+    why: str | None
+
+    @classmethod
+    def of(cls, entry: Entry) -> Self:
+        return cls(
+            sequence=entry.sequence,
+            at=to_text(entry.at),
+            what=entry.what,
+            by=entry.by,
+            group=entry.group or None,
+            event=entry.event or None,
+            operation=entry.operation or None,
+            host=entry.host or None,
+            vms=list(entry.vms),
+            why=entry.why or None,
+        )
 
 
 _REASONS_FOR_TENANTS = frozenset(("scheduled", "approved", "started", "enabled", "disabled", "policy changed"))
