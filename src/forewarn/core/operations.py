@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,8 +11,6 @@ from forewarn.core.events import Source
 from forewarn.errors import UnknownCause, nearest
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from forewarn.core.fleet import Fleet
 
 
