@@ -29,7 +29,8 @@ def explanation(engine: Engine, operation: Operation) -> dict[str, Any]:
     """Why an operation waits, as JSON."""
     draft = engine.draft()
     rollout = draft.rollout(operation.request.rollout)
-    return explanation_shape(operation, explain(draft, engine.terms, operation, rollout))
+    failed = engine.failed_attempt(operation.id)
+    return explanation_shape(operation, explain(draft, engine.terms, operation, rollout, failed))
 
 
 def explanation_shape(operation: Operation, found: Explanation) -> dict[str, Any]:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.events import Event
     from forewarn.core.limits import Terms
+    from forewarn.core.operations import FailedAttempt
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
 
@@ -180,7 +181,8 @@ class OperationControl:
 
     async def _shape(self, operation: Operation) -> dict[str, Any]:
         found = [await self._engine.archive.event(event_id) for event_id in operation.events]
-        return operation_shape(operation, [event for event in found if event is not None])
+        failed = self._engine.failed_attempt(operation.id)
+        return operation_shape(operation, [event for event in found if event is not None], failed)
 
     async def _find(self, request: HttpRequest) -> Operation:
         """By its id, or by the beginning of it where that is clear."""
@@ -236,6 +238,8 @@ SHAPES: dict[str, Schema] = {
             "carried_out_at": MAYBE_MOMENT,
             "settles_at": MAYBE_MOMENT,
             "ended_at": MAYBE_MOMENT,
+            "last_failure": {**MAYBE_TEXT, "description": "Why the fabric's last attempt failed; it is tried again."},
+            "next_attempt_at": {**MAYBE_MOMENT, "description": "When the fabric is to try again."},
             "destinations": map_of(MAYBE_TEXT),
         },
         "destinations",
@@ -244,7 +248,9 @@ SHAPES: dict[str, Schema] = {
 }
 
 
-def operation_shape(operation: Operation, events: Sequence[Event]) -> dict[str, Any]:
+def operation_shape(
+    operation: Operation, events: Sequence[Event], failed: FailedAttempt | None = None
+) -> dict[str, Any]:
     """An operation with its events."""
     asked = operation.request
     return {
@@ -270,4 +276,6 @@ def operation_shape(operation: Operation, events: Sequence[Event]) -> dict[str, 
         "carried_out_at": to_text_if_any(operation.carried_out_at),
         "settles_at": to_text_if_any(operation.settles_at),
         "ended_at": to_text_if_any(operation.ended_at),
+        "last_failure": failed.problem if failed is not None else None,
+        "next_attempt_at": to_text_if_any(failed.next_at) if failed is not None else None,
     }

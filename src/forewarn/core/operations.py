@@ -329,3 +329,14 @@ class Operation(NamedTuple):
     def concerned(self, fleet: Fleet) -> tuple[str, ...]:
         """The VMs to which there is still something to be done."""
         return tuple(name for name in self.vms if self.concerns(fleet, name))
+
+
+class FailedAttempt(NamedTuple):
+    """The fabric could not carry out an operation. It is tried again."""
+
+    failures: int
+    """How many attempts have failed in a row."""
+    problem: str
+    """Why the last one did."""
+    next_at: datetime | None
+    """When the next attempt begins; None: it is under way."""
