@@ -13,9 +13,10 @@ import sys
 import time
 from typing import Any
 
+from forewarn.stores import rows
 from forewarn.stores.sqlite_file import read_statements
 
-Row = tuple[Any, ...]
+Row = dict[str, Any]
 Written = list[tuple[str, Any]]
 """The statements of one transaction, each with its values."""
 
@@ -28,35 +29,38 @@ def read_written(source: sqlite3.Connection, events: list[str], sequence: int) -
     statements = read_statements()
     transactions = []
     for event_id in events:
-        event = _row(source, "SELECT * FROM event WHERE id = ?", event_id)
-        operation = _row(source, "SELECT * FROM operation WHERE id = ?", event[1])
-        group, enabled, enabling, incarnation, _ = _row(source, "SELECT * FROM delivery WHERE group_name = ?", event[2])
-        delivery = {
-            "group": group,
-            "enabled": enabled,
-            "enabling": enabling,
-            "incarnation": incarnation,
-            "heard_at": None,
-        }
-        entries = source.execute("SELECT * FROM history WHERE event = ? ORDER BY sequence", (event_id,)).fetchall()
-        history = [entry for entry in entries if entry[2] in OF_AN_APPROVAL]
+        event = _row(source, rows.EVENTS, "id", event_id)
+        operation = _row(source, rows.OPERATIONS, "id", event["operation"])
+        delivery = _row(source, rows.DELIVERIES, "group_name", event["group_name"])
+        entries = _rows(source, rows.HISTORY, "event = ? ORDER BY sequence", event_id)
+        history = [entry for entry in entries if entry["what"] in OF_AN_APPROVAL]
         if len(history) != len(OF_AN_APPROVAL):
             raise RuntimeError(f"Event {event_id} was not approved once and started: {entries}")
         written: Written = [
-            (statements["save_operation"], (*operation[:9], None, *operation[10:])),  # not carried out yet
-            (statements["save_event"], event),
-            (statements["save_delivery"], delivery),
+            (statements["save_operation"], _values(operation | {"carried_out_at": None})),  # not carried out yet
+            (statements["save_event"], _values(event)),
+            (statements["save_delivery"], (*_values(delivery), "")),
         ]
         for entry in history:
             sequence += 1
-            written.append((statements["save_history"], (sequence, *entry[1:])))
+            written.append((statements["save_history"], _values(entry | {"sequence": sequence})))
         transactions.append(written)
     return transactions
 
 
-def _row(database: sqlite3.Connection, statement: str, key: str) -> Row:
-    found: Row = database.execute(statement, (key,)).fetchone()
+def _rows(database: sqlite3.Connection, table: rows.Table[Any], condition: str, key: str) -> list[Row]:
+    """By column name, in the order in which the statements take the columns."""
+    found = database.execute(f"SELECT {table.columns} FROM {table.name} WHERE {condition}", (key,))  # noqa: S608 - ours
+    return [dict(zip(table.names, values, strict=True)) for values in found]
+
+
+def _row(database: sqlite3.Connection, table: rows.Table[Any], column: str, key: str) -> Row:
+    (found,) = _rows(database, table, f"{column} = ?", key)
     return found
+
+
+def _values(row: Row) -> tuple[Any, ...]:
+    return tuple(row.values())
 
 
 def commit_all(target: sqlite3.Connection, transactions: list[Written]) -> float:
@@ -76,7 +80,7 @@ def main() -> None:
     target = sqlite3.connect(given["target"], isolation_level=None)
     target.execute("PRAGMA journal_mode = WAL")
     target.execute("PRAGMA synchronous = FULL")
-    (sequence,) = _row(target, "SELECT max(sequence) FROM history WHERE ? = ''", "")
+    (sequence,) = target.execute(read_statements()["last_sequence"]).fetchone()
     transactions = read_written(source, given["events"], sequence)
     source.close()
     seconds = commit_all(target, transactions)

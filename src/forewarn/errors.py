@@ -129,6 +129,10 @@ class DoesNotFit(Invalid):
     )
 
 
+class BadChangeSet(Invalid):
+    message = "This is not a change set of this version of Forewarn: {problem}"
+
+
 class UnreadableFile(Invalid):
     message = "Cannot read {path}: {problem}"
 

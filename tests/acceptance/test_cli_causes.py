@@ -231,6 +231,30 @@ def test_who_does_it_by_hand_says_when_it_is_done(service: Service) -> None:
     assert "is cancelled: nothing more" in run(service, "operation", "done", operation["id"], code=4)
 
 
+@pytest.mark.forewarn(fabric="command", fabric_command="sh -c 'echo the host is busy >&2; exit 75'")
+def test_a_failed_attempt_is_shown_with_the_next_one(service: Service) -> None:
+    run(service, "vm", "restart", "web-0")
+    event = only_event(service)
+    (operation,) = parsed(service, "operation", "list")["operations"]
+    assert (operation["last_failure"], operation["next_attempt_at"]) == (None, None)
+    assert "last failure" not in run(service, "operation", "show", operation["id"])
+    service.approve(event)
+    service.advance("1s")
+    shown = run(service, "operation", "show", operation["id"])
+    assert "the host is busy" in shown
+    assert "(in 4s)" in shown
+    found = parsed(service, "operation", "show", operation["id"])
+    assert "the host is busy" in found["last_failure"]
+    assert found["next_attempt_at"] > found["started_at"]
+    assert "the fabric to reboot; the last attempt failed: " in run(service, "event", "explain", event)
+    service.advance("5s")
+    explained = run(service, "event", "explain", event)
+    assert "the fabric to reboot; 2 attempts failed: " in explained
+    assert "the host is busy; the next attempt begins 2" in explained
+    done = json.loads(run(service, "operation", "done", operation["id"], "--json"))
+    assert (done["progress"], done["last_failure"], done["next_attempt_at"]) == ("done", None, None)
+
+
 @pytest.mark.parametrize(("answer", "deleted"), [("n", False), ("y", True)])
 def test_what_cannot_be_undone_is_asked_on_a_terminal(service: Service, answer: str, deleted: bool) -> None:
     """Elsewhere nothing asks: every other test of this file has no terminal."""

@@ -11,6 +11,7 @@ from engines import FLEET, MINUTE, START, approve, ask, cancel, make_engine, run
 
 from forewarn.core import fleet_commands
 from forewarn.core.events import Status
+from forewarn.core.explain import explain
 from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.history import HAPPENINGS
 from forewarn.core.limits import Terms
@@ -335,6 +336,62 @@ async def test_the_fabric_failing_being_slow_or_forgetting_only_delays_the_end()
     assert statuses(engine, "web") == [Status.STARTED], "the work is not done, though the settle time is over"
     await engine.advance(31 * MINUTE)
     assert statuses(engine, "web") == []
+    assert (await fabric.inspect("web-0")).boots == 2
+    await engine.stop()
+
+
+async def test_attempts_that_fail_are_repeated_after_longer_and_longer_pauses() -> None:
+    engine, fabric = make_engine()
+    await engine.start()
+    await engine.apply_fleet(FLEET, by="test")
+    fabric.failures = 9
+    operation = await ask(engine, "restart", "web-0")
+    await engine.advance(timedelta(0))
+    pauses: list[float] = []
+    while (failed := engine.failed_attempt(operation.id)) is not None:
+        assert failed.failures == len(pauses) + 1
+        assert "was told to fail" in failed.problem
+        assert failed.next_at is not None
+        pauses.append((failed.next_at - engine.clock.now()).total_seconds())
+        await engine.advance(failed.next_at - engine.clock.now() - timedelta(microseconds=1))
+        assert engine.failed_attempt(operation.id) == failed, "not earlier"
+        await engine.advance(timedelta(microseconds=1))
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    assert (await fabric.inspect("web-0")).boots == 2
+    await engine.stop()
+
+
+async def test_while_the_next_attempt_is_under_way_none_is_to_come() -> None:
+    engine, fabric = make_engine()
+    await engine.start()
+    await engine.apply_fleet(FLEET, by="test")
+    fabric.failures, fabric.delay = 1, MINUTE
+    operation = await ask(engine, "restart", "web-0")
+    await engine.advance(MINUTE)
+    await engine.advance(timedelta(seconds=6))
+    failed = engine.failed_attempt(operation.id)
+    assert failed is not None
+    assert (failed.failures, failed.next_at) == (1, None)
+    explained = explain(engine.draft(), engine.terms, engine.live_operations()[0], None, failed)
+    assert explained.waits[0].words.endswith("; the next attempt is under way")
+    await engine.mark_done(operation.id, "operator")
+    assert engine.failed_attempt(operation.id) is None, "nobody waits for the fabric any more"
+    await engine.stop()
+
+
+async def test_after_a_restart_the_next_attempt_is_made_at_once(tmp_path: Path) -> None:
+    engine, fabric = make_engine(tmp_path)
+    await engine.start()
+    await engine.apply_fleet(FLEET, by="test")
+    fabric.failures = 1
+    operation = await ask(engine, "restart", "web-0")
+    await engine.advance(timedelta(0))
+    assert engine.failed_attempt(operation.id) is not None
+    await engine.stop()
+    engine, fabric = make_engine(tmp_path)
+    await engine.start()
+    await engine.advance(timedelta(0))
+    assert engine.failed_attempt(operation.id) is None
     assert (await fabric.inspect("web-0")).boots == 2
     await engine.stop()
 

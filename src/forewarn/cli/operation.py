@@ -130,6 +130,8 @@ def _print(client: Client, operation: dict[str, Any], as_json: bool) -> None:
             "postpone until": when(operation["postpone_until"], now) if operation["progress"] == "pending" else "",
             "not told": "; ".join(operation["not_told"].values()),
             "started": when(operation["started_at"], now),
+            "last failure": operation["last_failure"],
+            "next attempt": when(operation["next_attempt_at"], now),
             "carried out": when(operation["carried_out_at"], now),
             "ended": when(operation["ended_at"], now),
             "events": ", ".join(event["id"] for event in operation["events"]) or "none",

@@ -79,4 +79,5 @@ def explanation(engine: Engine, operation: Operation) -> ExplanationShape:
     """Why an operation waits now."""
     draft = engine.draft()
     rollout = draft.rollout(operation.request.rollout)
-    return ExplanationShape.of(operation, explain(draft, engine.terms, operation, rollout))
+    failed = engine.failed_attempt(operation.id)
+    return ExplanationShape.of(operation, explain(draft, engine.terms, operation, rollout, failed))

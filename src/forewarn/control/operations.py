@@ -29,7 +29,7 @@ from forewarn.control.schema import (
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.operations import CAUSES, OVERRIDES, Health, Operation, Progress, Request
+from forewarn.core.operations import CAUSES, OVERRIDES, FailedAttempt, Health, Operation, Progress, Request
 from forewarn.core.placement import choose_host
 from forewarn.core.requests import request as ask_for
 from forewarn.errors import BadRequestBody, OperationNotSo, Unknown
@@ -77,11 +77,13 @@ class OperationShape(Shape):
     carried_out_at: Moment | None
     settles_at: Moment | None
     ended_at: Moment | None
+    last_failure: Annotated[str | None, help_text("Why the fabric's last attempt failed; it is tried again.")]
+    next_attempt_at: Annotated[Moment | None, help_text("When the fabric is to try again.")]
     destinations: dict[str, str | None] | UnsetType = UNSET
     """In the answer to a request: where the VMs would go if it were now."""
 
     @classmethod
-    def of(cls, operation: Operation, events: Iterable[Event]) -> Self:
+    def of(cls, operation: Operation, events: Iterable[Event], failed: FailedAttempt | None = None) -> Self:
         asked = operation.request
         return cls(
             id=operation.id,
@@ -106,6 +108,8 @@ class OperationShape(Shape):
             carried_out_at=to_text_if_any(operation.carried_out_at),
             settles_at=to_text_if_any(operation.settles_at),
             ended_at=to_text_if_any(operation.ended_at),
+            last_failure=failed.problem if failed is not None else None,
+            next_attempt_at=to_text_if_any(failed.next_at) if failed is not None else None,
         )
 
 
@@ -255,7 +259,8 @@ class OperationControl:
 
     async def _shape(self, operation: Operation) -> OperationShape:
         found = [await self._engine.archive.event(event_id) for event_id in operation.events]
-        return OperationShape.of(operation, (event for event in found if event is not None))
+        failed = self._engine.failed_attempt(operation.id)
+        return OperationShape.of(operation, (event for event in found if event is not None), failed)
 
     async def _find(self, request: HttpRequest) -> Operation:
         """By its id, or by the beginning of it where that is clear."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +12,6 @@ from forewarn.errors import BadOption, KeyReused, LastAdmin, TokenExists, Unknow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
 
     from forewarn.core.limits import Terms
     from forewarn.core.state import Draft

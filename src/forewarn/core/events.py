@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from forewarn.core.durations import to_text
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.errors import AlreadyOver, AlreadyStarted, ForewarnError, NotStarted, TooEarly
-
-if TYPE_CHECKING:
-    from datetime import datetime, timedelta
 
 
 class Status(StrEnum):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.events import Event
     from forewarn.core.limits import Terms
-    from forewarn.core.operations import Operation
+    from forewarn.core.operations import FailedAttempt, Operation
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Draft
 
@@ -47,8 +47,10 @@ class Explanation(NamedTuple):
     """When that comes at the latest, as far as time decides it."""
 
 
-def explain(draft: Draft, terms: Terms, operation: Operation, rollout: Rollout | None) -> Explanation:
-    """What the operation waits for, and what then happens."""
+def explain(
+    draft: Draft, terms: Terms, operation: Operation, rollout: Rollout | None, failed: FailedAttempt | None = None
+) -> Explanation:
+    """What the operation waits for, and what then happens. `failed`: the fabric's last attempt, where it failed."""
     if operation.progress is Progress.PENDING:
         waits = tuple(_before_start(draft, operation))
         if operation.type and not EVENT_TYPES[operation.type].starts:
@@ -57,7 +59,7 @@ def explain(draft: Draft, terms: Terms, operation: Operation, rollout: Rollout |
         what = "It starts when nothing is left to wait for." if open_waits else "It starts now."
         return Explanation(waits, what, when_due(draft, operation))
     if operation.progress is Progress.STARTED:
-        waits = tuple(_before_end(terms, operation, rollout))
+        waits = tuple(_before_end(terms, operation, rollout, failed))
         what = "Its events disappear, and it is over."
         return Explanation(waits, what, operation.settles_at if operation.carried_out_at else None)
     ended = f": {operation.outcome}" if operation.outcome else ""
@@ -89,11 +91,20 @@ def _approval(event: Event) -> Wait:
     return Wait("approval", over=False, group=event.group, until=until)
 
 
-def _before_end(terms: Terms, operation: Operation, rollout: Rollout | None) -> Iterator[Wait]:
+def _before_end(
+    terms: Terms, operation: Operation, rollout: Rollout | None, failed: FailedAttempt | None
+) -> Iterator[Wait]:
     done = operation.carried_out_at is not None
-    yield Wait("fabric", over=done, at=operation.carried_out_at, words=f"to {operation.verb or 'do nothing'}")
+    words = f"to {operation.verb or 'do nothing'}" + (_failure(failed) if failed is not None else "")
+    yield Wait("fabric", over=done, at=operation.carried_out_at, words=words)
     if rollout is not None:
         health = operation.health
         words = f"rollout {rollout.id}, wave {rollout.wave}" + (f": {operation.outcome}" if operation.outcome else "")
         yield Wait("gate", over=health is not Health.UNKNOWN, until=gate_closes_at(terms, operation), words=words)
     yield Wait("settling", over=False, until=operation.settles_at)
+
+
+def _failure(failed: FailedAttempt) -> str:
+    attempts = "the last attempt" if failed.failures == 1 else f"{failed.failures} attempts"
+    following = "is under way" if failed.next_at is None else f"begins {failed.next_at:%Y-%m-%d %H:%M:%S} UTC"
+    return f"; {attempts} failed: {failed.problem}; the next attempt {following}"

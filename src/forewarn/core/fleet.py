@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from copy import copy
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from forewarn.core.windows import Window
 from forewarn.errors import Unknown, UnknownHost, UnknownVM, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
-    from datetime import timedelta
-
-    from forewarn.core.windows import Window
 
 
 class GroupKind(StrEnum):

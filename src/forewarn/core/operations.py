@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,8 +11,6 @@ from forewarn.core.events import Source
 from forewarn.errors import UnknownCause, nearest
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from forewarn.core.fleet import Fleet
 
 
@@ -331,3 +329,14 @@ class Operation(NamedTuple):
     def concerned(self, fleet: Fleet) -> tuple[str, ...]:
         """The VMs to which there is still something to be done."""
         return tuple(name for name in self.vms if self.concerns(fleet, name))
+
+
+class FailedAttempt(NamedTuple):
+    """The fabric could not carry out an operation. It is tried again."""
+
+    failures: int
+    """How many attempts have failed in a row."""
+    problem: str
+    """Why the last one did."""
+    next_at: datetime | None
+    """When the next attempt begins; None: it is under way."""

@@ -8,7 +8,7 @@ domains of a group are never out at once, whoever approves early or late.
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,7 +17,6 @@ from forewarn.core.fleet import HostState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from datetime import datetime
 
     from forewarn.core.fleet import Fleet
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.events import Document
@@ -11,7 +12,6 @@ from forewarn.core.fleet import Fleet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from datetime import datetime
 
     from forewarn.core.access import Kept, Token
     from forewarn.core.events import Event

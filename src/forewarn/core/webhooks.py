@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -15,7 +16,6 @@ from forewarn.errors import BadOption, BadWebhookTarget, ForbiddenTarget, TooMan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from datetime import datetime
     from ipaddress import IPv4Network, IPv6Network
 
     from forewarn.core.limits import Terms

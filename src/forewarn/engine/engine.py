@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet, FleetChange, Group
     from forewarn.core.fleet_commands import Policy
     from forewarn.core.limits import Terms
-    from forewarn.core.operations import Operation, Request
+    from forewarn.core.operations import FailedAttempt, Operation, Request
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Changes
     from forewarn.core.webhooks import Retried, Undelivered, Webhook
@@ -284,6 +284,10 @@ class Engine:
 
     def live_operations(self) -> list[Operation]:
         return list(self._writer.ledger.operations.values())
+
+    def failed_attempt(self, operation_id: str) -> FailedAttempt | None:
+        """The fabric's last attempt at an operation, where it failed and is to be repeated."""
+        return self._carrier.failed_attempt(operation_id)
 
     def live_rollouts(self) -> list[Rollout]:
         return self._writer.ledger.live_rollouts()

@@ -9,13 +9,15 @@ import asyncio
 import logging
 from datetime import timedelta
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.core import progress, rollout_commands
 from forewarn.core.event_types import Verb
-from forewarn.core.operations import Health
+from forewarn.core.operations import FailedAttempt, Health
 from forewarn.errors import ForewarnError, IncompleteFabric, Stopping, StoreFailed, WorkFailed
 from forewarn.ports import Order
+from forewarn.system.backoff import backoff_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -93,8 +95,8 @@ class Reports:
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER = timedelta(seconds=30)
-"""How long after a failed attempt the fabric is asked again, by the clock."""
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 5.0, 300.0
+"""How long after a failed attempt the next one begins, by the clock: twice as long each time."""
 LOOK_AGAIN = timedelta(seconds=10)
 """How long after a look at VMs that are not well the next one comes, by the clock."""
 
@@ -106,6 +108,10 @@ def verbs_of(fabric: Fabric) -> dict[Verb, Callable[[Order], Awaitable[None]]]:
     if missing:
         raise IncompleteFabric(fabric=type(fabric).__name__, verbs=", ".join(missing))
     return {verb: method for verb, method in methods.items() if method is not None}
+
+
+def _pause(failures: int) -> timedelta:
+    return timedelta(seconds=backoff_seconds(failures, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
 
 
 class Carrier:
@@ -121,6 +127,8 @@ class Carrier:
         self._carried_out: list[str] = []
         self._written: asyncio.Future[None] | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._failed: dict[str, FailedAttempt] = {}
+        """Only in memory: after a restart every operation is tried at once."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -131,8 +139,13 @@ class Carrier:
         self._tasks[operation.id] = task
         task.add_done_callback(partial(self._finished, operation.id))
 
+    def failed_attempt(self, operation_id: str) -> FailedAttempt | None:
+        """The last attempt at an operation, where it failed and there is to be another."""
+        return self._failed.get(operation_id)
+
     def let_go(self, operation_id: str) -> None:
         """Nobody need wait for the fabric any more: it is said to be over."""
+        self._failed.pop(operation_id, None)
         if operation_id in self._tasks:
             self._tasks[operation_id].cancel()
 
@@ -146,6 +159,7 @@ class Carrier:
     def _finished(self, operation_id: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(operation_id) is task:
             del self._tasks[operation_id]
+            self._failed.pop(operation_id, None)
         self.changed.set()
 
     async def _see_through(self, operation: Operation, vms: tuple[str, ...]) -> None:
@@ -161,6 +175,7 @@ class Carrier:
         """Have it done; False when it cannot be."""
         moves = tuple((name, host) for name, host in operation.moves if name in vms)
         order = Order(operation.id, vms, operation.request.duration, operation.cause, operation.host, moves)
+        failures = 0
         while True:
             try:
                 if operation.verb is not None:
@@ -176,9 +191,18 @@ class Carrier:
                 said = (operation.id, operation.cause, error)
                 expected = isinstance(error, ForewarnError)
                 logger.warning("Operation %s (%s) was not carried out: %s", *said, exc_info=not expected)
-                await self._wait_until(self._clock.now() + RETRY_AFTER)
+                problem = str(error) if expected else f"{type(error).__name__}: {error}"
+                failures += 1
+                await self._wait_to_retry(operation.id, failures, problem)
             else:
+                self._failed.pop(operation.id, None)
                 return True
+
+    async def _wait_to_retry(self, operation_id: str, failures: int, problem: str) -> None:
+        next_at = self._clock.now() + _pause(failures)
+        self._failed[operation_id] = FailedAttempt(failures, problem, next_at)
+        await self._wait_until(next_at)
+        self._failed[operation_id] = FailedAttempt(failures, problem, None)
 
     async def _look_after(self, operation: Operation) -> None:
         """Ask until all VMs are well, or the gate has closed."""
@@ -192,12 +216,12 @@ class Carrier:
 
     async def _until_written(self, write: Callable[[], asyncio.Future[None]]) -> None:
         """What the fabric has said is not asked again: it must get on disk."""
-        while True:
+        for failures in count(1):
             try:
                 await asyncio.shield(write())
             except StoreFailed as error:
                 logger.warning("What the fabric said is written again: %s", error)
-                await self._wait_until(self._clock.now() + RETRY_AFTER)
+                await self._wait_until(self._clock.now() + _pause(failures))
             else:
                 return
 

@@ -1,41 +1,39 @@
-"""Values of the core as rows of a table, and back."""
+"""Values of the core as rows of a table, matched by name: one column for each field of the class.
+
+The type of a field says how its column holds it. The statements in sqlite.sql take their lists of columns from here, so
+a new field needs a column (a migration), and nothing else. A row is a tuple in the order of the fields: 100,000 VMs are
+read at the start, and finding each column of each row by its name would take twice as long.
+"""
 
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
-from forewarn.core.access import Kept, Role, Token
+from forewarn.core.access import Kept, Token
 from forewarn.core.durations import from_text, to_text, to_text_if_any
-from forewarn.core.events import Event, Source, Status
-from forewarn.core.fleet import VM, Group, Host, HostState
-from forewarn.core.operations import Health, Operation, Progress, Request
-from forewarn.core.rollouts import Course, Rollout, Stage
+from forewarn.core.events import Event
+from forewarn.core.fleet import VM, Group, Host
+from forewarn.core.operations import Operation, Request
+from forewarn.core.rollouts import Course, Rollout
 from forewarn.core.state import Delivery, Entry
 from forewarn.core.webhooks import Undelivered, Webhook
-from forewarn.core.windows import format_window, parse_window
+from forewarn.core.windows import Window, format_window, parse_window
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+V = TypeVar("V")
 
 
-Row = tuple[Any, ...]
+class Form(NamedTuple):
+    """How a column, or a JSON object, holds a value; None: as it is."""
 
-_EMPTY = "[]"
-"""Most VMs have no tags and no policy: they share one empty tuple instead of parsing it each time."""
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    """Names as JSON."""
-    return _single(names[0]) if len(names) == 1 else json.dumps(names)
-
-
-@lru_cache(256)
-def _single(name: str) -> str:
-    """Remembered, because an operation, its event and its history name the same VM, mostly one."""
-    return json.dumps([name])
+    write: Callable[[Any], Any] | None = None
+    read: Callable[[Any], Any] | None = None
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -50,285 +48,175 @@ def _length(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def vm_to_row(vm: VM) -> Row:
-    return (
-        *vm[:-4],
-        json.dumps(vm.tags) if vm.tags else _EMPTY,
-        json.dumps(vm.auto_approve) if vm.auto_approve else _EMPTY,
-        int(vm.deallocated),
-        vm.home,
-    )
+_PLAIN = Form()
+_MOMENT = Form(to_text_if_any, _moment)
+_LENGTH = Form(_seconds, _length)
 
 
-def vm_from_row(row: Row) -> VM:
-    tags, auto_approve, deallocated, home = row[-4:]
-    if tags == _EMPTY and auto_approve == _EMPTY:
-        return VM._make((*row[:-4], (), (), bool(deallocated), home))
-    pairs = tuple((key, value) for key, value in json.loads(tags))
-    return VM._make((*row[:-4], pairs, tuple(json.loads(auto_approve)), bool(deallocated), home))
+def _form(hint: Any, forms: Mapping[Any, Form], where: str) -> Form:
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return Form(str.__str__, hint)
+    if hint not in forms:
+        raise TypeError(f"There is no form for {where}, which is {hint}.")
+    return forms[hint]
 
 
-def group_to_row(group: Group) -> Row:
-    windows = [format_window(window) for window in group.windows]
-    return (*group[:4], json.dumps(group.auto_approve), _seconds(group.terminate_notice), json.dumps(windows))
+# --- JSON objects ---------------------------------------------------------------------------------
+
+_IN_JSON = {
+    str: _PLAIN,
+    int: _PLAIN,
+    float: _PLAIN,
+    timedelta: _LENGTH,
+    timedelta | None: _LENGTH,
+    datetime | None: _MOMENT,
+    tuple[str, ...]: Form(None, tuple),
+}
 
 
-def group_from_row(row: Row) -> Group:
-    auto_approve, terminate_notice, windows = row[4:]
-    policy = (
-        tuple(json.loads(auto_approve)),
-        _length(terminate_notice),
-        tuple(map(parse_window, json.loads(windows))),
-    )
-    return Group._make((*row[:4], *policy))
+class JsonObject(Generic[V]):
+    """A value as JSON: only the fields that differ from the usual value."""
+
+    def __init__(self, usual: V) -> None:
+        self._usual: Any = usual
+        hints = get_type_hints(type(usual))
+        self._forms = {name: _form(hint, _IN_JSON, name) for name, hint in hints.items()}
+
+    def write(self, value: Any) -> str:
+        fields = {
+            name: field if (write := self._forms[name].write) is None else write(field)
+            for name, field in value._asdict().items()
+            if field != getattr(self._usual, name)
+        }
+        return json.dumps(fields)
+
+    def read(self, text: str) -> Any:
+        fields = json.loads(text)
+        for name, field in fields.items():
+            if (read := self._forms[name].read) is not None:
+                fields[name] = read(field)
+        return self._usual._replace(**fields)
 
 
-def host_to_row(host: Host) -> Row:
-    return (host.name, host.state.value, int(host.spare))
+_REQUEST, _COURSE = JsonObject(Request("")), JsonObject(Course())
 
 
-def host_from_row(row: Row) -> Host:
-    return Host(row[0], HostState(row[1]), bool(row[2]))
+# --- Columns --------------------------------------------------------------------------------------
+
+_EMPTY = "[]"
+"""Most VMs have no tags and no policy: they share one empty tuple instead of parsing it each time."""
 
 
-def delivery_to_row(delivery: Delivery, heard_at: datetime | None) -> dict[str, Any]:
-    return delivery._asdict() | {"heard_at": to_text_if_any(heard_at)}
-
-
-def operation_to_row(operation: Operation) -> Row:
-    return (
-        operation.id,
-        operation.cause,
-        _listed(operation.vms),
-        operation.requested_by,
-        to_text(operation.requested_at),
-        operation.progress.value,
-        _listed(operation.events),
-        json.dumps(dict(operation.unnoticed)) if operation.unnoticed else "{}",
-        to_text_if_any(operation.started_at),
-        to_text_if_any(operation.carried_out_at),
-        to_text_if_any(operation.settles_at),
-        to_text_if_any(operation.ended_at),
-        _asked(operation.request),
-        json.dumps(operation.moves) if operation.moves else _EMPTY,
-        to_text_if_any(operation.holds_until),
-        operation.health.value,
-        operation.outcome,
-    )
-
-
-def operation_from_row(row: Row) -> Operation:
-    return Operation(
-        id=row[0],
-        request=_request(row[12]),
-        vms=tuple(json.loads(row[2])),
-        requested_by=row[3],
-        requested_at=from_text(row[4]),
-        progress=Progress(row[5]),
-        events=tuple(json.loads(row[6])),
-        unnoticed=tuple(json.loads(row[7]).items()),
-        started_at=_moment(row[8]),
-        carried_out_at=_moment(row[9]),
-        settles_at=_moment(row[10]),
-        ended_at=_moment(row[11]),
-        moves=tuple((name, host) for name, host in json.loads(row[13])),
-        holds_until=_moment(row[14]),
-        health=Health(row[15]),
-        outcome=row[16],
-    )
+def _listed(names: tuple[str, ...]) -> str:
+    if len(names) == 1:
+        return _single(names[0])
+    return json.dumps(names) if names else _EMPTY
 
 
 @lru_cache(256)
-def _asked(request: Request) -> str:
-    """Only what differs from a plain request. Remembered, because most that come together ask for the same."""
-    return json.dumps(_plain(request, Request("")))
+def _single(name: str) -> str:
+    """Remembered, because an operation, its event and its history name the same VM, mostly one."""
+    return json.dumps([name])
 
 
-def _request(text: str) -> Request:
-    return Request(**_rich(json.loads(text)))
+def _tuple(text: str) -> tuple[Any, ...]:
+    return () if text == _EMPTY else tuple(json.loads(text))
 
 
-def _plain(value: Request | Course, usual: Request | Course) -> dict[str, Any]:
-    """The fields that are not as usual, as JSON takes them."""
-    fields = {name: field for name, field in value._asdict().items() if field != getattr(usual, name)}
-    for name, field in fields.items():
-        if isinstance(field, timedelta):
-            fields[name] = field.total_seconds()
-        elif name == "deadline":
-            fields[name] = to_text(field)
-    return fields
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    return () if text == _EMPTY else tuple((key, value) for key, value in json.loads(text))
 
 
-def _rich(fields: dict[str, Any]) -> dict[str, Any]:
-    for name in ("duration", "notice", "health_time", "pause"):
-        if fields.get(name) is not None:
-            fields[name] = timedelta(seconds=fields[name])
-    if "deadline" in fields:
-        fields["deadline"] = from_text(fields["deadline"])
-    if "overrides" in fields:
-        fields["overrides"] = tuple(fields["overrides"])
-    return fields
+def _windows(windows: Iterable[Window]) -> str:
+    return json.dumps([format_window(window) for window in windows])
 
 
-def rollout_to_row(rollout: Rollout) -> Row:
-    return (
-        rollout.id,
-        json.dumps(rollout.patterns),
-        json.dumps(_plain(rollout.course, Course())),
-        rollout.requested_by,
-        to_text(rollout.requested_at),
-        rollout.stage.value,
-        rollout.wave,
-        json.dumps(rollout.waiting),
-        json.dumps(rollout.under_way),
-        json.dumps(rollout.done),
-        json.dumps(rollout.skipped),
-        to_text_if_any(rollout.next_at),
-        rollout.outcome,
-        to_text_if_any(rollout.ended_at),
+_IN_COLUMNS = {
+    str: _PLAIN,
+    str | None: _PLAIN,
+    int: _PLAIN,
+    bool: Form(int, bool),
+    datetime: Form(to_text, from_text),
+    datetime | None: _MOMENT,
+    timedelta | None: _LENGTH,
+    tuple[str, ...]: Form(_listed, _tuple),
+    tuple[int, ...]: Form(json.dumps, _tuple),
+    tuple[tuple[str, str], ...]: Form(lambda pairs: json.dumps(pairs) if pairs else _EMPTY, _pairs),
+    tuple[Window, ...]: Form(_windows, lambda text: tuple(map(parse_window, json.loads(text)))),
+    # Remembered, because most that come together ask for the same.
+    Request: Form(lru_cache(256)(_REQUEST.write), _REQUEST.read),
+    Course: Form(_COURSE.write, _COURSE.read),
+}
+
+_RENAMED = {"group": "group_name", "duration": "duration_seconds", "terminate_notice": "terminate_notice_seconds"}
+"""Fields whose columns are called otherwise: by a word that SQL leaves free, or with the unit."""
+
+_UNNOTICED = Form(
+    lambda pairs: json.dumps(dict(pairs)) if pairs else "{}", lambda text: tuple(json.loads(text).items())
+)
+
+
+class Table(Generic[V]):
+    """The columns of a value's class."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: type[V],
+        key: int = 1,
+        forms: Mapping[str, Form] | None = None,
+        derived: Mapping[str, Callable[[V], Any]] | None = None,
+    ) -> None:
+        """`key`: how many of the first fields are the key. `derived`: columns beside the fields, only written."""
+        self.name = name
+        self._make: Callable[[Iterable[Any]], V] = kind._make  # type: ignore[attr-defined]  # a NamedTuple
+        hints = get_type_hints(kind)
+        found = [(forms or {}).get(field) or _form(hint, _IN_COLUMNS, field) for field, hint in hints.items()]
+        self._writes = [(number, form.write) for number, form in enumerate(found) if form.write is not None]
+        self._reads = [(number, form.read) for number, form in enumerate(found) if form.read is not None]
+        self._count = len(found)
+        self._derived = list((derived or {}).values())
+        self.names = [*(_RENAMED.get(field, field) for field in hints), *(derived or {})]
+        # What statements are made of.
+        self.columns = ", ".join(self.names)
+        self.parameters = ", ".join("?" for _ in self.names)
+        self.changes = ", ".join(f"{name} = excluded.{name}" for name in self.names[key:])
+
+    def write(self, value: V) -> list[Any]:
+        """The row of a value, in the order of `columns`."""
+        values: list[Any] = list(value)  # type: ignore[call-overload]  # a NamedTuple
+        for number, write in self._writes:
+            values[number] = write(values[number])
+        values += [derive(value) for derive in self._derived]
+        return values
+
+    def read(self, row: Sequence[Any]) -> V:
+        """The value of a row in this order; what follows is not its own."""
+        values = list(row[: self._count])
+        for number, read in self._reads:
+            values[number] = read(values[number])
+        return self._make(values)
+
+
+VMS = Table("vm", VM)
+GROUPS = Table("fleet_group", Group)
+HOSTS = Table("host", Host)
+DELIVERIES = Table("delivery", Delivery)
+OPERATIONS = Table(
+    "operation", Operation, forms={"unnoticed": _UNNOTICED}, derived={"cause": lambda operation: operation.cause}
+)
+ROLLOUTS = Table("rollout", Rollout)
+EVENTS = Table("event", Event)
+HISTORY = Table("history", Entry)
+TOKENS = Table("token", Token)
+ANSWERS = Table("kept_answer", Kept)
+WEBHOOKS = Table("webhook", Webhook)
+UNDELIVERED = Table("undelivered", Undelivered, key=2)
+
+TABLES: dict[str, Table[Any]] = {
+    table.name: table
+    for table in (
+        *(VMS, GROUPS, HOSTS, DELIVERIES, OPERATIONS, ROLLOUTS, EVENTS, HISTORY, TOKENS, ANSWERS),
+        *(WEBHOOKS, UNDELIVERED),
     )
-
-
-def rollout_from_row(row: Row) -> Rollout:
-    return Rollout(
-        id=row[0],
-        patterns=tuple(json.loads(row[1])),
-        course=Course(**_rich(json.loads(row[2]))),
-        requested_by=row[3],
-        requested_at=from_text(row[4]),
-        stage=Stage(row[5]),
-        wave=row[6],
-        waiting=tuple(json.loads(row[7])),
-        under_way=tuple((host, operation) for host, operation in json.loads(row[8])),
-        done=tuple(json.loads(row[9])),
-        skipped=tuple((host, why) for host, why in json.loads(row[10])),
-        next_at=_moment(row[11]),
-        outcome=row[12],
-        ended_at=_moment(row[13]),
-    )
-
-
-def event_to_row(event: Event) -> Row:
-    return (
-        event.id,
-        event.operation,
-        event.group,
-        event.type,
-        event.status.value,
-        _listed(event.resources),
-        to_text(event.not_before),
-        event.description,
-        event.source.value,
-        _seconds(event.duration),
-        to_text(event.created_at),
-        to_text_if_any(event.approved_at),
-        event.approved_by,
-        to_text_if_any(event.started_at),
-        to_text_if_any(event.ended_at),
-    )
-
-
-def event_from_row(row: Row) -> Event:
-    return Event(
-        id=row[0],
-        operation=row[1],
-        group=row[2],
-        type=row[3],
-        status=Status(row[4]),
-        resources=tuple(json.loads(row[5])),
-        not_before=from_text(row[6]),
-        description=row[7],
-        source=Source(row[8]),
-        duration=_length(row[9]),
-        created_at=from_text(row[10]),
-        approved_at=_moment(row[11]),
-        approved_by=row[12],
-        started_at=_moment(row[13]),
-        ended_at=_moment(row[14]),
-    )
-
-
-def entry_to_row(entry: Entry) -> Row:
-    return (
-        entry.sequence,
-        to_text(entry.at),
-        entry.what,
-        entry.by,
-        entry.group,
-        entry.event,
-        entry.operation,
-        _listed(entry.vms),
-        entry.why,
-        entry.host,
-    )
-
-
-def entry_from_row(row: Row) -> Entry:
-    return Entry(
-        at=from_text(row[0]),
-        what=row[1],
-        by=row[2],
-        sequence=row[3],
-        group=row[4],
-        event=row[5],
-        operation=row[6],
-        vms=tuple(json.loads(row[7])),
-        why=row[8],
-        host=row[9],
-    )
-
-
-# --- Tokens and kept answers ----------------------------------------------------------------------
-
-
-def token_to_row(token: Token) -> Row:
-    return (
-        token.name,
-        token.role.value,
-        token.group,
-        token.hash,
-        token.created_by,
-        to_text(token.created_at),
-        to_text_if_any(token.expires_at),
-    )
-
-
-def token_from_row(row: Row) -> Token:
-    name, role, group, digest, created_by, created_at, expires_at = row
-    return Token(
-        name=name,
-        role=Role(role),
-        hash=digest,
-        created_by=created_by,
-        created_at=from_text(created_at),
-        group=group,
-        expires_at=from_text(expires_at) if expires_at else None,
-    )
-
-
-def kept_to_row(kept: Kept) -> Row:
-    return (kept.key, kept.fingerprint, to_text(kept.at), kept.status, kept.body)
-
-
-def kept_from_row(row: Row) -> Kept:
-    key, fingerprint, at, status, body = row
-    return Kept(key, fingerprint, from_text(at), status, body)
-
-
-# --- Webhooks -------------------------------------------------------------------------------------
-
-
-def webhook_to_row(webhook: Webhook) -> Row:
-    created_at = to_text(webhook.created_at)
-    lists = (json.dumps(webhook.groups), json.dumps(webhook.kinds), webhook.position, json.dumps(webhook.ahead))
-    return (webhook.name, webhook.url, webhook.secret, webhook.created_by, created_at, *lists)
-
-
-def webhook_from_row(row: Row) -> Webhook:
-    groups, kinds, position, ahead = row[5:]
-    lists = (tuple(json.loads(groups)), tuple(json.loads(kinds)), position, tuple(json.loads(ahead)))
-    return Webhook._make((*row[:4], from_text(row[4]), *lists))
-
-
-def undelivered_from_row(row: Row) -> Undelivered:
-    return Undelivered._make((*row[:5], bool(row[5])))
+}

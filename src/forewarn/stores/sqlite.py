@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.fleet import Fleet
-from forewarn.core.state import Delivery
 from forewarn.errors import StoreFailed
 from forewarn.ports import Expired, HistoryFilter, ListFilter, Saved
 from forewarn.stores import rows
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+Row = tuple[Any, ...]
 _SQL = read_statements()
 _CONDITIONS = [name for name in HistoryFilter._fields if f"history_{name}" in _SQL]
 """The fields of a filter that are a condition each, to be left out where they are not given."""
@@ -41,38 +41,38 @@ class SqliteRecords:
 
     def event(self, event_id: str) -> Event | None:
         row = self._guarded(lambda: self._db.execute(_SQL["event"], (event_id,)).fetchone())
-        return rows.event_from_row(row) if row else None
+        return rows.EVENTS.read(row) if row else None
 
     def events_beginning(self, start: str, group: str = "") -> list[Event]:
-        return self._listed("events_beginning", rows.event_from_row, (*_bounds(start), group, group))
+        return self._listed("events_beginning", rows.EVENTS.read, _bounds(start) | {"group": group})
 
     def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
-        return self._placed("events", rows.event_from_row, wanted)
+        return self._placed("events", rows.EVENTS.read, wanted)
 
     def operation(self, operation_id: str) -> Operation | None:
         row = self._guarded(lambda: self._db.execute(_SQL["operation"], (operation_id,)).fetchone())
-        return rows.operation_from_row(row) if row else None
+        return rows.OPERATIONS.read(row) if row else None
 
     def operations_beginning(self, start: str) -> list[Operation]:
-        return self._listed("operations_beginning", rows.operation_from_row, _bounds(start))
+        return self._listed("operations_beginning", rows.OPERATIONS.read, _bounds(start))
 
     def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
-        return self._placed("operations", rows.operation_from_row, wanted)
+        return self._placed("operations", rows.OPERATIONS.read, wanted)
 
     def rollouts_beginning(self, start: str) -> list[Rollout]:
-        return self._listed("rollouts_beginning", rows.rollout_from_row, _bounds(start))
+        return self._listed("rollouts_beginning", rows.ROLLOUTS.read, _bounds(start))
 
     def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
-        return self._placed("rollouts", rows.rollout_from_row, wanted)
+        return self._placed("rollouts", rows.ROLLOUTS.read, wanted)
 
-    def _placed(self, table: str, read: Callable[[rows.Row], T], wanted: ListFilter) -> list[tuple[int, T]]:
+    def _placed(self, table: str, read: Callable[[Row], T], wanted: ListFilter) -> list[tuple[int, T]]:
         """A page of a table; the last column is where each row is in it."""
         statement = f"{table}_live" if wanted.live else f"{table}_all"
         return self._listed(statement, lambda row: (row[-1], read(row)), wanted._asdict())
 
     def kept_answer(self, key: str) -> Kept | None:
         row = self._guarded(lambda: self._db.execute(_SQL["kept_answer"], (key,)).fetchone())
-        return rows.kept_from_row(row) if row else None
+        return rows.ANSWERS.read(row) if row else None
 
     # --- History ------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class SqliteRecords:
             "since": to_text_if_any(wanted.since),
             "until": to_text_if_any(wanted.until),
         }
-        return self._guarded(lambda: list(map(rows.entry_from_row, self._db.execute(statement, parameters))))
+        return self._guarded(lambda: list(map(rows.HISTORY.read, self._db.execute(statement, parameters))))
 
     def oldest(self) -> int:
         return int(self._guarded(lambda: self._db.execute(_SQL["oldest_sequence"]).fetchone()[0]))
@@ -105,7 +105,7 @@ class SqliteRecords:
 
     # --- The connection -------------------------------------------------------------------------------
 
-    def _listed(self, statement: str, read: Callable[[rows.Row], T], parameters: Any = ()) -> list[T]:
+    def _listed(self, statement: str, read: Callable[[Row], T], parameters: Any = ()) -> list[T]:
         return self._guarded(lambda: list(map(read, self._db.execute(_SQL[statement], parameters))))
 
     def let_go(self) -> None:
@@ -129,13 +129,13 @@ class SqliteRecords:
             raise StoreFailed(problem=f"and could not be undone: {error}") from error
 
 
-def _only(row: rows.Row) -> Any:
+def _only(row: Row) -> Any:
     return row[0]
 
 
-def _bounds(start: str) -> tuple[str, str]:
+def _bounds(start: str) -> dict[str, str]:
     """Ids are hexadecimal: all that begin so sort before the beginning followed by a tilde."""
-    return start, start + "~"
+    return {"start": start, "end": start + "~"}
 
 
 # --- The store ------------------------------------------------------------------------------------
@@ -155,27 +155,27 @@ class SqliteStore(SqliteRecords):
 
     def _load(self) -> Saved:
         fleet = Fleet(
-            map(rows.vm_from_row, self._db.execute(_SQL["load_vms"])),
-            map(rows.group_from_row, self._db.execute(_SQL["load_groups"])),
-            map(rows.host_from_row, self._db.execute(_SQL["load_hosts"])),
+            map(rows.VMS.read, self._db.execute(_SQL["load_vms"])),
+            map(rows.GROUPS.read, self._db.execute(_SQL["load_groups"])),
+            map(rows.HOSTS.read, self._db.execute(_SQL["load_hosts"])),
         )
         deliveries, heard = [], {}
-        for group, enabled, enabling, incarnation, heard_at in self._db.execute(_SQL["load_deliveries"]):
-            deliveries.append(Delivery(group, bool(enabled), enabling, incarnation))
-            heard[group] = from_text(heard_at)
+        for *row, heard_at in self._db.execute(_SQL["load_deliveries"]):
+            deliveries.append(rows.DELIVERIES.read(row))
+            heard[deliveries[-1].group] = from_text(heard_at)
         return Saved(
             fleet,
-            self._listed("load_operations", rows.operation_from_row),
-            self._listed("load_rollouts", rows.rollout_from_row),
-            self._listed("load_events", rows.event_from_row),
+            self._listed("load_operations", rows.OPERATIONS.read),
+            self._listed("load_rollouts", rows.ROLLOUTS.read),
+            self._listed("load_events", rows.EVENTS.read),
             deliveries,
             heard,
             dict(self._db.execute(_SQL["load_facts"])),
-            self._listed("load_tokens", rows.token_from_row),
-            self._listed("load_kept", rows.kept_from_row),
+            self._listed("load_tokens", rows.TOKENS.read),
+            self._listed("load_kept", rows.ANSWERS.read),
             self._db.execute(_SQL["last_sequence"]).fetchone()[0],
-            self._listed("load_webhooks", rows.webhook_from_row),
-            self._listed("load_undelivered", rows.undelivered_from_row),
+            self._listed("load_webhooks", rows.WEBHOOKS.read),
+            self._listed("load_undelivered", rows.UNDELIVERED.read),
         )
 
     def commit(self, changes: Changes) -> None:
@@ -185,20 +185,20 @@ class SqliteStore(SqliteRecords):
         self._db.execute("BEGIN IMMEDIATE")
         for change in changes.fleet_changes:
             self._save_fleet(change)
-        self._many("save_operation", map(rows.operation_to_row, changes.operations.values()))
+        self._many("save_operation", map(rows.OPERATIONS.write, changes.operations.values()))
         if changes.rollouts:
-            self._many("save_rollout", map(rows.rollout_to_row, changes.rollouts.values()))
-        self._many("save_event", map(rows.event_to_row, changes.events.values()))
+            self._many("save_rollout", map(rows.ROLLOUTS.write, changes.rollouts.values()))
+        self._many("save_event", map(rows.EVENTS.write, changes.events.values()))
         self._save_deliveries(changes)
         if changes.facts:
             self._many("save_fact", changes.facts.items())
         if changes.tokens:
             self._save_tokens(changes)
         if changes.kept:
-            self._many("save_kept", map(rows.kept_to_row, changes.kept.values()))
+            self._many("save_kept", map(rows.ANSWERS.write, changes.kept.values()))
         if changes.webhooks or changes.undelivered:
             self._save_webhooks(changes)
-        self._many("save_history", map(rows.entry_to_row, changes.history))
+        self._many("save_history", map(rows.HISTORY.write, changes.history))
         self._db.execute("COMMIT")
 
     def _save_fleet(self, change: FleetChange) -> None:
@@ -206,36 +206,38 @@ class SqliteStore(SqliteRecords):
         self._many("remove_vm", ((vm.name,) for vm in change.removed))
         self._many("remove_group", ((name,) for name in change.groups_removed))
         self._many("remove_host", ((name,) for name in change.hosts_removed))
-        self._many("save_group", map(rows.group_to_row, change.groups))
-        self._many("save_host", map(rows.host_to_row, change.hosts))
-        self._many("save_vm", map(rows.vm_to_row, change.changed))
-        self._many("save_vm", map(rows.vm_to_row, change.added))
+        self._many("save_group", map(rows.GROUPS.write, change.groups))
+        self._many("save_host", map(rows.HOSTS.write, change.hosts))
+        self._many("save_vm", map(rows.VMS.write, change.changed))
+        self._many("save_vm", map(rows.VMS.write, change.added))
 
     def _save_deliveries(self, changes: Changes) -> None:
         for group, delivery in changes.deliveries.items():
             if delivery is None:
                 self._db.execute(_SQL["remove_delivery"], (group,))
             else:
-                values = rows.delivery_to_row(delivery, changes.heard.get(group))
-                self._db.execute(_SQL["save_delivery"], values)
+                heard_at = to_text_if_any(changes.heard.get(group)) or ""
+                self._db.execute(_SQL["save_delivery"], [*rows.DELIVERIES.write(delivery), heard_at])
         only_heard = [group for group in changes.heard if group not in changes.deliveries]
         if only_heard:
-            self._many("save_heard", ((to_text(changes.heard[group]), group) for group in only_heard))
+            moments = ({"group": group, "heard_at": to_text(changes.heard[group])} for group in only_heard)
+            self._many("save_heard", moments)
 
     def _save_tokens(self, changes: Changes) -> None:
         for name, token in changes.tokens.items():
             if token is None:
                 self._db.execute(_SQL["remove_token"], (name,))
             else:
-                self._db.execute(_SQL["save_token"], rows.token_to_row(token))
+                self._db.execute(_SQL["save_token"], rows.TOKENS.write(token))
 
     def _save_webhooks(self, changes: Changes) -> None:
         webhooks, undelivered = changes.webhooks, changes.undelivered
         self._many("remove_webhook", ((name,) for name, webhook in webhooks.items() if webhook is None))
         kept = [webhook for webhook in webhooks.values() if webhook is not None]
-        self._many("save_webhook", map(rows.webhook_to_row, kept))
+        self._many("save_webhook", map(rows.WEBHOOKS.write, kept))
         self._many("forget_undelivered", (key for key, row in undelivered.items() if row is None))
-        self._many("save_undelivered", (row for row in undelivered.values() if row is not None))
+        waiting = [row for row in undelivered.values() if row is not None]
+        self._many("save_undelivered", map(rows.UNDELIVERED.write, waiting))
 
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.executemany(_SQL[statement], parameters)

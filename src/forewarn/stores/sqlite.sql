@@ -1,89 +1,89 @@
+-- {event.columns}, {event.parameters} and {event.changes} are the columns of the table event, from rows.py.
+
 -- name: load_facts
 SELECT name, value FROM fact;
 
 -- name: load_groups
-SELECT name, kind, update_domains, fault_domains, auto_approve, terminate_notice_seconds, windows
-FROM fleet_group ORDER BY rowid;
+SELECT {fleet_group.columns} FROM fleet_group ORDER BY rowid;
 
 -- name: load_hosts
-SELECT name, state, spare FROM host ORDER BY rowid;
+SELECT {host.columns} FROM host ORDER BY rowid;
 
 -- name: load_vms
-SELECT name, group_name, host, update_domain, fault_domain, address, listen, hostname, priority, size, zone,
-    tags, auto_approve, deallocated, home
-FROM vm ORDER BY rowid;
+SELECT {vm.columns} FROM vm ORDER BY rowid;
 
 -- name: load_operations
-SELECT * FROM operation WHERE ended_at IS NULL ORDER BY rowid;
+SELECT {operation.columns} FROM operation WHERE ended_at IS NULL ORDER BY rowid;
 
 -- name: load_rollouts
-SELECT * FROM rollout WHERE ended_at IS NULL ORDER BY rowid;
+SELECT {rollout.columns} FROM rollout WHERE ended_at IS NULL ORDER BY rowid;
 
 -- name: load_events
-SELECT * FROM event WHERE ended_at IS NULL ORDER BY rowid;
+SELECT {event.columns} FROM event WHERE ended_at IS NULL ORDER BY rowid;
 
 -- name: load_deliveries
-SELECT group_name, enabled, enabling, incarnation, heard_at FROM delivery;
+SELECT {delivery.columns}, heard_at FROM delivery;
 
 -- name: load_webhooks
-SELECT name, url, secret, created_by, created_at, groups, kinds, position, ahead FROM webhook ORDER BY rowid;
+SELECT {webhook.columns} FROM webhook ORDER BY rowid;
 
 -- name: load_undelivered
-SELECT webhook, sequence, group_name, attempts, problem, given_up FROM undelivered;
+SELECT {undelivered.columns} FROM undelivered;
 
 -- name: last_sequence
 SELECT coalesce(max(sequence), 0) FROM history;
 
 -- name: load_tokens
-SELECT name, role, group_name, hash, created_by, created_at, expires_at FROM token ORDER BY rowid;
+SELECT {token.columns} FROM token ORDER BY rowid;
 
 -- name: load_kept
-SELECT key, fingerprint, at, status, '' FROM kept_answer;
+SELECT {kept_answer.columns} FROM (SELECT key, fingerprint, at, status, '' AS body FROM kept_answer);
 
 -- name: kept_answer
-SELECT key, fingerprint, at, status, body FROM kept_answer WHERE key = ?;
+SELECT {kept_answer.columns} FROM kept_answer WHERE key = ?;
 
 -- name: event
-SELECT * FROM event WHERE id = ?;
+SELECT {event.columns} FROM event WHERE id = ?;
 
 -- name: events_beginning
-SELECT * FROM event WHERE id >= ? AND id < ? AND (? = '' OR group_name = ?) LIMIT 2;
+SELECT {event.columns} FROM event WHERE id >= :start AND id < :end AND (:group = '' OR group_name = :group)
+LIMIT 2;
 
 -- name: events_live
-SELECT *, rowid FROM event WHERE ended_at IS NULL AND rowid > :after AND (:group = '' OR group_name = :group)
+SELECT {event.columns}, rowid FROM event WHERE ended_at IS NULL AND rowid > :after AND (:group = '' OR group_name = :group)
 ORDER BY rowid LIMIT :limit;
 
 -- name: events_all
-SELECT *, rowid FROM event WHERE (:after = 0 OR rowid < :after) AND (:group = '' OR group_name = :group)
+SELECT {event.columns}, rowid FROM event WHERE (:after = 0 OR rowid < :after) AND (:group = '' OR group_name = :group)
 ORDER BY rowid DESC LIMIT :limit;
 
 -- name: operation
-SELECT * FROM operation WHERE id = ?;
+SELECT {operation.columns} FROM operation WHERE id = ?;
 
 -- name: operations_beginning
-SELECT * FROM operation WHERE id >= ? AND id < ? LIMIT 2;
+SELECT {operation.columns} FROM operation WHERE id >= :start AND id < :end LIMIT 2;
 
 -- name: operations_live
-SELECT *, rowid FROM operation WHERE ended_at IS NULL AND rowid > :after
+SELECT {operation.columns}, rowid FROM operation WHERE ended_at IS NULL AND rowid > :after
 ORDER BY rowid LIMIT :limit;
 
 -- name: operations_all
-SELECT *, rowid FROM operation WHERE (:after = 0 OR rowid < :after)
+SELECT {operation.columns}, rowid FROM operation WHERE (:after = 0 OR rowid < :after)
 ORDER BY rowid DESC LIMIT :limit;
 
 -- name: rollouts_beginning
-SELECT * FROM rollout WHERE id >= ? AND id < ? LIMIT 2;
+SELECT {rollout.columns} FROM rollout WHERE id >= :start AND id < :end LIMIT 2;
 
 -- name: rollouts_live
-SELECT *, rowid FROM rollout WHERE ended_at IS NULL AND rowid > :after
+SELECT {rollout.columns}, rowid FROM rollout WHERE ended_at IS NULL AND rowid > :after
 ORDER BY rowid LIMIT :limit;
 
 -- name: rollouts_all
-SELECT *, rowid FROM rollout WHERE (:after = 0 OR rowid < :after)
+SELECT {rollout.columns}, rowid FROM rollout WHERE (:after = 0 OR rowid < :after)
 ORDER BY rowid DESC LIMIT :limit;
 
 -- name: history
-SELECT at, what, by, sequence, group_name, event, operation, vms, why, host FROM history WHERE sequence > :after
+SELECT {history.columns} FROM history WHERE sequence > :after
 
 -- Each of these is added to it where it is asked for.
 
@@ -195,91 +195,74 @@ DELETE FROM kept_answer WHERE rowid < min(:answers, (SELECT min(rowid) FROM kept
 INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- name: save_token
-INSERT INTO token VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET role = excluded.role, group_name = excluded.group_name, hash = excluded.hash,
-    created_by = excluded.created_by, created_at = excluded.created_at, expires_at = excluded.expires_at;
+INSERT INTO token ({token.columns}) VALUES ({token.parameters})
+ON CONFLICT (name) DO UPDATE SET {token.changes};
 
 -- name: remove_token
 DELETE FROM token WHERE name = ?;
 
 -- name: save_kept
 -- Replaced, not updated: rowids stay in the order of time, by which the oldest are removed.
-INSERT OR REPLACE INTO kept_answer VALUES (?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO kept_answer ({kept_answer.columns}) VALUES ({kept_answer.parameters});
 
 -- name: save_group
-INSERT INTO fleet_group VALUES (?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET kind = excluded.kind, update_domains = excluded.update_domains,
-    fault_domains = excluded.fault_domains, auto_approve = excluded.auto_approve,
-    terminate_notice_seconds = excluded.terminate_notice_seconds, windows = excluded.windows;
+INSERT INTO fleet_group ({fleet_group.columns}) VALUES ({fleet_group.parameters})
+ON CONFLICT (name) DO UPDATE SET {fleet_group.changes};
 
 -- name: remove_group
 DELETE FROM fleet_group WHERE name = ?;
 
 -- name: save_host
-INSERT INTO host VALUES (?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET state = excluded.state, spare = excluded.spare;
+INSERT INTO host ({host.columns}) VALUES ({host.parameters})
+ON CONFLICT (name) DO UPDATE SET {host.changes};
 
 -- name: remove_host
 DELETE FROM host WHERE name = ?;
 
 -- name: save_vm
-INSERT INTO vm VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET group_name = excluded.group_name, host = excluded.host,
-    update_domain = excluded.update_domain, fault_domain = excluded.fault_domain, address = excluded.address,
-    listen = excluded.listen, hostname = excluded.hostname, priority = excluded.priority, size = excluded.size,
-    zone = excluded.zone, tags = excluded.tags, auto_approve = excluded.auto_approve,
-    deallocated = excluded.deallocated, home = excluded.home;
+INSERT INTO vm ({vm.columns}) VALUES ({vm.parameters})
+ON CONFLICT (name) DO UPDATE SET {vm.changes};
 
 -- name: remove_vm
 DELETE FROM vm WHERE name = ?;
 
 -- name: save_operation
-INSERT INTO operation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET progress = excluded.progress, started_at = excluded.started_at,
-    carried_out_at = excluded.carried_out_at, settles_at = excluded.settles_at, ended_at = excluded.ended_at,
-    vms = excluded.vms, moves = excluded.moves, holds_until = excluded.holds_until, health = excluded.health, outcome = excluded.outcome;
+INSERT INTO operation ({operation.columns}) VALUES ({operation.parameters})
+ON CONFLICT (id) DO UPDATE SET {operation.changes};
 
 -- name: save_rollout
-INSERT INTO rollout VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET stage = excluded.stage, wave = excluded.wave, waiting = excluded.waiting,
-    under_way = excluded.under_way, done = excluded.done, skipped = excluded.skipped, next_at = excluded.next_at,
-    outcome = excluded.outcome, ended_at = excluded.ended_at;
+INSERT INTO rollout ({rollout.columns}) VALUES ({rollout.parameters})
+ON CONFLICT (id) DO UPDATE SET {rollout.changes};
 
 -- name: save_event
-INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO UPDATE SET status = excluded.status, resources = excluded.resources,
-    not_before = excluded.not_before, approved_at = excluded.approved_at, approved_by = excluded.approved_by,
-    started_at = excluded.started_at, ended_at = excluded.ended_at;
+INSERT INTO event ({event.columns}) VALUES ({event.parameters})
+ON CONFLICT (id) DO UPDATE SET {event.changes};
 
 -- name: save_delivery
-INSERT INTO delivery VALUES (:group, :enabled, :enabling, :incarnation, coalesce(:heard_at, ''))
-ON CONFLICT (group_name) DO UPDATE SET enabled = excluded.enabled, enabling = excluded.enabling,
-    incarnation = excluded.incarnation,
-    heard_at = CASE WHEN :heard_at IS NULL THEN heard_at ELSE excluded.heard_at END;
+-- The moment is empty where the group has not asked since.
+INSERT INTO delivery ({delivery.columns}, heard_at) VALUES ({delivery.parameters}, ?)
+ON CONFLICT (group_name) DO UPDATE SET {delivery.changes},
+    heard_at = CASE WHEN excluded.heard_at = '' THEN heard_at ELSE excluded.heard_at END;
 
 -- name: save_heard
-UPDATE delivery SET heard_at = ? WHERE group_name = ?;
+UPDATE delivery SET heard_at = :heard_at WHERE group_name = :group;
 
 -- name: remove_delivery
 DELETE FROM delivery WHERE group_name = ?;
 
 -- name: save_webhook
-INSERT INTO webhook (name, url, secret, created_by, created_at, groups, kinds, position, ahead)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET url = excluded.url, secret = excluded.secret, created_by = excluded.created_by,
-    created_at = excluded.created_at, groups = excluded.groups, kinds = excluded.kinds,
-    position = excluded.position, ahead = excluded.ahead;
+INSERT INTO webhook ({webhook.columns}) VALUES ({webhook.parameters})
+ON CONFLICT (name) DO UPDATE SET {webhook.changes};
 
 -- name: remove_webhook
 DELETE FROM webhook WHERE name = ?;
 
 -- name: save_undelivered
-INSERT INTO undelivered (webhook, sequence, group_name, attempts, problem, given_up) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (webhook, sequence) DO UPDATE SET attempts = excluded.attempts, problem = excluded.problem,
-    given_up = excluded.given_up;
+INSERT INTO undelivered ({undelivered.columns}) VALUES ({undelivered.parameters})
+ON CONFLICT (webhook, sequence) DO UPDATE SET {undelivered.changes};
 
 -- name: forget_undelivered
 DELETE FROM undelivered WHERE webhook = ? AND sequence = ?;
 
 -- name: save_history
-INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO history ({history.columns}) VALUES ({history.parameters});

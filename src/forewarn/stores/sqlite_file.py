@@ -14,6 +14,7 @@ from importlib import resources
 from typing import IO, TYPE_CHECKING
 
 from forewarn.errors import DataInUse, NotPermitted, StoreDamaged, StoreFailed, StoreForeign, StoreNewer
+from forewarn.stores.rows import TABLES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,10 +30,10 @@ CACHE_BYTES = 2_048_000
 
 
 def read_statements() -> dict[str, str]:
-    """The named statements of sqlite.sql."""
+    """The named statements of sqlite.sql, with the columns of its tables."""
     text = resources.files(__package__).joinpath("sqlite.sql").read_text("utf-8")
     parts = (part.split("\n", 1) for part in text.split("-- name: ")[1:])
-    return {name.strip(): statement.strip() for name, statement in parts}
+    return {name.strip(): statement.strip().format(**TABLES) for name, statement in parts}
 
 
 def migrations() -> list[str]:

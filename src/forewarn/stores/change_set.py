@@ -1,0 +1,65 @@
+"""What a commit changes as bytes, and back: so that another node can apply it.
+
+Of the fleet only the changes are sent, and the receiver applies them to the fleet that it has. A value is an array of
+its fields, as its class lists them (msgpack), so sender and receiver must run the same version of Forewarn.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from forewarn.core.access import Kept, Token
+from forewarn.core.events import Event
+from forewarn.core.fleet import FleetChange
+from forewarn.core.operations import Operation
+from forewarn.core.rollouts import Rollout
+from forewarn.core.state import Changes, Delivery, Entry
+from forewarn.core.webhooks import Undelivered, Webhook
+from forewarn.errors import BadChangeSet
+
+if TYPE_CHECKING:
+    from forewarn.core.fleet import Fleet
+
+
+class ChangeSet(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """The fields of `Changes` that are sent: all but the fleet."""
+
+    operations: dict[str, Operation] = {}
+    rollouts: dict[str, Rollout] = {}
+    events: dict[str, Event] = {}
+    deliveries: dict[str, Delivery | None] = {}
+    heard: dict[str, datetime] = {}
+    fleet_changes: list[FleetChange] = []
+    facts: dict[str, str] = {}
+    tokens: dict[str, Token | None] = {}
+    kept: dict[str, Kept] = {}
+    webhooks: dict[str, Webhook | None] = {}
+    undelivered: dict[tuple[str, int], Undelivered | None] = {}
+    history: list[Entry] = []
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(ChangeSet)
+
+
+def encode(changes: Changes) -> bytes:
+    """The changes of one commit as bytes."""
+    return _ENCODER.encode(ChangeSet(*(getattr(changes, name) for name in ChangeSet.__struct_fields__)))
+
+
+def decode(data: bytes, fleet: Fleet) -> Changes:
+    """The changes that `encode` got, with the fleet that they make of this one."""
+    try:
+        received = _DECODER.decode(data)
+    except msgspec.DecodeError as error:
+        raise BadChangeSet(problem=str(error)) from error
+    changes = Changes(**{name: getattr(received, name) for name in received.__struct_fields__})
+    for change in changes.fleet_changes:
+        if changes.fleet is None:
+            changes.fleet = fleet.changed_by(change)
+        else:
+            changes.fleet.alter(change)  # a copy of our own since the first
+    return changes

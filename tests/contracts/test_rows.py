@@ -1,0 +1,108 @@
+"""A value class and its table have the same columns, and every value survives being a row."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import pytest
+
+from forewarn.core.access import Kept, Role, Token
+from forewarn.core.events import Event, Source, Status
+from forewarn.core.fleet import VM, Group, Host, HostState
+from forewarn.core.operations import Health, Operation, Progress, Request
+from forewarn.core.rollouts import Course, Rollout, Stage
+from forewarn.core.state import Delivery, Entry
+from forewarn.core.webhooks import Undelivered, Webhook
+from forewarn.core.windows import parse_window
+from forewarn.stores.rows import TABLES, VMS, Table
+from forewarn.stores.sqlite_file import open_database, read_statements
+
+NOW = datetime(2041, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
+LATER = NOW + timedelta(days=3, microseconds=7)
+BESIDE = {"delivery": {"heard_at"}}
+"""Columns that are not of the value: statements name them."""
+
+MORE = {"delivery": ("",)}
+SAVED_AS = {"fleet_group": "group", "kept_answer": "kept"}
+
+LENGTH = timedelta(minutes=14, seconds=50.5)
+REQUEST = Request("host-update", ("web-0",), "host-a", "Freeze", LENGTH, LENGTH, LATER, ("notice",), "r-1", LENGTH, 2.5)
+COURSE = Course("Reboot", LENGTH, LENGTH, LATER, ("windows",), 7, LENGTH, LENGTH, 0.5)
+PAIRS = (("web-0", "host-b"), ("web-1", "höst"))
+ROWS: dict[str, tuple[Any, ...]] = {
+    "vm": (
+        VM("web-0", "web", "host-a"),
+        VM("a", "b", "c", 1, 2, "d", "e", "f", "spot", "g", "h", (("i", "j"), ("k", "")), ("reboot",), True, "l"),
+    ),
+    "fleet_group": (
+        Group("db", "standalone"),
+        Group("web", "scale-set", 5, 3, ("reboot", "redeploy"), LENGTH, (parse_window("sat 02:00 4h Europe/Berlin"),)),
+    ),
+    "host": (Host("host-a"), Host("host-b", HostState.FAILED, spare=True)),
+    "delivery": (Delivery("web", True, "0123abcd", 7), Delivery("db", False, "", 0)),
+    "operation": (
+        Operation("o-1", Request("restart"), (), "somebody", NOW),
+        Operation(
+            *("o-2", REQUEST, ("web-0", "web-1"), "somebody", NOW, Progress.FAILED, ("e-1",), (("db", "silent"),)),
+            *(NOW, NOW, LATER, LATER, PAIRS, LATER, Health.BAD, "it failed"),
+        ),
+    ),
+    "rollout": (
+        Rollout("r-1", ("*",), Course(), "somebody", NOW),
+        Rollout(
+            *("r-2", ("a*", "b"), COURSE, "somebody", NOW, Stage.STOPPED, 3, ("c",), PAIRS, ("d", "e"), PAIRS),
+            *(LATER, "bad health", LATER),
+        ),
+    ),
+    "event": (
+        Event("e-1", "o-1", "web", "Reboot", Status.SCHEDULED, ("web-0",), NOW, "", Source.USER, None, NOW),
+        Event(
+            *("e-2", "o-1", "web", "Freeze", Status.CANCELLED, ("web-0", "wéb"), LATER, "why", Source.PLATFORM),
+            *(LENGTH, NOW, NOW, "web-0", LATER, LATER),
+        ),
+    ),
+    "history": (Entry(NOW, "enabled", "web"), Entry(NOW, "started", "b", 9, "c", "d", "e", ("f", "g"), "h", "i")),
+    "token": (Token("ann", Role.TENANT, "h", "root", NOW, "web", LATER), Token("bob", Role.ADMIN, "i", "root", NOW)),
+    "kept_answer": (Kept("caller a", "print", NOW, 201, "{}"),),
+    "webhook": (
+        Webhook("pager", "https://example.org/", "s", "root", NOW),
+        Webhook("audit", "https://example.org/", "s", "root", NOW, ("web", "db"), ("started",), 9, (11, 12)),
+    ),
+    "undelivered": (Undelivered("pager", 7, "web"), Undelivered("pager", 8, "", 3, "refused", True)),
+}
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_columns_are_those_of_the_database(table: Table[Any]) -> None:
+    database, _ = open_database(None)
+    found = {name for _, name, *_ in database.execute(f"PRAGMA table_info({table.name})")}
+    assert found == {*table.names} | BESIDE.get(table.name, set())
+    database.close()
+
+
+def test_the_columns_of_a_vm_are_its_fields() -> None:
+    assert VMS.names == [{"group": "group_name"}.get(field, field) for field in VM._fields]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_value_survives_its_row(name: str) -> None:
+    table, (*values,) = TABLES[name], ROWS[name]
+    database, _ = open_database(None)
+    database.executemany(
+        read_statements()[f"save_{SAVED_AS.get(name, name)}"],
+        [[*table.write(value), *MORE.get(name, ())] for value in values],
+    )
+    found = [table.read(row) for row in database.execute(f"SELECT {table.columns}, 'more' FROM {name}")]  # noqa: S608
+    assert found == values
+    assert [list(map(type, value)) for value in found] == [list(map(type, value)) for value in values]
+    database.close()
+
+
+def test_a_field_of_a_type_without_a_form_is_an_error_at_once() -> None:
+    class Odd(NamedTuple):
+        name: str
+        parts: frozenset[str]
+
+    with pytest.raises(TypeError, match="no form for parts"):
+        Table("odd", Odd)
