@@ -73,7 +73,7 @@ def webhook_shape(webhook: Webhook, position: int, tally: Tally) -> dict[str, An
 
 
 def failure_shape(row: Undelivered, entry: Entry) -> dict[str, Any]:
-    """A row of history that is not delivered."""
+    """A row of history that the receiver has not taken: it is tried again, or given up."""
     return {
         "sequence": row.sequence,
         "attempts": row.attempts,
@@ -94,7 +94,10 @@ _WEBHOOK: dict[str, Schema] = {
         **COUNT,
         "description": "Every row of history up to here is delivered, not wanted, or among the failures.",
     },
-    "waiting": {**COUNT, "description": "How many rows are tried again, or wait behind such a one of their group."},
+    "waiting": {
+        **COUNT,
+        "description": "How many rows are tried again, and how many of history come after the position, wanted or not.",
+    },
     "failed": {**COUNT, "description": "How many rows were given up."},
     "lost": {
         **COUNT,
@@ -186,7 +189,7 @@ class WebhookControl:
 
         def decide(draft: Draft, now: datetime, terms: Terms) -> dict[str, Any]:
             added = add_webhook(draft, now, terms, Webhook(name, url, secret, by, now, groups, kinds), by)
-            return {**webhook_shape(added, added.position, Tally()), "secret": secret}
+            return {**webhook_shape(added, added.cursor, Tally()), "secret": secret}
 
         return await make_once(self._engine, request, fields, decide, hidden=("secret",))
 
@@ -219,5 +222,4 @@ class WebhookControl:
         return find_webhook(self._engine.draft(), request.path_params["name"])
 
     def _shape(self, webhook: Webhook) -> dict[str, Any]:
-        tally = self._engine.draft().told.tally(webhook.name)
-        return webhook_shape(webhook, self._webhooks.position(webhook), tally)
+        return webhook_shape(webhook, self._webhooks.position(webhook), self._webhooks.tally(webhook))

@@ -14,7 +14,7 @@ from forewarn.core.fleet import VM, Group, Host, HostState
 from forewarn.core.operations import Health, Operation, Progress, Request
 from forewarn.core.rollouts import Course, Rollout, Stage
 from forewarn.core.state import Delivery, Entry
-from forewarn.core.webhooks import Undelivered, Webhook
+from forewarn.core.webhooks import Webhook
 from forewarn.core.windows import format_window, parse_window
 
 if TYPE_CHECKING:
@@ -319,16 +319,10 @@ def kept_from_row(row: Row) -> Kept:
 
 
 def webhook_to_row(webhook: Webhook) -> Row:
-    created_at = to_text(webhook.created_at)
-    lists = (json.dumps(webhook.groups), json.dumps(webhook.kinds), webhook.position, json.dumps(webhook.ahead))
-    return (webhook.name, webhook.url, webhook.secret, webhook.created_by, created_at, *lists)
+    lists = (json.dumps(webhook.groups), json.dumps(webhook.kinds))
+    return (*webhook[:4], to_text(webhook.created_at), *lists, webhook.cursor)
 
 
 def webhook_from_row(row: Row) -> Webhook:
-    groups, kinds, position, ahead = row[5:]
-    lists = (tuple(json.loads(groups)), tuple(json.loads(kinds)), position, tuple(json.loads(ahead)))
-    return Webhook._make((*row[:4], from_text(row[4]), *lists))
-
-
-def undelivered_from_row(row: Row) -> Undelivered:
-    return Undelivered._make((*row[:5], bool(row[5])))
+    *texts, created_at, groups, kinds, cursor = row
+    return Webhook._make((*texts, from_text(created_at), tuple(json.loads(groups)), tuple(json.loads(kinds)), cursor))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.fleet import Fleet
 from forewarn.core.state import Delivery
+from forewarn.core.webhooks import Undelivered
 from forewarn.errors import StoreFailed
 from forewarn.ports import Expired, HistoryFilter, ListFilter, Saved
 from forewarn.stores import rows
@@ -175,7 +176,7 @@ class SqliteStore(SqliteRecords):
             self._listed("load_kept", rows.kept_from_row),
             self._db.execute(_SQL["last_sequence"]).fetchone()[0],
             self._listed("load_webhooks", rows.webhook_from_row),
-            self._listed("load_undelivered", rows.undelivered_from_row),
+            self._listed("load_undelivered", Undelivered._make),
         )
 
     def commit(self, changes: Changes) -> None:

@@ -26,10 +26,10 @@ SELECT * FROM event WHERE ended_at IS NULL ORDER BY rowid;
 SELECT group_name, enabled, enabling, incarnation, heard_at FROM delivery;
 
 -- name: load_webhooks
-SELECT name, url, secret, created_by, created_at, groups, kinds, position, ahead FROM webhook ORDER BY rowid;
+SELECT name, url, secret, created_by, created_at, groups, kinds, cursor FROM webhook ORDER BY rowid;
 
 -- name: load_undelivered
-SELECT webhook, sequence, group_name, attempts, problem, given_up FROM undelivered;
+SELECT webhook, sequence, attempts, attempts_left, problem FROM undelivered;
 
 -- name: last_sequence
 SELECT coalesce(max(sequence), 0) FROM history;
@@ -264,19 +264,17 @@ UPDATE delivery SET heard_at = ? WHERE group_name = ?;
 DELETE FROM delivery WHERE group_name = ?;
 
 -- name: save_webhook
-INSERT INTO webhook (name, url, secret, created_by, created_at, groups, kinds, position, ahead)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO webhook (name, url, secret, created_by, created_at, groups, kinds, cursor) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET url = excluded.url, secret = excluded.secret, created_by = excluded.created_by,
-    created_at = excluded.created_at, groups = excluded.groups, kinds = excluded.kinds,
-    position = excluded.position, ahead = excluded.ahead;
+    created_at = excluded.created_at, groups = excluded.groups, kinds = excluded.kinds, cursor = excluded.cursor;
 
 -- name: remove_webhook
 DELETE FROM webhook WHERE name = ?;
 
 -- name: save_undelivered
-INSERT INTO undelivered (webhook, sequence, group_name, attempts, problem, given_up) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (webhook, sequence) DO UPDATE SET attempts = excluded.attempts, problem = excluded.problem,
-    given_up = excluded.given_up;
+INSERT INTO undelivered (webhook, sequence, attempts, attempts_left, problem) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (webhook, sequence) DO UPDATE SET attempts = excluded.attempts, attempts_left = excluded.attempts_left,
+    problem = excluded.problem;
 
 -- name: forget_undelivered
 DELETE FROM undelivered WHERE webhook = ? AND sequence = ?;
