@@ -88,7 +88,7 @@ class Channel:
         for task in late:
             task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        with suppress(StoreFailed, Stopping, _Gone):
+        with suppress(Exception):  # rows whose outcome is not written are sent again
             await self._until_written()
             if (settlement := self.outbox.settlement(whole=True)) is not None:
                 await self._write(settlement)
