@@ -1,7 +1,7 @@
 """kill -9 again and again, with a receiver that fails, hangs, resets, redirects and is well in turn.
 
 Nothing is lost: every row of history arrives. Nothing comes twice, but for what was on its way at a kill, and that
-with the same id. Each group's rows come in their order.
+with the same id. All rows come in their order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ address = "127.0.0.3"
 """
 VMS = ("a", "b", "c")
 ROUNDS = amount(12, 3)
-MOST_AT_ONCE = 8
+MOST_IN_DOUBT = 8
 OPTIONS = (
     *("--webhook-private-targets", "127.0.0.1", "--webhook-retry", "0.01s", "--webhook-timeout", "5s"),
     *("--clock", "virtual"),
@@ -103,10 +103,8 @@ def test_nothing_is_lost_nothing_comes_twice_and_all_in_order(
     if how == "stop":
         assert twice == []
     else:
-        assert len(taken) - len(expected) <= ROUNDS * MOST_AT_ONCE
-    for group in (*VMS, ""):
-        in_order = [int(number) for number in dict.fromkeys(taken) if expected[number] == group]
-        assert in_order == sorted(in_order), f"{group} out of order"
+        assert len(taken) - len(expected) <= ROUNDS * MOST_IN_DOUBT
+    assert list(dict.fromkeys(taken)) == sorted(expected, key=int), "out of order"
 
 
 def history(service: ServiceProcess, operations: list[str]) -> dict[str, str]:
@@ -131,11 +129,14 @@ def test_killed_while_everything_fails_and_the_receiver_comes_back(
     operations: list[str] = []
     for _ in range(5):
         operations += [service.request_operation("restart", vm)["id"] for vm in VMS]
-        enough = len(receiver.got) + 5
+        enough = len(receiver.got) + 2
         receiver.until(lambda: len(receiver.got) >= enough)  # noqa: B023
         service.kill()
         service.start(*OPTIONS)
+    assert len({got.id for got in receiver.got}) == 1, "all others wait for the first"
+    service.kill()
     receiver.close()
+    service.start(*OPTIONS)
     operations.append(service.request_operation("restart", "a")["id"])
     for _ in range(1000):
         if any("refused" in (row["problem"] or "") for row in service.all("/v1/webhooks/pager/failures")):
@@ -150,7 +151,4 @@ def test_killed_while_everything_fails_and_the_receiver_comes_back(
     receiver.until_taken(set(expected))
     assert service.stop() == 0
     taken = [got.id for got in receiver.taken]
-    assert sorted(taken, key=int) == sorted(expected, key=int)
-    for group in (*VMS, ""):
-        in_order = [int(number) for number in taken if expected[number] == group]
-        assert in_order == sorted(in_order)
+    assert taken == sorted(expected, key=int)

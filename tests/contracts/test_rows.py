@@ -67,9 +67,9 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "kept_answer": (Kept("caller a", "print", NOW, 201, "{}"),),
     "webhook": (
         Webhook("pager", "https://example.org/", "s", "root", NOW),
-        Webhook("audit", "https://example.org/", "s", "root", NOW, ("web", "db"), ("started",), 9, (11, 12)),
+        Webhook("audit", "https://example.org/", "s", "root", NOW, ("web", "db"), ("started",), 9),
     ),
-    "undelivered": (Undelivered("pager", 7, "web"), Undelivered("pager", 8, "", 3, "refused", True)),
+    "undelivered": (Undelivered("pager", 7, 1, 2), Undelivered("pager", 8, 3, 0, "refused")),
 }
 
 

@@ -92,10 +92,9 @@ FLEET = Fleet(
 
 WEBHOOK = Webhook(
     *("pager", "https://example.com/hook", "a sécret of sorts", "ops", NOW, ("web",), ("scheduled", "not told")),
-    position=7,
-    ahead=(9, 12),
+    cursor=7,
 )
-ROW = Undelivered("pager", 5, "web", 3, "answered with status 500")
+ROW = Undelivered("pager", 5, 3, 77, "answered with status 500")
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -131,7 +130,7 @@ def everything() -> Changes:
         fleet_changes=[difference(Fleet(), FLEET)],
         facts={"alive_at": "x"},
         webhooks={"pager": WEBHOOK},
-        undelivered={("pager", 5): ROW, ("pager", 3): ROW._replace(sequence=3, given_up=True)},
+        undelivered={("pager", 5): ROW, ("pager", 3): ROW._replace(sequence=3, attempts_left=0)},
         history=[Entry(sequence=1, at=NOW, what="scheduled", by="user", group="web", event="ev-1", vms=("web-0",))],
     )
 
@@ -161,19 +160,19 @@ def check_everything(store: Store) -> None:
     assert saved.heard == {"web": NOW}
     assert saved.facts == {"alive_at": "x"}
     assert saved.webhooks == [WEBHOOK]
-    assert sorted(saved.undelivered) == [ROW._replace(sequence=3, given_up=True), ROW]
+    assert sorted(saved.undelivered) == [ROW._replace(sequence=3, attempts_left=0), ROW]
     assert saved.sequence == 1
 
 
 def test_webhooks_move_on_and_go(store: Store) -> None:
     store.commit(everything())
-    moved = WEBHOOK._replace(position=12, ahead=())
+    moved = WEBHOOK._replace(cursor=12)
     store.commit(
         Changes(webhooks={"pager": moved}, undelivered={("pager", 5): None, ("pager", 3): ROW._replace(sequence=3)})
     )
     saved = store.load()
     assert (saved.webhooks, saved.undelivered) == ([moved], [ROW._replace(sequence=3)])
-    another = Webhook("pager", "https://example.org/", "another secret it is", "other", NOW, position=20)
+    another = Webhook("pager", "https://example.org/", "another secret it is", "other", NOW, cursor=20)
     store.commit(Changes(webhooks={"pager": another}, undelivered={("pager", 3): None}))
     saved = store.load()
     assert (saved.webhooks, saved.undelivered) == ([another], [])

@@ -213,10 +213,10 @@ class ChangeSetMachine(RuleBasedStateMachine):
         before = self.engine._writer.ledger.webhook(name)
         if before is not None:
             kept = {
-                number: None if given_up is None else Undelivered(name, number, "web", 3, "refused", given_up)
+                number: None if given_up is None else Undelivered(name, number, 3, 0 if given_up else 2, "refused")
                 for number, given_up in rows.items()
             }
-            after = before._replace(position=before.position + 1, ahead=tuple(rows))
+            after = before._replace(cursor=before.cursor + 1)
             self.command(webhooks.settle, before, after, kept)
 
     @rule(name=st.sampled_from(["pager", "audit"]))

@@ -29,8 +29,9 @@ from forewarn.core.webhooks import (
     retry,
     settle,
 )
+from forewarn.delivery.cloud_events import cloud_event
 from forewarn.delivery.outbound import Outbound
-from forewarn.delivery.webhooks import Dispatcher, row_of
+from forewarn.delivery.webhooks import Dispatcher
 from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite_file import DATABASE_NAME
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
+    from forewarn.core.state import Entry
+    from forewarn.core.webhooks import Settlement
     from forewarn.engine.engine import Engine
     from receiver import Got
 
@@ -112,7 +115,7 @@ async def until_settled(engine: Engine) -> None:
     def is_so() -> bool:
         webhook = engine.draft().webhook("hook")
         assert webhook is not None
-        return webhook.position == engine.draft().sequence and not undelivered(engine)
+        return webhook.cursor == engine.draft().sequence and not undelivered(engine)
 
     await until(engine, is_so)
 
@@ -122,28 +125,24 @@ def undelivered(engine: Engine) -> dict[int, Undelivered]:
 
 
 def check_order(got: list[Got], expected: dict[str, str]) -> None:
-    """Each once, and each group's in its order."""
-    ids = [one.id for one in got]
-    assert sorted(ids, key=int) == sorted(expected, key=int)
-    for group in set(expected.values()):
-        of_group = [int(one) for one in ids if expected[one] == group]
-        assert of_group == sorted(of_group)
+    """Each once, and in order."""
+    assert [one.id for one in got] == sorted(expected, key=int)
 
 
 async def test_everything_after_its_adding_arrives_signed_and_once(receiver: Receiver) -> None:
     async with running() as (engine, _):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
-        assert (added.created_by, added.created_at, added.position) == ("ops", START, engine.draft().sequence)
+        assert (added.created_by, added.created_at, added.cursor) == ("ops", START, engine.draft().sequence)
         for group in ("web", "db-0"):
             await engine.enable(group, by="test")
         operation = await ask(engine, "restart", "web-0")
         await approve(engine, *operation.events, by="web-0", group="web")
         await engine.advance(timedelta(hours=1))
         await until_settled(engine)
-        expected = await history(engine, added.position)
+        expected = await history(engine, added.cursor)
         check_order(receiver.got, expected)
         assert len(expected) > 5
-        first = min(receiver.got, key=lambda got: int(got.id))  # groups do not wait for each other
+        first = receiver.got[0]
         assert first.event["type"] == "forewarn.enabled"
         assert first.event["source"] == f"/forewarn/{engine.facts['installation']}"
         assert first.headers["content-type"] == "application/cloudevents+json; charset=utf-8"
@@ -169,27 +168,31 @@ async def test_only_what_is_wanted_arrives(receiver: Receiver) -> None:
     ]
 
 
-async def test_a_group_that_fails_keeps_its_order_while_the_others_go_on(receiver: Receiver) -> None:
+async def test_a_row_that_fails_holds_up_all_that_comes_after_it(receiver: Receiver) -> None:
     receiver.answer = lambda got: Reply(500 if got.group == "web" else 200)
-    async with running() as (engine, _):
+    async with running() as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
-        for group in ("web", "db-0"):
+        for group in ("db-0", "web"):
             await engine.enable(group, by="test")
         for _ in range(5):
             await ask(engine, "restart", "web-0")
             await ask(engine, "restart", "db-0")
-        expected = await history(engine, added.position)
-        await until_taken(receiver, {number for number, group in expected.items() if group != "web"})
+        expected = await history(engine, added.cursor)
         first = min((number for number, group in expected.items() if group == "web"), key=int)
         await asyncio.to_thread(receiver.until, lambda: len([got for got in receiver.got if got.id == first]) > 3)
-        assert {got.id for got in receiver.got if got.group == "web"} == {first}, "what comes behind it waits"
-        rows = undelivered(engine)
-        assert rows[int(first)].problem == "answered with status 500"
-        assert rows.keys() == {int(number) for number, group in expected.items() if group == "web"}
+        assert {got.id for got in receiver.got} == {str(added.cursor + 1), first}, "what comes behind it waits"
+        await until(engine, lambda: undelivered(engine)[int(first)].attempts > 3)
+        assert undelivered(engine)[int(first)].problem == "answered with status 500"
+        assert undelivered(engine).keys() == {int(first)}
+        webhook = engine.draft().webhook("hook")
+        assert webhook is not None
+        assert dispatcher.position(webhook) == webhook.cursor == int(first)
+        assert dispatcher.tally(webhook).waiting == len(expected) - 1
         attempts = [int(got.headers["forewarn-attempt"]) for got in receiver.got if got.id == first]
         assert attempts == list(range(1, len(attempts) + 1))
         receiver.answer = lambda _: Reply()
         await until_settled(engine)
+        assert dispatcher.tally(webhook) == Tally()
     check_order(receiver.taken, expected)
 
 
@@ -224,7 +227,7 @@ async def test_trouble_a_restart_and_the_receiver_comes_back(
         receiver.answer = lambda _: Reply()
     async with running(tmp_path, clean=clean) as (engine, _):
         await ask(engine, "restart", "web-1")
-        expected = await history(engine, added.position)
+        expected = await history(engine, added.cursor)
         if trouble == "is away":
             receiver.open()
         receiver.answer = lambda _: Reply()
@@ -240,17 +243,13 @@ async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_th
 ) -> None:
     async with running(tmp_path, clean=False) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
-        channel = dispatcher._channels["hook"]
-        write = channel._write
 
-        async def write_late(*, whole: bool = False) -> None:
-            if channel.backlog._finished:
-                await asyncio.Event().wait()  # the kill comes first
-            await write(whole=whole)
+        async def write_late(settlement: Settlement | None) -> None:
+            await asyncio.Event().wait()  # the kill comes first
 
-        channel._write = write_late  # type: ignore[method-assign]
+        dispatcher._channels["hook"]._write = write_late  # type: ignore[method-assign]
         await engine.enable("web", by="test")
-        expected = await history(engine, added.position)
+        expected = await history(engine, added.cursor)
         await until_taken(receiver, set(expected))
     async with running(tmp_path) as (engine, _):
         await until_settled(engine)
@@ -269,7 +268,7 @@ async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiv
     async with running(tmp_path) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
-        expected = await history(engine, added.position)
+        expected = await history(engine, added.cursor)
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
         stop = asyncio.create_task(dispatcher.stop())
         await asyncio.sleep(0)
@@ -280,22 +279,22 @@ async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiv
     check_order(receiver.got, expected)
 
 
-async def test_what_is_given_up_is_kept_and_the_group_goes_on_until_it_is_asked_for_again(receiver: Receiver) -> None:
+async def test_what_is_given_up_is_kept_and_the_rest_goes_on_until_it_is_asked_for_again(receiver: Receiver) -> None:
     refused: set[str] = set()
     receiver.answer = lambda got: Reply(400 if got.id in refused else 200)
     async with running(pace=Pace(0.01, 3)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
-        refused.add(str(added.position + 1))
+        refused.add(str(added.cursor + 1))
         await engine.enable("web", by="test")
         await ask(engine, "restart", "web-0")
-        expected = await history(engine, added.position)
+        expected = await history(engine, added.cursor)
         await until_taken(receiver, expected.keys() - refused)
-        first = added.position + 1
+        first = added.cursor + 1
         await until(engine, lambda: undelivered(engine)[first].given_up)
         row = undelivered(engine)[first]
         assert (row.attempts, row.problem) == (3, "answered with status 400")
         assert [row.sequence for row in await dispatcher.retry("hook", first)] == [first]
-        await until(engine, lambda: undelivered(engine)[first][3:] == (4, "answered with status 400", True))
+        await until(engine, lambda: undelivered(engine)[first][2:] == (4, 0, "answered with status 400"))
         refused.clear()
         await dispatcher.retry("hook")
         await until_settled(engine)
@@ -315,7 +314,7 @@ async def test_a_retry_waits_for_no_pause(receiver: Receiver) -> None:
         receiver.answer = lambda _: Reply()
         await dispatcher.retry("hook")
         await until_settled(engine)
-        assert [got.id for got in receiver.got] == [str(added.position + 1)] * 2
+        assert [got.id for got in receiver.got] == [str(added.cursor + 1)] * 2
 
 
 async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
@@ -343,7 +342,7 @@ async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
         await slow
         await ask(engine, "restart", "web-0")
         await until_settled(engine)
-        expected = await history(engine, added.position)
+        expected = await history(engine, added.cursor)
     check_order(receiver.taken, expected)
 
 
@@ -378,7 +377,7 @@ async def test_what_is_given_up_and_asked_for_again_in_one_commit_is_tried_once_
         monkeypatch.setattr(engine, "execute", order_and_retry)
         await engine.enable("web", by="test")
         await until_settled(engine)
-        assert len((await retries[0]).rows) == 1
+        assert len(await retries[0]) == 1
     assert [got.headers["forewarn-attempt"] for got in receiver.got] == ["1", "2"]
 
 
@@ -395,22 +394,23 @@ async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_
             engine.execute(add_webhook, hook(receiver.url("/new")), "ops"),
         )
         await ask(engine, "restart", "web-0")
-        expected = await history(engine, added.position)
+        expected = await history(engine, added.cursor)
         await until_settled(engine)
     check_order(receiver.taken, expected)
     assert {got.path for got in receiver.taken} == {"/new"}
 
 
-async def test_the_receivers_return_is_noticed_by_what_happens_next(receiver: Receiver) -> None:
+async def test_what_happens_next_waits_behind_a_row_that_is_retried(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(500)
-    async with running(pace=Pace(3600, 80)) as (engine, _):
+    async with running(pace=Pace(3600, 80)) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
         receiver.answer = lambda _: Reply()
         await engine.enable("db-0", by="test")
+        await dispatcher.retry("hook")
         await until_settled(engine)
-        assert [got.group for got in receiver.got] == ["web", "db-0", "web"]
+        assert [got.group for got in receiver.got] == ["web", "web", "db-0"]
 
 
 async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Receiver, tmp_path: Path) -> None:
@@ -458,7 +458,6 @@ async def test_a_channel_ends_by_itself_when_its_webhook_is_gone(receiver: Recei
         channel.stir()
         async with asyncio.timeout(60):
             await asyncio.wait([channel._task])
-        assert channel._attempts == set()
 
 
 async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Receiver) -> None:
@@ -475,7 +474,7 @@ async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Re
         await engine.enable("db-0", by="test")
         await until_settled(engine)
     assert [(got.path, got.group) for got in receiver.taken] == [("/new", "db-0")]
-    assert added.position == int(receiver.taken[0].id) - 1
+    assert added.cursor == int(receiver.taken[0].id) - 1
 
 
 async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
@@ -483,15 +482,15 @@ async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
     async with running() as (engine, dispatcher):
         await dispatcher.stop()
         old = await engine.execute(add_webhook, hook("http://example.com/old"), "ops")
-        moved = old._replace(position=old.position + 1)
-        assert await engine.execute(settle, old, moved, {7: Undelivered("hook", 7, "web", 1, "no")}) == 0
+        moved = old._replace(cursor=old.cursor + 1)
+        assert await engine.execute(settle, old, moved, {7: Undelivered("hook", 7, 1, 79, "no")}) == 0
         assert (engine.draft().webhook("hook"), list(undelivered(engine))) == (moved, [7])
         await engine.execute(remove_webhook, "hook", "ops")
-        late = moved._replace(position=moved.position + 1)
-        assert await engine.execute(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")}) is None
+        late = moved._replace(cursor=moved.cursor + 1)
+        assert await engine.execute(settle, moved, late, {8: Undelivered("hook", 8, 1, 79, "no")}) is None
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (None, {})
         new = await engine.execute(add_webhook, hook("http://example.com/old"), "ops")
-        assert await engine.execute(settle, moved, late, {8: Undelivered("hook", 8, "web", 1, "no")}) is None
+        assert await engine.execute(settle, moved, late, {8: Undelivered("hook", 8, 1, 79, "no")}) is None
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (new, {})
 
 
@@ -518,7 +517,7 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
         assert most == 10
         kept = sorted(undelivered(engine))
         assert kept == list(range(kept[0], engine.archive.newest + 1)), "the oldest are dropped"
-        lost = kept[0] - added.position - 1
+        lost = kept[0] - added.cursor - 1
         assert told.tally("hook")[1:] == (len(kept), "answered with status 400", lost)
         assert lost + len(kept) == 40
         assert caplog.text.count("the oldest are kept no more") == 1
@@ -537,7 +536,7 @@ async def test_delivering_writes_no_history(receiver: Receiver) -> None:
         for group in ("web", "db-0"):
             await engine.enable(group, by="test")
         sequence = engine.draft().sequence
-        await until(engine, lambda: {hook.position for hook in engine.draft().webhooks().values()} == {sequence})
+        await until(engine, lambda: {hook.cursor for hook in engine.draft().webhooks().values()} == {sequence})
         assert engine.draft().sequence == sequence
     assert len(receiver.got) == 2 + 2 + 1, "the first is told that the second was added"
 
@@ -549,7 +548,7 @@ async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_
         for number in range(600):
             policy = Policy(auto_approve=("reboot",) if number % 2 else ())
             await engine.execute(set_policy, "web" if number % 3 else "auto", policy, "test")
-        expected = await history(engine, added.position)
+        expected = await history(engine, added.cursor)
     receiver.open()
     async with running(tmp_path) as (engine, _):
         await until_settled(engine)
@@ -572,7 +571,8 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         assert old not in undelivered(engine)
         assert engine.draft().told.tally("hook").lost == 1
         assert "Webhook hook: 1 rows were not delivered while history kept them, and are lost." in caplog.text
-        # That the group has been silent is refused as well, before the receiver comes back.
+        # Nothing waits for it any longer. That the group has been silent is refused as well.
+        await dispatcher.retry("hook")
         await until(engine, lambda: engine.archive.newest in undelivered(engine))
         receiver.answer = lambda _: Reply()
         await dispatcher.retry("hook")
@@ -587,11 +587,12 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         await until_settled(engine)
 
 
-async def test_what_was_gone_before_it_was_sent_or_even_read_is_counted_as_lost(
+async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
     receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forewarn.delivery.webhooks.PAGE", 3)
-    monkeypatch.setattr("forewarn.core.webhooks.WINDOW", 3)  # so that it does not read on while the first is under way
+    monkeypatch.setattr(
+        "forewarn.delivery.webhooks.PAGE", 1
+    )  # so that it does not read on while the first is under way
     let_go, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def answer_late(_: Got) -> Reply:
@@ -607,7 +608,7 @@ async def test_what_was_gone_before_it_was_sent_or_even_read_is_counted_as_lost(
             await engine.execute(set_policy, "web", policy, "test")
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
         await engine.advance(timedelta(days=8))
-        lost = await engine.archive.oldest() - (added.position + 1) - 1  # without the first, which is under way
+        lost = await engine.archive.oldest() - (added.cursor + 1) - 1  # without the first, which is under way
         assert lost >= 8
         let_go.set()
         await engine.enable("web", by="test")
@@ -616,28 +617,28 @@ async def test_what_was_gone_before_it_was_sent_or_even_read_is_counted_as_lost(
         assert engine.draft().told.tally("hook").lost == lost
         said = re.findall(r"Webhook hook: (\d+) rows were not sent while history kept them", caplog.text)
         assert sum(map(int, said)) == lost
-    assert [got.id for got in receiver.taken] == [str(added.position + 1), *expected]
+    assert [got.id for got in receiver.taken] == [str(added.cursor + 1), *expected]
 
 
-async def test_a_row_that_cannot_be_read_is_given_up_like_any_other_and_its_group_goes_on(
+async def test_a_row_that_cannot_be_sent_is_given_up_like_any_other_and_the_rest_goes_on(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(pace=Pace(0.01, 2)) as (engine, _):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
-        bad = added.position + 1
+        bad = added.cursor + 1
 
-        async def read_badly(engine: Engine, sequence: int) -> Any:
-            if sequence == bad:
+        def write_badly(entry: Entry, source: str) -> bytes:
+            if entry.sequence == bad:
                 raise ValueError("no row of history")
-            return await row_of(engine, sequence)
+            return cloud_event(entry, source)
 
-        monkeypatch.setattr("forewarn.delivery.webhooks.row_of", read_badly)
+        monkeypatch.setattr("forewarn.delivery.webhooks.cloud_event", write_badly)
         await engine.enable("web", by="test")
         await ask(engine, "restart", "web-0")
-        expected = await history(engine, added.position)
+        expected = await history(engine, added.cursor)
         await until_taken(receiver, expected.keys() - {str(bad)})
         await until(engine, lambda: list(undelivered(engine)) == [bad])
-        assert undelivered(engine)[bad][3:] == (2, "ValueError: no row of history", True)
+        assert undelivered(engine)[bad][2:] == (2, 0, "ValueError: no row of history")
 
 
 async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(

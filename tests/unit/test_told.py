@@ -20,7 +20,7 @@ def test_the_counts_are_right_whatever_comes_and_goes(seed: int) -> None:
         changes = Changes()
         for _ in range(luck.randrange(4)):
             name, sequence = luck.choice(["a", "b"]), luck.randrange(20)
-            row = Undelivered(name, sequence, "web", luck.randrange(3), "no", luck.random() < 0.5)
+            row = Undelivered(name, sequence, luck.randrange(3), luck.randrange(2), "no")
             changes.undelivered[name, sequence] = luck.choice([row, None])
         told.absorb(changes)
         if luck.random() < 0.05:
@@ -38,14 +38,14 @@ def test_the_counts_are_right_whatever_comes_and_goes(seed: int) -> None:
 def test_the_last_problem_is_that_of_the_latest_failure_while_anything_is_undelivered() -> None:
     told = Told()
     told.absorb(
-        Changes(undelivered={("a", 7): Undelivered("a", 7, "web", 1, "late"), ("a", 8): Undelivered("a", 8, "web")})
+        Changes(undelivered={("a", 7): Undelivered("a", 7, 1, 79, "late"), ("a", 8): Undelivered("a", 8, 0, 80)})
     )
     assert told.tally("a") == Tally(2, 0, "late")
-    given_up = Undelivered("a", 3, "db", 80, "later still", given_up=True)
+    given_up = Undelivered("a", 3, 80, 0, "later still")
     told.absorb(Changes(undelivered={("a", 3): given_up}))
     assert told.tally("a") == Tally(2, 1, "later still")
-    told.absorb(Changes(undelivered={("a", 7): Undelivered("a", 7, "web", 2, "again")}))
-    told.absorb(Changes(undelivered={("a", 3): given_up._replace(given_up=False)}))
+    told.absorb(Changes(undelivered={("a", 7): Undelivered("a", 7, 2, 78, "again")}))
+    told.absorb(Changes(undelivered={("a", 3): given_up._replace(attempts_left=1)}))
     assert told.tally("a") == Tally(3, 0, "again"), "that it is asked for again is no failure"
     told.absorb(Changes(undelivered={("a", 3): None, ("a", 7): None, ("a", 8): None}))
     assert told.tally("a") == Tally()
@@ -59,5 +59,5 @@ def test_nobody_goes_through_the_rows_to_count_them() -> None:
         values = items = keys = __iter__  # type: ignore[assignment]
 
     told = Told()
-    told._undelivered["a"] = Rows({1: Undelivered("a", 1, "web")})
+    told._undelivered["a"] = Rows({1: Undelivered("a", 1, 1, 79)})
     assert told.tally("a") == Tally(1)

@@ -87,10 +87,10 @@ def metadata_metrics(metadata: MetadataServer) -> Iterable[Metric]:
 
 def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
     """How webhooks fare."""
-    told = engine.draft().told
-    attempts = {key: number for key, number in webhooks.attempts.items() if key[0] in told.webhooks}
+    known = engine.draft().webhooks()
+    attempts = {key: number for key, number in webhooks.attempts.items() if key[0] in known}
     yield count("forewarn_webhook_attempts_total", "Attempts to deliver.", ["webhook", "outcome"], attempts)
-    tallies = {name: told.tally(name) for name in told.webhooks}
+    tallies = {name: webhooks.tally(webhook) for name, webhook in known.items()}
     rows = {(name, "waiting"): tally.waiting for name, tally in tallies.items()}
     rows |= {(name, "given up"): tally.given_up for name, tally in tallies.items()}
     yield gauge("forewarn_webhook_undelivered", "Rows of history not delivered.", ["webhook", "state"], rows)

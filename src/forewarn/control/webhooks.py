@@ -67,7 +67,10 @@ class WebhookShape(Shape):
     position: Annotated[
         Count, help_text("Every row of history up to here is delivered, not wanted, or among the failures.")
     ]
-    waiting: Annotated[Count, help_text("How many rows are tried again, or wait behind such a one of their group.")]
+    waiting: Annotated[
+        Count,
+        help_text("How many rows are tried again, and how many of history come after the position, wanted or not."),
+    ]
     failed: Annotated[Count, help_text("How many rows were given up.")]
     lost: Annotated[
         Count,
@@ -108,7 +111,7 @@ class WebhookTrialShape(Shape):
 
 
 class WebhookFailureShape(Shape):
-    """A row of history that is not delivered."""
+    """A row of history that the receiver has not taken: it is tried again, or given up."""
 
     sequence: Count
     attempts: Count
@@ -201,7 +204,7 @@ class WebhookControl:
 
         def decide(draft: Draft, now: datetime, terms: Terms) -> WebhookShape:
             added = add_webhook(draft, now, terms, Webhook(body.name, body.url, secret, by, now, groups, kinds), by)
-            shape = WebhookShape.of(added, added.position, Tally())
+            shape = WebhookShape.of(added, added.cursor, Tally())
             shape.secret = secret
             return shape
 
@@ -235,5 +238,4 @@ class WebhookControl:
         return find_webhook(self._engine.draft(), request.path_params["name"])
 
     def _shape(self, webhook: Webhook) -> WebhookShape:
-        tally = self._engine.draft().told.tally(webhook.name)
-        return WebhookShape.of(webhook, self._webhooks.position(webhook), tally)
+        return WebhookShape.of(webhook, self._webhooks.position(webhook), self._webhooks.tally(webhook))

@@ -286,7 +286,7 @@ class Tally(NamedTuple):
     """How a webhook fares."""
 
     waiting: int = 0
-    """Rows that are tried again, or wait behind such a one."""
+    """Undelivered rows that have attempts left."""
     given_up: int = 0
     last_problem: str = ""
     """Of the latest failure, as long as anything is undelivered."""

@@ -1,8 +1,7 @@
-"""Webhooks: where they may send, what they are, and what each one still has to send. Pure: `now` is an argument."""
+"""Webhooks: where they may send, what they are, and the outbox of each. Pure: `now` is an argument."""
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -15,7 +14,7 @@ from forewarn.core.state import Entry
 from forewarn.errors import BadOption, BadWebhookTarget, ForbiddenTarget, TooMany, Unknown, WebhookExists, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from ipaddress import IPv4Network, IPv6Network
 
     from forewarn.core.limits import Terms
@@ -151,9 +150,9 @@ def _split(url: str) -> tuple[SplitResult, str]:
 MOST_WEBHOOKS = 100
 MOST_GROUPS = 1000
 MOST_GIVEN_UP = 10_000
-"""How many rows of a webhook are kept that were given up, for whoever asks for them again."""
+"""How many rows are kept that a webhook has given up. When there are more, the oldest are dropped: they are lost."""
 _DROPPED_BEYOND = 1000
-"""How many fewer are left when there are too many: to look for the oldest at each row would take too long."""
+"""How many fewer are left then: to look for the oldest at each row would take too long."""
 SHORTEST_SECRET, LONGEST_SECRET = 16, 256
 
 
@@ -170,24 +169,27 @@ class Webhook(NamedTuple):
     """Only rows about these groups; none: about all, and about none."""
     kinds: tuple[str, ...] = ()
     """Only rows that say this has happened; none: all."""
-    position: int = 0
-    """Every row up to here is delivered, or not wanted, or noted as undelivered."""
-    ahead: tuple[int, ...] = ()
-    """The same of these beyond it: groups do not wait for each other."""
+    cursor: int = 0
+    """Every row of history up to here is delivered, not wanted, or among the undelivered rows."""
 
     def wants(self, entry: Entry) -> bool:
         return (not self.groups or entry.group in self.groups) and (not self.kinds or entry.what in self.kinds)
 
 
 class Undelivered(NamedTuple):
-    """A row of history that a webhook could not be told of, or that waits behind such a one of its group."""
+    """A row of history that a receiver has not taken: it is retried, or given up."""
 
     webhook: str
     sequence: int
-    group: str
-    attempts: int = 0
+    attempts: int
+    """How many have failed."""
+    attempts_left: int
+    """How many more it gets. While it has any, later rows wait. With none it is given up."""
     problem: str = ""
-    given_up: bool = False
+
+    @property
+    def given_up(self) -> bool:
+        return not self.attempts_left
 
 
 def find_webhook(draft: Draft, name: str) -> Webhook:
@@ -198,7 +200,7 @@ def find_webhook(draft: Draft, name: str) -> Webhook:
 
 
 def add_webhook(draft: Draft, now: datetime, terms: Terms, webhook: Webhook, by: str) -> Webhook:
-    """Tell somebody else from now on. Returns it with the position that it begins at."""
+    """Tell somebody else from now on. Returns it with the cursor that it begins at."""
     check_name(webhook.name)
     parts = check_target(webhook.url, terms.webhook_targets)
     if not SHORTEST_SECRET <= len(webhook.secret) <= LONGEST_SECRET or not webhook.secret.isprintable():
@@ -212,7 +214,7 @@ def add_webhook(draft: Draft, now: datetime, terms: Terms, webhook: Webhook, by:
         raise TooMany(count=count, things="webhooks", what="service", most=MOST_WEBHOOKS, remedy=remedy)
     # Not the whole URL: what follows the host is often meant for the receiver alone.
     draft.note(Entry(at=now, what="webhook added", by=by, why=f"{webhook.name}: {parts.scheme}://{parts.netloc}"))
-    added = webhook._replace(created_by=by, created_at=now, position=draft.sequence, ahead=())
+    added = webhook._replace(created_by=by, created_at=now, cursor=draft.sequence)
     draft.changes.webhooks[added.name] = added
     return added
 
@@ -246,9 +248,9 @@ def settle(
     after: Webhook,
     undelivered: Mapping[int, Undelivered | None],
 ) -> int | None:
-    """Note how far a webhook has come. None: it was removed meanwhile, perhaps there is another of its name.
+    """Record what came of deliveries. None: the webhook was removed meanwhile, perhaps there is another of its name.
 
-    Else how many rows are kept no more, because too many were given up.
+    Else how many rows are dropped, because too many were given up.
 
     No row of history: it would have to be delivered too, and so on.
     """
@@ -272,43 +274,36 @@ def _drop_oldest(draft: Draft, name: str) -> int:
     return len(dropped)
 
 
-class Retried(NamedTuple):
-    """What is to be tried now, and of which webhook: there may soon be another of its name."""
+def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | None = None) -> list[Undelivered]:
+    """Rows that were given up get one more attempt each, or one of them does. Returns all that are to be sent now.
 
-    webhook: Webhook
-    rows: list[Undelivered]
-
-
-def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | None = None) -> Retried:
-    """What was given up gets one more attempt each, or one of them. Returns all that is to be tried now.
-
-    One, not a new series: a row that is never taken would hold up its group for days again.
+    One attempt, not a new series: rows that are never taken would hold up the webhook for days again.
     """
-    webhook = find_webhook(draft, name)
+    find_webhook(draft, name)
     rows = draft.undelivered(name)
     if sequence is not None:
         if sequence not in rows:
             hint = f" See them with: forewarn webhook failures {name}"
             raise Unknown(what="undelivered row of history", name=str(sequence), hint=hint)
         rows = {sequence: rows[sequence]}
-    wanted = {number: row._replace(given_up=False) for number, row in rows.items()}
-    draft.changes.undelivered.update(((name, number), row) for number, row in wanted.items() if row != rows[number])
-    return Retried(webhook, [wanted[number] for number in sorted(wanted)])
+    again = {number: row._replace(attempts_left=1) for number, row in rows.items() if row.given_up}
+    draft.changes.undelivered.update(((name, number), row) for number, row in again.items())
+    return [again.get(number, rows[number]) for number in sorted(rows)]
 
 
 # --- The outbox of one webhook --------------------------------------------------------------------
 
 
-WINDOW = 1000
-"""How many rows beyond the position may be taken, and how many of them be settled ahead of it."""
-MOST_WAITING = 10_000
-"""How many undelivered rows a webhook may have before it is given more."""
+MOST_IN_DOUBT = 8
+"""How many rows may have gone out whose outcome is not on disk: after a kill they are sent again, with the same id."""
+MOST_PASSED = 1000
+"""How many rows that are not wanted the cursor passes before it is written for them alone."""
 _LONGEST_PAUSE_SECONDS = 3600.0
 _JITTER = 0.2
 
 
 class Pace(NamedTuple):
-    """How often, and how many times, a row is tried."""
+    """How often, and how many times, a row is sent."""
 
     retry_seconds: float = 1.0
     attempts: int = 80
@@ -323,233 +318,140 @@ class Attempt(NamedTuple):
     """A row of history that is to be sent now."""
 
     sequence: int
-    group: str
     number: int
+    entry: Entry | None = None
+    """The row, if it has just been read. Of an undelivered row it must be read again: it may be gone."""
 
 
 class Settlement(NamedTuple):
-    """What is to be written: the webhook as it was and as it is to be, and what is undelivered, or no more."""
+    """What is to be written: the webhook as it was and as it is to be, and what changes among its undelivered rows."""
 
     before: Webhook
     after: Webhook
     undelivered: dict[int, Undelivered | None]
-    groups: dict[str, float]
-    """Whose next row may go out once it is written, and from when on."""
+    outcomes: int
 
 
-class Backlog:
-    """The queues of one webhook."""
+class Outbox:
+    """What one webhook has still to send, in order.
 
-    def __init__(self, webhook: Webhook, undelivered: Iterable[Undelivered], pace: Pace, now: float) -> None:
+    Undelivered rows with attempts left come first, and history after the cursor waits for them. Rows that somebody
+    has asked for come before both.
+    """
+
+    def __init__(self, webhook: Webhook, undelivered: Iterable[Undelivered], pace: Pace) -> None:
         self.webhook = webhook
         """As it is on disk."""
-        self.newest = webhook.position
-        """Up to where history has been taken."""
+        self.newest = webhook.cursor
+        """Up to where history has been read."""
+        self.in_doubt = 0
+        """How many outcomes are not on disk."""
         self._pace = pace
-        self._queues: dict[str, deque[int]] = {}
-        self._waiting: dict[int, Undelivered] = {}
-        """What is undelivered and not given up."""
-        self._open: dict[int, None] = {}
-        """What is taken and not settled, in sequence."""
-        self._ahead = set(webhook.ahead)
-        self._furthest = max(webhook.ahead, default=0)
-        """Up to where history was taken before the start: it must be read again, for what is missing there."""
-        self._agenda: list[tuple[float, int, str]] = []
-        self._due_at: dict[str, float] = {}
-        """When each group's next attempt is due; entries of the agenda that differ are outdated."""
-        self._busy: dict[str, int] = {}
-        """Groups with an attempt under way, or one whose outcome is not written; and of which row."""
-        self._finished: dict[str, float] = {}
-        """Of those, the ones with an outcome; and when the next attempt may be."""
+        self._read: deque[Entry] = deque()
+        """What is wanted of the history that has been read."""
+        self._retried = {row.sequence: row for row in sorted(undelivered) if row.attempts_left}
+        """Undelivered rows with attempts left, in sequence."""
+        self._asked_for: dict[int, None] = {}
+        """Those of them that are to be sent now, in sequence."""
+        self._paused, self._due_at = 0, 0.0
+        """The row that has failed last, and when it is due again."""
         self._unwritten: dict[int, Undelivered | None] = {}
-        self._being_written: dict[int, Undelivered | None] = {}
-        """Of the settlement that is under way."""
-        self._stuck: set[str] = set()
-        """Groups whose first row has failed."""
-        self._hopeful: set[str] = set()
-        """Of those, the ones that nothing was delivered since: perhaps the receiver was away."""
-        self.revive(undelivered, now)
-
-    # --- What comes in ------------------------------------------------------------------------------
 
     @property
-    def has_room(self) -> bool:
-        """Whether more of history may be taken."""
-        if len(self._waiting) >= MOST_WAITING or len(self._open) >= WINDOW:
-            return False
-        return len(self._ahead) < WINDOW or self.newest < self._furthest
+    def cursor(self) -> int:
+        """Every row up to here is delivered, not wanted, or among the undelivered rows."""
+        return self._read[0].sequence - 1 if self._read else self.newest
 
-    def skip(self, oldest: int) -> int:
-        """History is not kept before this row. How many it had not come to are gone with that, wanted or not."""
-        if oldest <= self.newest + 1:
-            return 0
-        known = sum(self.newest < sequence < oldest for sequence in self._ahead)
-        gone = oldest - 1 - self.newest - known
-        self.newest = oldest - 1
-        return gone
+    @property
+    def is_retrying(self) -> bool:
+        return bool(self._retried)
 
-    def take(self, entries: Iterable[Entry], now: float) -> None:
-        """The next rows of history."""
-        for entry in entries:
-            self.newest = entry.sequence
-            if entry.sequence in self._ahead or not self.webhook.wants(entry):
-                continue
-            queue = self._queues.setdefault(entry.group, deque())
-            self._open[entry.sequence] = None
-            if queue and queue[0] in self._waiting:
-                self._put_off(entry.sequence, entry.group)
-            queue.append(entry.sequence)
-            if len(queue) == 1:
-                self._plan(entry.group, now)
+    @property
+    def needs_history(self) -> bool:
+        """Whether there is nothing else to send."""
+        return not self._read and not self._retried
 
-    def revive(self, rows: Iterable[Undelivered], now: float) -> None:
-        """Undelivered rows, as they are on disk: what is not given up is to be tried, unless it is known here.
+    def take(self, entries: Sequence[Entry], newest: int) -> int:
+        """The next rows of history, as far as it is kept; `newest` is its last. Returns how many are lost before them.
 
-        All at a start; later what was given up and is asked for again.
+        Nobody knows whether those were wanted.
         """
-        found: dict[str, list[int]] = {}
-        for row in rows:
-            if not row.given_up and not self._knows(row.sequence):
-                self._waiting[row.sequence] = row
-                found.setdefault(row.group, []).append(row.sequence)
-        for group, sequences in found.items():
-            queue = sorted([*self._queues.get(group, ()), *sequences])
-            if (under_way := self._busy.get(group)) in queue:  # it stays first
-                queue.insert(0, queue.pop(queue.index(under_way)))
-            self._queues[group] = deque(queue)
-            self._plan(group, now)
+        first = entries[0].sequence if entries else newest + 1
+        lost = max(first - 1 - self.newest, 0)
+        self.newest = entries[-1].sequence if entries else max(newest, self.newest)
+        self._read.extend(filter(self.webhook.wants, entries))
+        return lost
 
-    def wake(self, groups: Iterable[str], now: float) -> None:
-        """Wait no longer: try the first row of each of these groups now."""
-        for group in self._queues.keys() & groups:
-            self._plan(group, now)
+    def take_up(self, rows: Iterable[Undelivered]) -> None:
+        """Send these undelivered rows now, if they have attempts left and are not retried already."""
+        added = {row.sequence: row for row in rows if row.attempts_left and row.sequence not in self._retried}
+        if added:
+            self._retried = dict(sorted((self._retried | added).items()))
+            self.hurry(added)
 
-    # --- What goes out ------------------------------------------------------------------------------
+    def hurry(self, sequences: Iterable[int]) -> None:
+        """Send those of these rows that are retried now, without a pause."""
+        asked_for = self._asked_for.keys() | (self._retried.keys() & set(sequences))
+        self._asked_for = dict.fromkeys(sorted(asked_for))
 
-    def next_due(self) -> float | None:
-        """When the next attempt is due."""
-        while self._agenda and self._due_at.get(self._agenda[0][2]) != self._agenda[0][0]:
-            heapq.heappop(self._agenda)
-        return self._agenda[0][0] if self._agenda else None
+    def due_at(self) -> float | None:
+        """When the next attempt is due; None: when there is more of history."""
+        if self._asked_for:
+            return 0.0
+        if self._retried:
+            return self._due_at if next(iter(self._retried)) == self._paused else 0.0
+        return 0.0 if self._read else None
 
-    def begin(self, now: float) -> Attempt | None:
-        """The next row to send, if one is due."""
-        due_at = self.next_due()
-        if due_at is None or due_at > now:
-            return None
-        _, _, group = heapq.heappop(self._agenda)
-        del self._due_at[group]
-        sequence = self._busy[group] = self._queues[group][0]
-        known = self._waiting.get(sequence)
-        return Attempt(sequence, group, 1 + (known.attempts if known else 0))
+    def next(self) -> Attempt:
+        """The next row to send. It stays the next one until its outcome is given."""
+        if self._retried:
+            row = self._retried[next(iter(self._asked_for or self._retried))]
+            return Attempt(row.sequence, row.attempts + 1)
+        return Attempt(self._read[0].sequence, 1, self._read[0])
 
-    def abandon(self, attempt: Attempt, now: float) -> None:
-        """It did not come to the attempt: it is due at another time."""
-        del self._busy[attempt.group]
-        self._plan(attempt.group, now)
-
-    def pass_over(self, attempt: Attempt, now: float) -> bool:
-        """There is nothing to send any more. Whether it was noted as undelivered."""
-        self._queues[attempt.group].popleft()
-        noted = self._waiting.pop(attempt.sequence, None) is not None
-        if noted:
+    def delivered(self, attempt: Attempt) -> None:
+        """The receiver has it. So it is there: no row needs to wait for it any longer."""
+        self._paused = 0
+        if attempt.entry is not None:
+            self._read.popleft()
+        else:
+            self.pass_over(attempt)
             self._unwritten[attempt.sequence] = None
-        self._settle(attempt.sequence)
-        self._stuck.discard(attempt.group)
-        self._hopeful.discard(attempt.group)
-        self._finished[attempt.group] = now
-        return noted
-
-    def delivered(self, attempt: Attempt, now: float) -> None:
-        """The receiver has it."""
-        self.pass_over(attempt, now)
-        # The receiver is there. Who has only failed since it was last there need not wait any longer; who
-        # fails again now has a problem of its own, and keeps to its pauses.
-        for group in self._hopeful:
-            self._plan(group, now)
-        self._hopeful &= self._busy.keys()
+        self.in_doubt += 1
 
     def failed(self, attempt: Attempt, problem: str, now: float, luck: float) -> None:
-        """The receiver has not taken it."""
-        group = attempt.group
-        given_up = attempt.number >= self._pace.attempts
-        row = Undelivered(self.webhook.name, attempt.sequence, group, attempt.number, problem, given_up)
+        """The receiver has not taken it: it is retried after a pause, or given up."""
+        if attempt.entry is not None:
+            left = self._pace.attempts - 1
+            self._read.clear()  # by the time it goes on, history may not keep it any more
+            self.newest = attempt.sequence
+        else:
+            left = self._retried[attempt.sequence].attempts_left - 1
+            self._asked_for.pop(attempt.sequence, None)
+        row = Undelivered(self.webhook.name, attempt.sequence, attempt.number, left, problem)
         self._unwritten[attempt.sequence] = row
-        self._settle(attempt.sequence)
-        if given_up:
-            self._queues[group].popleft()
-            self._waiting.pop(attempt.sequence, None)
-            self._stuck.discard(group)
-            self._hopeful.discard(group)
-            self._finished[group] = now
+        self.in_doubt += 1
+        if row.given_up:
+            self._retried.pop(attempt.sequence, None)
             return
-        self._waiting[attempt.sequence] = row
-        for sequence in self._queues[group]:
-            if sequence in self._open:
-                self._put_off(sequence, group)
-        if group not in self._stuck:
-            self._stuck.add(group)
-            self._hopeful.add(group)
-        self._finished[group] = now + self._pace.pause_seconds(attempt.number, luck)
+        self._retried[attempt.sequence] = row
+        self._paused, self._due_at = attempt.sequence, now + self._pace.pause_seconds(attempt.number, luck)
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether anything is tried again, or waits behind such a one."""
-        return bool(self._waiting)
-
-    # --- What is to be written ------------------------------------------------------------------------
-
-    @property
-    def position(self) -> int:
-        """Everything up to here is settled."""
-        return next(iter(self._open), self.newest + 1) - 1
+    def pass_over(self, attempt: Attempt) -> None:
+        """History does not keep an undelivered row any more. It is counted, and forgotten, where history is."""
+        self._retried.pop(attempt.sequence, None)
+        self._asked_for.pop(attempt.sequence, None)
 
     def settlement(self, *, whole: bool = False) -> Settlement | None:
         """What has changed since the last, if it is worth a write; `whole`: however little."""
-        position = self.position
-        moved = position - self.webhook.position
-        if not (self._finished or self._unwritten or moved >= WINDOW or (whole and moved)):
+        passed = self.cursor - self.webhook.cursor
+        if not (self.in_doubt or passed >= MOST_PASSED or (whole and passed)):
             return None
-        self._ahead = {sequence for sequence in self._ahead if sequence > position}
-        after = self.webhook._replace(position=position, ahead=tuple(sorted(self._ahead)))
-        found = Settlement(self.webhook, after, self._unwritten, self._finished)
-        self._being_written = self._unwritten
-        self._unwritten, self._finished = {}, {}
-        return found
+        after = self.webhook._replace(cursor=self.cursor)
+        unwritten, self._unwritten = self._unwritten, {}
+        return Settlement(self.webhook, after, unwritten, self.in_doubt)
 
     def written(self, settlement: Settlement) -> None:
         """It is on disk."""
         self.webhook = settlement.after
-        self._being_written = {}
-        for group, next_at in settlement.groups.items():
-            del self._busy[group]
-            if self._queues[group]:
-                self._plan(group, next_at)
-            else:
-                del self._queues[group]
-
-    # --- Inside ---------------------------------------------------------------------------------------
-
-    def _knows(self, sequence: int) -> bool:
-        """Whether the disk says nothing new of an undelivered row: it waits, or its outcome is about to be written."""
-        if sequence in self._waiting or sequence in self._unwritten:
-            return True
-        # What is given up in this very write is asked for again if the disk has it as not given up after that.
-        outcome = self._being_written.get(sequence)
-        return sequence in self._being_written and (outcome is None or not outcome.given_up)
-
-    def _put_off(self, sequence: int, group: str) -> None:
-        """It waits behind a row that has failed."""
-        self._waiting[sequence] = self._unwritten[sequence] = Undelivered(self.webhook.name, sequence, group)
-        self._settle(sequence)
-
-    def _settle(self, sequence: int) -> None:
-        if sequence in self._open:
-            del self._open[sequence]
-            self._ahead.add(sequence)
-
-    def _plan(self, group: str, moment: float) -> None:
-        """When the group's first row is tried. While one is under way that is not known: `written` will say."""
-        if group not in self._busy:
-            self._due_at[group] = moment
-            heapq.heappush(self._agenda, (moment, self._queues[group][0], group))
+        self.in_doubt -= settlement.outcomes

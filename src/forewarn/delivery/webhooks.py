@@ -1,4 +1,4 @@
-"""Webhooks: a dispatcher that follows every commit, and a channel for each webhook that sends what is due."""
+"""Webhooks: a channel for each delivers its outbox, and a dispatcher begins and ends channels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds, unix_seconds
-from forewarn.core.webhooks import MOST_GIVEN_UP, Backlog, find_webhook
+from forewarn.core.webhooks import MOST_GIVEN_UP, MOST_IN_DOUBT, Outbox, find_webhook
 from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, trial_event
 from forewarn.delivery.outbound import LONGEST_PROBLEM, Outcome
 from forewarn.errors import Stopping, StoreFailed
@@ -21,21 +21,19 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.limits import Terms
-    from forewarn.core.state import Changes, Draft, Entry
-    from forewarn.core.webhooks import Attempt, Pace, Undelivered, Webhook
+    from forewarn.core.state import Changes, Draft, Entry, Tally
+    from forewarn.core.webhooks import Attempt, Pace, Settlement, Undelivered, Webhook
     from forewarn.delivery.outbound import Outbound
     from forewarn.engine.engine import Engine
 
 
 logger = logging.getLogger(__name__)
 
-MOST_AT_ONCE = 8
-"""How many groups' rows are on their way to one receiver at the same time."""
 PAGE = 200
 LOOK_AGAIN_SECONDS = 1.0
 """When the store cannot be read or written, until it is tried again."""
 STOP_SECONDS = 2.0
-"""How long attempts that are under way may take at a stop."""
+"""How long an attempt that is under way may take at a stop."""
 
 
 async def row_of(engine: Engine, sequence: int) -> Entry | None:
@@ -45,202 +43,184 @@ async def row_of(engine: Engine, sequence: int) -> Entry | None:
 
 
 class _Gone(Exception):
-    """There is nobody to tell any more."""
+    """The webhook was removed."""
 
 
 class Channel:
-    """Has one webhook told, until it is stopped."""
+    """Delivers to one webhook, one row after the other, until it is stopped.
+
+    Outcomes are written while later rows go out, but at most `MOST_IN_DOUBT` rows are ahead of the disk.
+    """
 
     def __init__(
-        self, engine: Engine, outbound: Outbound, backlog: Backlog, source: str, tally: Counter[tuple[str, str]]
+        self, engine: Engine, outbound: Outbound, outbox: Outbox, source: str, tally: Counter[tuple[str, str]]
     ) -> None:
+        self.outbox = outbox
         self.writing: Webhook | None = None
         """The webhook as this is writing it: whoever sees it committed knows that it is not another of the name."""
         self._engine = engine
         self._outbound = outbound
-        self.backlog = backlog
         self._source = source
         self._tally = tally
-        self._webhook = backlog.webhook
-        self._attempts: set[asyncio.Task[None]] = set()
+        self._webhook = outbox.webhook
         self._stirred = asyncio.Event()
         self._closing = False
-        self._behind = False
+        self._was_retrying = False
         self._dropping = False
-        self._unsaid = 0
+        self._write_task: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run())
 
     def stir(self) -> None:
         """There may be something to do."""
         self._stirred.set()
 
-    def is_of(self, webhook: Webhook) -> bool:
-        """Whether this tells that very webhook, not a later one of its name: those begin beyond all it has come to."""
-        return webhook.position >= self._webhook.position
-
     def drop(self) -> None:
-        """The webhook is no more: what is under way does not matter."""
-        for task in (self._task, *self._attempts):
-            task.cancel()
+        """The webhook is removed: what is under way does not matter."""
+        self._task.cancel()
+        if self._write_task is not None:
+            self._write_task.cancel()
 
     async def stop(self) -> None:
-        """Begin nothing more, give what is under way a moment, and write what is known."""
+        """Begin nothing more, give the attempt that is under way a moment, and write what is known."""
         self._closing = True
-        if self._attempts:
-            _, late = await asyncio.wait(self._attempts, timeout=STOP_SECONDS)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
         self.stir()
+        _, late = await asyncio.wait([self._task], timeout=STOP_SECONDS)
+        for task in late:
+            task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        with suppress(Exception):  # rows whose outcome is not written are sent again
+            await self._until_written()
+            if (settlement := self.outbox.settlement(whole=True)) is not None:
+                await self._write(settlement)
 
-    # --- The loop -----------------------------------------------------------------------------------
+    # --- Sending --------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while not self._closing or self._attempts:
+        while not self._closing:
             self._stirred.clear()
             seconds: float | None = LOOK_AGAIN_SECONDS
             try:
-                if await self._read_page():
-                    self._stirred.set()  # there may be more
-                self._launch()
-                await self._write()
-                self._say_lost()
-                seconds = self._seconds_to_next()
-            except Stopping:
-                return
-            except _Gone:  # whoever follows the commits drops this too; it does not go on until then
-                for task in self._attempts:
-                    task.cancel()
+                seconds = await self._step()
+            except (Stopping, _Gone):  # if it is gone, whoever follows the commits drops this
                 return
             except Exception as error:  # whatever it is, the webhook must go on
                 expected = isinstance(error, StoreFailed)
                 said = (self._webhook.name, error)
                 logger.warning("Webhook %s goes on a little later: %s", *said, exc_info=not expected)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._stirred.wait()
-        with suppress(StoreFailed, Stopping, _Gone):
-            await self._write(whole=True)
+            if seconds != 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await self._stirred.wait()
 
-    async def _read_page(self) -> bool:
-        """Take more of history if there is room for it. Whether there was any."""
-        backlog, newest = self.backlog, self._engine.archive.newest
-        if self._closing or not backlog.has_room or backlog.newest >= newest:
-            return False
-        wanted = HistoryFilter(after=backlog.newest, limit=PAGE)
-        entries = await self._engine.archive.history(wanted)
-        self._lose(backlog.skip(entries[0].sequence if entries else newest + 1))
-        backlog.take(entries, real_seconds())
-        return bool(entries)
+    async def _step(self) -> float | None:
+        """Send the next row, if it is due. Returns how many seconds to wait then; None: until something happens."""
+        if self.outbox.needs_history and self.outbox.newest < self._engine.archive.newest:
+            await self._read_page()
+        self._begin_write()
+        due_at = self.outbox.due_at()
+        if due_at is None:
+            return 0 if self.outbox.newest < self._engine.archive.newest else None
+        attempt = self.outbox.next()
+        if attempt.entry is None and attempt.sequence not in self._engine.draft().undelivered(self._webhook.name):
+            self.outbox.pass_over(attempt)  # it has gone with history: nothing needs to wait for it
+            return 0
+        if (seconds := due_at - real_seconds()) > 0:
+            return seconds
+        outcome = await self._send(attempt)
+        if outcome is not None:
+            await self._record(attempt, outcome)
+        return 0
 
-    def _lose(self, count: int) -> None:
-        """History keeps so many rows no more that were not sent."""
-        self._engine.count_lost(self._webhook.name, count)
-        self._unsaid += count
-
-    def _say_lost(self) -> None:
-        """Together: rows are found to be gone one after the other."""
-        if self._unsaid:
+    async def _read_page(self) -> None:
+        newest = self._engine.archive.newest
+        entries = await self._engine.archive.history(HistoryFilter(after=self.outbox.newest, limit=PAGE))
+        if lost := self.outbox.take(entries, newest):
+            self._engine.count_lost(self._webhook.name, lost)
             what = "Webhook %s: %s rows were not sent while history kept them, and are lost."
-            logger.warning(what, self._webhook.name, self._unsaid)
-        self._unsaid = 0
-
-    def _launch(self) -> None:
-        now = real_seconds()
-        while not self._closing and len(self._attempts) < MOST_AT_ONCE:
-            attempt = self.backlog.begin(now)
-            if attempt is None:
-                return
-            task = asyncio.create_task(self._try(attempt))
-            self._attempts.add(task)
-            task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._attempts.discard(task)
-        self.stir()
-
-    def _seconds_to_next(self) -> float | None:
-        """None: until something happens."""
-        due_at = self.backlog.next_due()
-        if due_at is None or len(self._attempts) >= MOST_AT_ONCE:
-            return None
-        return max(due_at - real_seconds(), 0)
-
-    # --- One attempt ----------------------------------------------------------------------------------
-
-    async def _try(self, attempt: Attempt) -> None:
-        """Whatever happens, the attempt ends: its group would wait for it for ever."""
-        try:
-            outcome = await self._send(attempt)
-        except (StoreFailed, Stopping):
-            self.backlog.abandon(attempt, real_seconds() + LOOK_AGAIN_SECONDS)
-            return
-        except Exception as error:  # of this row, perhaps: it has its attempts like any other, and then others go on
-            logger.exception("Webhook %s: row %s of history could not be sent.", self._webhook.name, attempt.sequence)
-            outcome = Outcome(delivered=False, problem=f"{type(error).__name__}: {error}"[:LONGEST_PROBLEM])
-        if outcome is None:
-            # What was noted as undelivered is counted where history lets it go.
-            if not self.backlog.pass_over(attempt, real_seconds()):
-                self._lose(1)
-            return
-        self._tally[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1
-        if outcome.delivered:
-            self.backlog.delivered(attempt, real_seconds())
-        else:
-            luck = random.random()  # noqa: S311 - only so that many webhooks do not come at the same moment
-            self.backlog.failed(attempt, outcome.problem, real_seconds(), luck)
-        self._say(outcome)
+            logger.warning(what, self._webhook.name, lost)
 
     async def _send(self, attempt: Attempt) -> Outcome | None:
-        """None: the row was too old to be kept."""
-        entry = await row_of(self._engine, attempt.sequence)
-        if entry is None:
-            return None
-        body = cloud_event(entry, self._source)
-        headers = signed_headers(self._webhook.secret, str(unix_seconds()), body, attempt.number)
-        return await self._outbound.post(self._webhook.url, headers, body)
+        """What came of an attempt. None: it did not come to it, because history does not keep the row any more."""
+        try:
+            entry = attempt.entry or await row_of(self._engine, attempt.sequence)
+            if entry is None:
+                self.outbox.pass_over(attempt)
+                return None
+            body = cloud_event(entry, self._source)
+            headers = signed_headers(self._webhook.secret, str(unix_seconds()), body, attempt.number)
+            return await self._outbound.post(self._webhook.url, headers, body)
+        except (StoreFailed, Stopping):
+            raise
+        except Exception as error:  # of this row, perhaps: it has its attempts like any other, and then others go on
+            logger.exception("Webhook %s: row %s of history could not be sent.", self._webhook.name, attempt.sequence)
+            return Outcome(delivered=False, problem=f"{type(error).__name__}: {error}"[:LONGEST_PROBLEM])
 
-    def _say(self, outcome: Outcome) -> None:
-        """Once when something begins to wait, and once when nothing does any more: not for each attempt."""
-        if self.backlog.is_behind and not self._behind:
+    async def _record(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Have the outcome written. A failure is on disk before the next row goes out."""
+        self._tally[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1
+        if outcome.delivered:
+            self.outbox.delivered(attempt)
+        else:
+            luck = random.random()  # noqa: S311 - only so that many webhooks do not come at the same moment
+            self.outbox.failed(attempt, outcome.problem, real_seconds(), luck)
+        self._log(outcome)
+        self._begin_write()
+        if not outcome.delivered or self.outbox.in_doubt >= MOST_IN_DOUBT:
+            await self._until_written()
+
+    def _log(self, outcome: Outcome) -> None:
+        """Once when retries begin, and once when they end: not for each attempt."""
+        retrying = self.outbox.is_retrying
+        if retrying and not self._was_retrying:
             logger.warning("Webhook %s is not delivered, and tried again: %s", self._webhook.name, outcome.problem)
-        elif self._behind and not self.backlog.is_behind:
-            logger.warning("Webhook %s: nothing is waiting any more.", self._webhook.name)
-        self._behind = self.backlog.is_behind
+        elif self._was_retrying and not retrying:
+            logger.warning("Webhook %s: nothing is tried again any more.", self._webhook.name)
+        self._was_retrying = retrying
 
     # --- Writing --------------------------------------------------------------------------------------
 
-    async def _write(self, *, whole: bool = False) -> None:
+    def _begin_write(self) -> None:
+        """Write what is worth it, unless a write is under way: that one goes on with it."""
+        if self._write_task is not None and self._write_task.done():
+            task, self._write_task = self._write_task, None
+            task.result()  # what has ended the task ends the channel
+        if self._write_task is None and (settlement := self.outbox.settlement()) is not None:
+            self._write_task = asyncio.create_task(self._write(settlement))
+            self._write_task.add_done_callback(lambda _: self.stir())
+
+    async def _until_written(self) -> None:
+        if self._write_task is not None:
+            await asyncio.wait([self._write_task])  # to cancel this does not cancel the task
+            self._begin_write()
+
+    async def _write(self, settlement: Settlement | None) -> None:
         """Put on disk what came of the attempts; what ends meanwhile is written together, next time."""
-        settlement = self.backlog.settlement(whole=whole)
-        if settlement is None:
-            return
-        self.writing = settlement.after
-        while True:
-            try:
-                dropped = await self._engine.settle_webhook(*settlement[:3])
-            except Stopping:
-                raise
-            except Exception as error:  # whatever it is: who is not written goes on no more
-                if self._closing:
+        while settlement is not None:
+            self.writing = settlement.after
+            while True:
+                try:
+                    dropped = await self._engine.settle_webhook(*settlement[:3])
+                    break
+                except Stopping:
                     raise
-                expected, said = isinstance(error, StoreFailed), (self._webhook.name, error)
-                logger.warning(
-                    "Webhook %s: what was delivered is written a little later: %s", *said, exc_info=not expected
-                )
-                await asyncio.sleep(LOOK_AGAIN_SECONDS)
-            else:
-                break
-        if dropped is None:
-            raise _Gone
-        self.backlog.written(settlement)
-        if dropped:
-            self._engine.count_lost(self._webhook.name, dropped)
-            if not self._dropping:  # it is likely to go on like this: the count says how long
-                what = "Webhook %s: more than %s rows were given up; the oldest are kept no more."
-                logger.warning(what, self._webhook.name, MOST_GIVEN_UP)
-            self._dropping = True
+                except Exception as error:  # whatever it is: rows that are not written are not followed by others
+                    if self._closing:
+                        raise
+                    expected, said = isinstance(error, StoreFailed), (self._webhook.name, error)
+                    logger.warning(
+                        "Webhook %s: what was delivered is written a little later: %s", *said, exc_info=not expected
+                    )
+                    await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            if dropped is None:
+                raise _Gone
+            self.outbox.written(settlement)
+            if dropped:
+                self._engine.count_lost(self._webhook.name, dropped)
+                if not self._dropping:  # it is likely to go on like this: the count says how long
+                    what = "Webhook %s: more than %s rows were given up; the oldest are kept no more."
+                    logger.warning(what, self._webhook.name, MOST_GIVEN_UP)
+                self._dropping = True
+            settlement = self.outbox.settlement()
 
 
 # --- All webhooks ---------------------------------------------------------------------------------
@@ -295,28 +275,32 @@ class Dispatcher:
         return trial.result()
 
     async def retry(self, name: str, sequence: int | None = None) -> list[Undelivered]:
-        """Have what is undelivered tried now, also what was given up; or one row of it."""
-        webhook, rows = await self._engine.retry_webhook(name, sequence)
-        channel = self._channels.get(name)
-        if channel is not None and channel.is_of(webhook):
-            # What was given up has been revived with the commit: see _follow.
-            channel.backlog.wake({row.group for row in rows}, real_seconds())
+        """Have undelivered rows sent now, also those that were given up; or one of them."""
+        rows = await self._engine.retry_webhook(name, sequence)
+        if (channel := self._channels.get(name)) is not None:
+            # What was given up has been taken up with the commit: see _follow.
+            channel.outbox.hurry(row.sequence for row in rows)
             channel.stir()
         return rows
 
     def position(self, webhook: Webhook) -> int:
-        """How far it has come by now; what is on disk may be a little behind."""
+        """The cursor by now; what is on disk may be a little behind."""
         channel = self._channels.get(webhook.name)
-        return webhook.position if channel is None else channel.backlog.position
+        return webhook.cursor if channel is None else channel.outbox.cursor
+
+    def tally(self, webhook: Webhook) -> Tally:
+        """How it fares. What waits are undelivered rows with attempts left, and all of history after the cursor."""
+        draft = self._engine.draft()
+        tally = draft.told.tally(webhook.name)
+        return tally._replace(waiting=tally.waiting + draft.sequence - self.position(webhook))
 
     @property
     def _source(self) -> str:
         return source_of(self._engine.facts[_INSTALLATION])
 
     def _open(self, webhook: Webhook) -> None:
-        undelivered = self._engine.draft().undelivered(webhook.name).values()
-        backlog = Backlog(webhook, undelivered, self._pace, real_seconds())
-        self._channels[webhook.name] = Channel(self._engine, self._outbound, backlog, self._source, self.attempts)
+        outbox = Outbox(webhook, self._engine.draft().undelivered(webhook.name).values(), self._pace)
+        self._channels[webhook.name] = Channel(self._engine, self._outbound, outbox, self._source, self.attempts)
 
     def _follow(self, changes: Changes) -> None:
         if self._stopping:  # requests may still be under way: what they bring about is for the next start
@@ -333,25 +317,14 @@ class Dispatcher:
                     self.attempts.pop((name, outcome), None)
             if webhook is not None:
                 self._open(webhook)
-        if changes.undelivered:
-            self._revive(changes)
+        # With the commit, not when whoever asked for a retry goes on: in between a row may be delivered, or its webhook
+        # be another, or nobody be there to go on.
+        for name in {name for name, _ in changes.undelivered} & self._channels.keys():
+            rows = (row for row in changes.undelivered.values() if row is not None and row.webhook == name)
+            self._channels[name].outbox.take_up(rows)
+            self._channels[name].stir()
         if changes.history:
             for channel in self._channels.values():
-                channel.stir()
-
-    def _revive(self, changes: Changes) -> None:
-        """Try what is asked for again.
-
-        With the commit, not when whoever asked goes on: in between a row may be delivered, or its webhook be
-        another, or nobody be there to go on.
-        """
-        found: dict[str, list[Undelivered]] = {}
-        for (name, _), row in changes.undelivered.items():
-            if row is not None:
-                found.setdefault(name, []).append(row)
-        for name, rows in found.items():
-            if (channel := self._channels.get(name)) is not None:
-                channel.backlog.revive(rows, real_seconds())
                 channel.stir()
 
 

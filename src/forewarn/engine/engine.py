@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from forewarn.core.operations import FailedAttempt, Operation, Request
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Changes
-    from forewarn.core.webhooks import Retried, Undelivered, Webhook
+    from forewarn.core.webhooks import Undelivered, Webhook
     from forewarn.engine.measurements import Vitals
     from forewarn.ports import Audience, Clock, Fabric, Store
 
@@ -189,10 +189,10 @@ class Engine:
     async def settle_webhook(
         self, before: Webhook, after: Webhook, undelivered: Mapping[int, Undelivered | None]
     ) -> int | None:
-        """Note how far a webhook has come. (core.webhooks.settle)"""
+        """Record what came of deliveries. (core.webhooks.settle)"""
         return await self.execute(webhooks.settle, before, after, undelivered)
 
-    async def retry_webhook(self, name: str, sequence: int | None = None) -> Retried:
+    async def retry_webhook(self, name: str, sequence: int | None = None) -> list[Undelivered]:
         """Have undelivered rows sent now."""
         return await self.execute(webhooks.retry, name, sequence)
 

@@ -140,7 +140,6 @@ _IN_COLUMNS = {
     datetime | None: _MOMENT,
     timedelta | None: _LENGTH,
     tuple[str, ...]: Form(_listed, _tuple),
-    tuple[int, ...]: Form(json.dumps, _tuple),
     tuple[tuple[str, str], ...]: Form(lambda pairs: json.dumps(pairs) if pairs else _EMPTY, _pairs),
     tuple[Window, ...]: Form(_windows, lambda text: tuple(map(parse_window, json.loads(text)))),
     # Remembered, because most that come together ask for the same.

@@ -1,0 +1,341 @@
+"""The outbox of one webhook: order, pauses, what is written, and what a kill leaves behind."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from depth import amount
+from forewarn.core.state import Entry
+from forewarn.core.webhooks import (
+    MOST_IN_DOUBT,
+    MOST_PASSED,
+    Attempt,
+    Outbox,
+    Pace,
+    Settlement,
+    Undelivered,
+    Webhook,
+)
+
+NOW = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
+HOOK = Webhook("hook", "http://example.com/", "s" * 16, "test", NOW)
+
+
+def rows(*groups: str, first: int = 1) -> list[Entry]:
+    return [Entry(NOW, "scheduled", "test", sequence=first + i, group=group) for i, group in enumerate(groups)]
+
+
+def take(outbox: Outbox, entries: list[Entry]) -> int:
+    return outbox.take(entries, entries[-1].sequence)
+
+
+class Disk:
+    """What is written, and the same webhook after a restart."""
+
+    def __init__(self, webhook: Webhook = HOOK, pace: Pace | None = None) -> None:
+        self.webhook = webhook
+        self.undelivered: dict[int, Undelivered] = {}
+        self._pace = pace or Pace(1.0, 3)
+
+    def load(self) -> Outbox:
+        return Outbox(self.webhook, list(self.undelivered.values()), self._pace)
+
+    def commit(self, settlement: Settlement) -> None:
+        assert settlement.before == self.webhook
+        self.webhook = settlement.after
+        for sequence, row in settlement.undelivered.items():
+            if row is None:
+                del self.undelivered[sequence]
+            else:
+                self.undelivered[sequence] = row
+
+    def write(self, outbox: Outbox, *, whole: bool = False) -> None:
+        if (settlement := outbox.settlement(whole=whole)) is not None:
+            self.commit(settlement)
+            outbox.written(settlement)
+
+    def retry(self, outbox: Outbox, *sequences: int) -> None:
+        """As the command does, and the dispatcher that follows its commit."""
+        wanted = sequences or tuple(self.undelivered)
+        again = [self.undelivered[number]._replace(attempts_left=1) for number in wanted if self.given_up(number)]
+        self.undelivered.update((row.sequence, row) for row in again)
+        outbox.take_up(again)
+        outbox.hurry(wanted)
+
+    def given_up(self, sequence: int) -> bool:
+        return sequence in self.undelivered and self.undelivered[sequence].given_up
+
+
+def test_rows_go_out_one_after_the_other_and_the_cursor_follows() -> None:
+    disk = Disk()
+    outbox = disk.load()
+    assert outbox.needs_history
+    assert outbox.due_at() is None
+    history = rows("a", "b", "a")
+    take(outbox, history)
+    for entry in history:
+        assert outbox.due_at() == 0
+        assert outbox.next() == outbox.next() == Attempt(entry.sequence, 1, entry)
+        assert outbox.cursor == entry.sequence - 1
+        outbox.delivered(outbox.next())
+    assert (outbox.cursor, outbox.in_doubt, disk.webhook.cursor) == (3, 3, 0)
+    disk.write(outbox)
+    assert (outbox.in_doubt, disk.webhook.cursor, disk.undelivered) == (0, 3, {}), "three rows, one write"
+    assert disk.load().needs_history
+
+
+def test_what_ends_during_a_write_is_written_with_the_next() -> None:
+    disk = Disk()
+    outbox = disk.load()
+    take(outbox, rows("a", "b"))
+    outbox.delivered(outbox.next())
+    settlement = outbox.settlement()
+    assert settlement is not None
+    outbox.delivered(outbox.next())
+    assert outbox.in_doubt == 2
+    disk.commit(settlement)
+    outbox.written(settlement)
+    assert (outbox.in_doubt, disk.webhook.cursor) == (1, 1)
+    disk.write(outbox)
+    assert (outbox.in_doubt, disk.webhook.cursor) == (0, 2)
+
+
+def test_what_is_not_wanted_is_passed_over_and_costs_no_write() -> None:
+    disk = Disk(HOOK._replace(groups=("b",), kinds=("scheduled",)))
+    outbox = disk.load()
+    other = Entry(NOW, "approved", "test", sequence=3, group="b")
+    take(outbox, [*rows("a", "b"), other, *rows("", first=4)])
+    assert outbox.next().sequence == 2
+    assert outbox.settlement() is None
+    outbox.delivered(outbox.next())
+    disk.write(outbox)
+    assert disk.webhook.cursor == 4
+    take(outbox, rows("a", first=5))
+    assert outbox.settlement() is None
+    disk.write(outbox, whole=True)
+    assert disk.webhook.cursor == 5
+    take(outbox, rows(*"a" * MOST_PASSED, first=6))
+    disk.write(outbox)
+    assert disk.webhook.cursor == 5 + MOST_PASSED, "a webhook that wants little does not fall behind"
+
+
+def test_a_row_that_fails_holds_up_the_rest_and_is_retried_after_growing_pauses_until_it_is_given_up() -> None:
+    disk = Disk()
+    outbox = disk.load()
+    take(outbox, rows("a", "b"))
+    outbox.failed(outbox.next(), "answered with status 500", 0, luck=0)
+    disk.write(outbox)
+    assert disk.webhook.cursor == 1
+    assert disk.undelivered == {1: Undelivered("hook", 1, 1, 2, "answered with status 500")}
+    assert outbox.is_retrying, "the next row waits"
+    assert (outbox.due_at(), outbox.next()) == (1.0, Attempt(1, 2))
+    outbox.failed(outbox.next(), "answered with status 500", 1.0, luck=0)
+    disk.write(outbox)
+    assert (outbox.due_at(), outbox.next()) == (3.0, Attempt(1, 3))
+    outbox.failed(outbox.next(), "answered with status 502", 3.0, luck=0)
+    disk.write(outbox)
+    assert disk.undelivered == {1: Undelivered("hook", 1, 3, 0, "answered with status 502")}
+    assert disk.given_up(1)
+    assert outbox.needs_history, "it goes on, with what history keeps by now"
+    assert (outbox.newest, outbox.cursor) == (1, 1)
+
+
+def test_a_row_that_is_taken_at_last_leaves_the_list() -> None:
+    disk = Disk()
+    outbox = disk.load()
+    take(outbox, rows("a", "b"))
+    outbox.failed(outbox.next(), "no", 0, luck=0)
+    disk.write(outbox)
+    outbox.delivered(outbox.next())
+    disk.write(outbox)
+    assert (disk.undelivered, disk.webhook.cursor, outbox.newest) == ({}, 1, 1)
+
+
+def test_pauses_double_up_to_an_hour_and_are_a_fifth_longer_at_most() -> None:
+    pace = Pace(1.0, 80)
+    assert [pace.pause_seconds(n, 0) for n in (1, 2, 3, 12, 13, 79)] == [1, 2, 4, 2048, 3600, 3600]
+    assert pace.pause_seconds(3, 1) == 4 * 1.2
+    days = sum(pace.pause_seconds(n, 0.5) for n in range(1, 80)) / 86400
+    assert 2.9 < days < 3.3
+
+
+def test_a_restart_ends_the_pause_and_goes_on_with_the_attempts() -> None:
+    disk = Disk()
+    outbox = disk.load()
+    take(outbox, rows("a", "b"))
+    outbox.failed(outbox.next(), "down", 0, luck=0)
+    disk.write(outbox)
+    again = disk.load()
+    assert (again.due_at(), again.next(), again.newest) == (0, Attempt(1, 2), 1)
+
+
+def test_what_was_given_up_is_sent_once_more_when_asked_for_and_the_rest_keeps_its_pause() -> None:
+    disk = Disk(pace=Pace(1.0, 2))
+    outbox = disk.load()
+    for number in (1, 2):
+        take(outbox, rows("a", first=number))
+        for _ in range(2):
+            outbox.failed(outbox.next(), "no", 0, luck=0)
+            disk.write(outbox)
+    take(outbox, rows("c", first=3))
+    outbox.failed(outbox.next(), "no", 0, luck=0)
+    disk.write(outbox)
+    assert [disk.given_up(number) for number in (1, 2, 3)] == [True, True, False]
+    assert outbox.due_at() == 1.0
+    disk.retry(outbox, 2)
+    assert (outbox.due_at(), outbox.next()) == (0, Attempt(2, 3))
+    outbox.failed(outbox.next(), "no", 0, luck=0)
+    disk.write(outbox)
+    assert disk.undelivered[2] == Undelivered("hook", 2, 3, 0, "no"), "once, and it is given up again"
+    assert (outbox.due_at(), outbox.next()) == (1.0, Attempt(3, 2)), "this one was not asked for"
+    disk.retry(outbox)
+    sent = []
+    while outbox.due_at() == 0:
+        sent.append(outbox.next().sequence)
+        outbox.delivered(outbox.next())
+    disk.write(outbox)
+    assert (sent, disk.undelivered) == ([1, 2, 3], {})
+    assert outbox.needs_history
+
+
+def test_a_row_that_is_asked_for_while_history_is_sent_comes_in_between() -> None:
+    disk = Disk(pace=Pace(1.0, 1))
+    outbox = disk.load()
+    take(outbox, rows("a"))
+    outbox.failed(outbox.next(), "no", 0, luck=0)
+    disk.write(outbox)
+    take(outbox, rows("a", "b", first=2))
+    under_way = outbox.next()
+    disk.retry(outbox)
+    outbox.delivered(under_way)
+    sent = [under_way.sequence]
+    while outbox.due_at() is not None:
+        sent.append(outbox.next().sequence)
+        outbox.delivered(outbox.next())
+    disk.write(outbox)
+    assert (sent, disk.undelivered, disk.webhook.cursor) == ([2, 1, 3], {}, 3)
+
+
+def test_a_retry_that_was_not_begun_before_a_kill_is_made_after_it() -> None:
+    disk = Disk(pace=Pace(1.0, 1))
+    outbox = disk.load()
+    take(outbox, rows("a"))
+    outbox.failed(outbox.next(), "no", 0, luck=0)
+    disk.write(outbox)
+    assert disk.load().due_at() is None, "what was given up stays so after a restart"
+    disk.retry(outbox)
+    assert disk.load().next() == Attempt(1, 2)
+
+
+def test_a_row_that_is_retried_already_is_not_taken_up_again_with_a_commit() -> None:
+    disk = Disk()
+    outbox = disk.load()
+    take(outbox, rows("a"))
+    outbox.failed(outbox.next(), "no", 0, luck=0)
+    disk.write(outbox)
+    outbox.take_up(disk.undelivered.values())  # a dispatcher follows this outbox's own commits too
+    assert outbox.due_at() == 1.0
+
+
+def test_undelivered_rows_that_history_does_not_keep_are_passed_over() -> None:
+    disk = Disk()
+    outbox = disk.load()
+    take(outbox, rows("a"))
+    outbox.failed(outbox.next(), "no", 0, luck=0)
+    disk.write(outbox)
+    outbox.pass_over(outbox.next())
+    assert outbox.needs_history
+    assert outbox.settlement(whole=True) is None, "history forgets them, and counts them"
+
+
+def test_what_history_has_let_go_of_is_counted_once() -> None:
+    disk = Disk(HOOK._replace(cursor=2))
+    outbox = disk.load()
+    assert take(outbox, rows("a", first=3)) == 0
+    outbox.delivered(outbox.next())
+    assert outbox.take(rows("a", first=7), 7) == 3, "4, 5 and 6"
+    assert outbox.cursor == 6
+    outbox.delivered(outbox.next())
+    assert outbox.take([], 9) == 2, "nothing is left of it"
+    disk.write(outbox, whole=True)
+    assert disk.webhook.cursor == 9
+
+
+@settings(max_examples=amount(300))
+@given(seed=st.integers(0, 2**32), length=st.integers(1, 40), limit=st.integers(1, 4))
+def test_whatever_happens_each_row_is_delivered_or_given_up_and_in_order(seed: int, length: int, limit: int) -> None:
+    """Failures, late writes, kills and retries at random.
+
+    Nothing is skipped, nothing is sent after it was recorded as delivered, and no more rows than a handful are in
+    doubt at a kill.
+    """
+    luck = random.Random(seed)  # noqa: S311
+    history = rows(*(f"group-{luck.randrange(3)}" for _ in range(length)))
+    disk = Disk(HOOK._replace(groups=("group-0", "group-1")), Pace(1.0, limit))
+    wanted = [entry.sequence for entry in history if entry.group in disk.webhook.groups]
+    outbox, writing, now = disk.load(), None, 0.0
+    taken: list[int] = []
+    asked_for: set[int] = set()  # these may come out of order
+    unwritten: list[int] = []
+
+    def recorded() -> set[int]:
+        return {number for number in wanted if number <= disk.webhook.cursor} - disk.undelivered.keys()
+
+    for step in range(2000):
+        now += luck.random()
+        ending = step >= 1500  # from here on the receiver takes everything, and nobody kills
+        match luck.randrange(10):
+            case 0 | 1 if outbox.needs_history and outbox.newest < length:
+                take(outbox, history[outbox.newest : outbox.newest + luck.randint(1, 5)])
+            case 2 | 3 | 4 | 5:
+                due_at = outbox.due_at()
+                # As the channel: a failure is on disk before the next row goes out.
+                failure_unwritten = any(row is not None for row in outbox._unwritten.values())
+                if due_at is None or due_at > now or outbox.in_doubt >= MOST_IN_DOUBT or failure_unwritten:
+                    continue
+                attempt = outbox.next()
+                assert attempt.sequence not in recorded(), "it is on disk that this is delivered"
+                if ending or luck.random() < 0.6:
+                    outbox.delivered(attempt)
+                    taken.append(attempt.sequence)
+                    unwritten.append(attempt.sequence)
+                elif writing is None:
+                    outbox.failed(attempt, "no", now, luck.random())
+            case 6 if writing is None:
+                writing, being_written = outbox.settlement(whole=luck.random() < 0.5), list(unwritten)
+            case 7 if writing is not None:
+                disk.commit(writing)
+                outbox.written(writing)
+                writing, unwritten = None, [number for number in unwritten if number not in being_written]
+            case 8 if luck.random() < 0.1:
+                asked_for |= disk.undelivered.keys()
+                disk.retry(outbox)
+            case 9 if luck.random() < 0.1 and not ending:
+                assert len(unwritten) <= MOST_IN_DOUBT
+                outbox, writing, unwritten = disk.load(), None, []
+    for _ in range(20 * length + 20):
+        if writing is not None:
+            disk.commit(writing)
+            outbox.written(writing)
+            writing = None
+        if outbox.needs_history and outbox.newest < length:
+            take(outbox, history[outbox.newest :])
+        if outbox.due_at() is not None:
+            taken.append(outbox.next().sequence)
+            outbox.delivered(outbox.next())
+        disk.write(outbox, whole=True)
+    assert disk.webhook.cursor == length
+    assert all(row.given_up for row in disk.undelivered.values())
+    assert {*taken} | disk.undelivered.keys() == {*wanted}
+    in_order = [number for number in dict.fromkeys(taken) if number not in asked_for]
+    assert in_order == sorted(in_order)
+    disk.retry(outbox)
+    while outbox.due_at() is not None:
+        taken.append(outbox.next().sequence)
+        outbox.delivered(outbox.next())
+    disk.write(outbox)
+    assert (disk.undelivered, {*taken}) == ({}, {*wanted})
