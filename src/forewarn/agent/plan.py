@@ -31,7 +31,7 @@ from forewarn.agent.decisions import (
 from forewarn.agent.explain import approval_of, failure_of
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy import SELF, listed
-from forewarn.core.durations import format_duration, to_text, to_text_if_any
+from forewarn.core.durations import format_distance, format_duration, format_moment, to_text, to_text_if_any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -262,11 +262,7 @@ def plan_lines(found: Plan) -> list[str]:
 
 
 def _moment(moment: datetime, now: datetime) -> str:
-    away = moment - now
-    far = "now" if abs(away) < timedelta(seconds=1) else f"in {format_duration(away)}"
-    if away <= -timedelta(seconds=1):
-        far = f"{format_duration(-away)} ago"
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC ({far})"
+    return f"{format_moment(moment)} ({format_distance(moment, now)})"
 
 
 def plan_json(found: Plan) -> dict[str, Any]:

@@ -28,12 +28,12 @@ from forewarn.control.schema import (
     whole,
 )
 from forewarn.core.access import Role
-from forewarn.core.durations import to_text, to_text_if_any
+from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.faults import FAULTS, GET, LONGEST_DELAY, MOST_STRIKES, ON, FaultOrder
 from forewarn.errors import BadRequestBody, UnknownVM
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from starlette.requests import Request
 
@@ -53,18 +53,14 @@ def fault_shape(fault: Fault) -> dict[str, Any]:
         "vm": order.vm or None,
         "on": order.on,
         "count": order.count,
-        "for_seconds": _seconds(order.length),
-        "delay_seconds": _seconds(order.delay),
+        "for_seconds": seconds(order.length),
+        "delay_seconds": seconds(order.delay),
         "added_by": fault.by,
         "added_at": to_text(fault.added_at),
         "until": to_text_if_any(fault.until),
         "left": fault.left,
         "struck": fault.struck,
     }
-
-
-def _seconds(length: timedelta | None) -> float | None:
-    return None if length is None else length.total_seconds()
 
 
 SHAPES: dict[str, Schema] = {
