@@ -549,8 +549,7 @@ class NotRunning(Unavailable):
 
 class NotSeen(Unavailable):
     message = (
-        "{vm} has not taken in its document within {limit:g} s of real time: {did}. The clock stands at {now} UTC. "
-        "{remedy}"
+        "{vm} has not taken in its document within {limit:g} s of real time: {did}. The clock stands at {now}. {remedy}"
     )
 
 

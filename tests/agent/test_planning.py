@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agent.configs import config, named
 from agent.events import ME, NOW, told
+from depth import amount
+from forewarn.agent.decisions import (
+    Approve,
+    Circumstances,
+    Finish,
+    Run,
+    Seen,
+    limit_seconds,
+    next_orders,
+    take_in,
+    with_outcome,
+)
+from forewarn.agent.explain import explain
+from forewarn.agent.handlers.handler import PREPARE
 from forewarn.agent.plan import plan, plan_json, plan_lines
-from forewarn.agent.policy import Member, PeersSettings, Rule
+from forewarn.agent.policy import Config, Member, PeersSettings, Rule
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from forewarn.agent.state import Work
+    from forewarn.wire.document_reader import ToldEvent
 
 M = timedelta(minutes=1)
+PEERS = PeersSettings(("127.0.0.1", 0), b"s" * 16, (Member(ME, "h", 1), Member("web-1", "h", 2)), M)
 RULE = Rule("web", on=("Reboot",), prepare=("pool", "web"), approve="self")
 
 
@@ -68,16 +92,33 @@ def test_why_it_would_not_be_approved(rule: Rule, resources: tuple[str, ...], st
 
 
 def test_a_leader_approves_for_several() -> None:
-    peers = PeersSettings(("127.0.0.1", 0), b"s" * 16, (Member(ME, "h", 1), Member("web-1", "h", 2)), M)
-    found = plan(config(RULE._replace(approve="leader"))._replace(peers=peers), told(resources=(ME, "web-1")), NOW, ME)
-    assert found.approval is not None
-    assert found.approval.at == NOW
+    led = config(RULE._replace(approve="leader"))._replace(peers=PEERS)
+    for resources in ((ME, "web-1"), ("web-1", ME), (ME,)):
+        found = plan(led, told(resources=resources), NOW, ME)
+        assert found.approval is not None
+        assert found.approval.at == NOW
+    stranger = plan(led, told(resources=(ME, "db-0")), NOW, ME).approval
+    assert stranger is not None
+    assert stranger.at is None
+    assert stranger.words == "not at all: db-0 is not among [peers] members"
 
 
 def test_what_has_started_is_prepared_for_at_once() -> None:
     found = plan(config(RULE._replace(lead=5 * M)), told(status="Started"), NOW, ME)
     assert found.steps[0].earliest == NOW
     assert "the event has started already" in found.reasons
+    odd = plan(config(RULE._replace(lead=5 * M)), told(EventStatus="Started"), NOW, ME)  # with a NotBefore all the same
+    assert odd.event.not_before is not None
+    assert odd.steps[0].earliest == NOW
+
+
+def test_what_is_only_undone_is_not_when_the_event_is_cancelled() -> None:
+    whole = config(Rule("after", undo=("web",)))
+    assert plan_lines(plan(whole, told(), NOW, ME))[-1] == "  when it is over: web would start web"
+    assert "   undo     when the event is over:" in explain(whole)
+    both = config(Rule("both", prepare=("web",)))
+    assert "  when it is over or cancelled: web would start web" in plan_lines(plan(both, told(), NOW, ME))
+    assert "   undo     when the event is over, or is cancelled:" in explain(both)
 
 
 def test_no_rule_fits_and_each_says_why() -> None:
@@ -154,3 +195,117 @@ def test_what_nobody_knows_the_moment_of_is_not_approved_before_it() -> None:
     assert found.approval is not None
     assert found.approval.at is None
     assert "nobody knows when it starts" in plan_lines(found)[0]
+
+
+# --- The plan is what the decisions make ----------------------------------------------------------------
+
+
+TICK = timedelta(seconds=30)
+LONGEST = timedelta(minutes=40)
+
+
+class Course(NamedTuple):
+    """What came of the decisions."""
+
+    begun: dict[str, datetime]
+    ended: dict[str, datetime]
+    approved_at: datetime | None
+    undone: list[str]
+
+
+def course(whole: Config, event: ToldEvent, *, slow: bool, cancelled: bool = False) -> Course:
+    """As the loop has it: one look each 30 seconds, handlers that run meanwhile, an event that starts and goes."""
+    works: dict[str, Work] = {}
+    begun: dict[str, datetime] = {}
+    ended: dict[str, datetime] = {}
+    undone: list[str] = []
+    running: dict[str, tuple[Run, datetime]] = {}
+    begun_at: dict[str, float] = {}
+    approved_at = None
+    gone_at = NOW if cancelled else NOW + LONGEST
+    now = NOW
+    while now <= NOW + LONGEST:
+        seconds = (now - NOW).total_seconds()
+        starts = not cancelled and event.not_before is not None and now >= event.not_before > NOW
+        shown = event._replace(status="Started", not_before=None) if starts else event
+        around = Circumstances(whole.rules, lambda _: ME, now, "boot", 10**6, is_first=False)
+        if cancelled and now == NOW:
+            works = take_in({}, [event], around).works
+            works = {each.id: each for each in map(prepared, works.values())}
+        works = take_in(works, [] if now >= gone_at else [shown], around).works
+        busy = True
+        while busy:
+            for handler, (run, until) in list(running.items()):
+                if now >= until:
+                    del running[handler]
+                    if run.action == PREPARE:
+                        ended[handler] = now
+                    changed = with_outcome(works, run.work.id, run.step, run.action)
+                    works.update((each.id, each) for each in changed)
+            seen = Seen(now, seconds, frozenset(running), leading={"E1": ""} if whole.peers else {}, begun_at=begun_at)
+            orders = next_orders(works, seen)
+            busy = bool(orders)
+            for order in orders:
+                if isinstance(order, Finish):
+                    return Course(begun, ended, approved_at, undone)
+                works[order.work.id] = order.work
+                if isinstance(order, Approve):
+                    approved_at = now
+                    works[order.work.id] = order.work._replace(approved_at="then")
+                elif isinstance(order, Run):
+                    handler = order.work.steps[order.step].handler
+                    first = begun_at.setdefault(order.work.id, seconds)
+                    limit = limit_seconds(order, whole.handlers[handler].timeout, first, seconds)
+                    running[handler] = order, now + timedelta(seconds=limit if slow and order.action == PREPARE else 0)
+                    if order.action == PREPARE:
+                        begun[handler] = now
+                    else:
+                        undone.append(handler)
+        now += TICK
+    return Course(begun, ended, approved_at, undone)
+
+
+def prepared(work: Work) -> Work:
+    return work._replace(steps=tuple(step._replace(state="prepared") for step in work.steps))
+
+
+lengths = st.sampled_from([None, 0 * M, M, 5 * M, 30 * M])
+names = st.lists(st.sampled_from("abcd"), max_size=3, unique=True).map(tuple)
+rules = st.builds(
+    lambda **fields: Rule("web", **fields),  # from Rule itself, what is not said here would be made up
+    prepare=names,
+    lead=lengths,
+    timeout=st.sampled_from([None, M, 1.5 * M, 4 * M]),
+    approve=st.sampled_from(["self", "leader", "never"]),
+    approve_lead=lengths,
+    on_failure=st.sampled_from(["stop", "continue", "approve"]),
+    undo=st.none() | names,
+)
+configs = st.builds(
+    lambda rules, peers: config(*rules, handlers=(named("a", 30), named("b", 150)))._replace(peers=peers),
+    st.tuples(rules, rules).map(lambda two: (two[0]._replace(on=("Reboot",), min_notice=5 * M), two[1])),
+    st.sampled_from([None, PEERS]),
+)
+events = st.builds(
+    told,
+    kind=st.sampled_from(["Reboot", "Freeze"]),
+    status=st.sampled_from(["Scheduled", "Scheduled", "Started"]),
+    resources=st.sampled_from([(ME,), (ME,), (ME, ME), (ME, "web-1"), ("web-1", ME)]),
+    notice=st.sampled_from([-M, 0 * M, M, 15 * M, 25 * M]),
+)
+
+
+@settings(max_examples=amount(2000, 400))
+@given(configs, events | events | events | events.map(lambda event: event._replace(not_before=None)))
+def test_the_plan_is_what_the_decisions_make(whole: Config, event: ToldEvent) -> None:
+    found = plan(whole, event, NOW, ME)
+    quick, slow = course(whole, event, slow=False), course(whole, event, slow=True)
+    assert {step.handler: step.earliest for step in found.steps} == quick.begun
+    assert [step.handler for step in found.steps] == list(quick.begun)
+    assert (found.approval and found.approval.at) == quick.approved_at
+    assert [step.handler for step in found.undo] == quick.undone
+    last = max(slow.ended.values(), default=None)  # what had no turn has failed then
+    assert [step.latest for step in found.steps] == [slow.ended.get(step.handler, last) for step in found.steps]
+    if found.rule is not None and found.undo:
+        gone = course(whole, event, slow=False, cancelled=True)
+        assert (found.undo_when == "over or cancelled") == (gone.undone == quick.undone)

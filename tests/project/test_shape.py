@@ -169,6 +169,33 @@ def test_only_the_clock_reads_the_time() -> None:
     assert not violations, report(violations)
 
 
+WRITES_TIME = {
+    "core/durations.py": "the one home",
+    "wire/document_reader.py": "NotBefore as any endpoint writes it",
+    "wire/versions.py": "an api-version is a date",
+    "agent/logs.py": "lines for a terminal have the machine's own time of day",
+}
+
+
+def time_formats(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """What in a module reads or writes a moment as text, with the line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in {"isoformat", "fromisoformat", "strftime", "strptime"}:
+            yield f"uses {node.attr}", node.lineno
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None and "%" in ast.unparse(node):
+            yield f"formats {ast.unparse(node.value)}", node.lineno
+
+
+def test_moments_are_read_and_written_in_one_place() -> None:
+    violations = [
+        f"{place(module, line)}: {what}; use core/durations.py"
+        for module, tree in MODULES.items()
+        if part_of(module) != "verify" and module.relative_to(SOURCE).as_posix() not in WRITES_TIME
+        for what, line in time_formats(tree)
+    ]
+    assert not violations, report(violations)
+
+
 CHANGING = {"add", "append", "clear", "discard", "extend", "pop", "popitem", "remove", "setdefault", "update"}
 """Methods of collections that change them."""
 

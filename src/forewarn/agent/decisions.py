@@ -6,7 +6,7 @@ One order is one thing, so that each is on disk before the next is decided.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.changes import has_started
 from forewarn.agent.handlers.handler import PREPARE, UNDO
@@ -186,28 +186,34 @@ def seconds_left(work: Work, begun_at: float, seconds: float) -> float:
     return begun_at + work.rule.timeout.total_seconds() - seconds
 
 
+SAYS_NEVER = "the rule says never"
+HAS_STARTED = "it has started"
+NO_MOMENT = "its NotBefore is not known"
+NOBODY_HEARD = "the others have not been heard"
+
+
 def approval_problem(work: Work, seen: Seen) -> str:
     """Why it is not approved now, in words; empty: it may be."""
     rule, event = work.rule, work.event
     if rule.approve == NEVER:
-        return "the rule says never"
+        return SAYS_NEVER
     if work.approved_at:
         return "it is approved"
     if work.ending or work.is_started:
-        return "it has started" if work.is_started else "it is gone"
+        return HAS_STARTED if work.is_started else "it is gone"
     if not work.is_prepared:
         return "a handler has failed" if work.has_failed else "it is not prepared yet"
     if seen.busy:
         return f"{', '.join(sorted(seen.busy))} runs"
     due = approval_due_at(work)
     if rule.approve_lead is not None and (due is None or seen.now < due):
-        return "its time has not come" if due else "its NotBefore is not known"
+        return "its time has not come" if due else NO_MOMENT
     if work.id in seen.approving:
         return "it is being approved"
     if seen.seconds < seen.approve_at.get(work.id, 0):
         return "the endpoint did not take it; it is tried again"
     if rule.approve == LEADER:
-        return seen.leading.get(work.id, "the others have not been heard")
+        return seen.leading.get(work.id, NOBODY_HEARD)
     also = [name for name in event.resources if name != work.me]
     return f'it would start for {", ".join(also)} too: approve = "leader" asks them' if also else ""
 
@@ -229,6 +235,26 @@ def _undo(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Order |
     return Finish(work)
 
 
+def limit_seconds(order: Run, timeout: timedelta, begun_at: float, seconds: float) -> float:
+    """How long a handler may take: its own limit, and no longer than the rule leaves for preparing."""
+    own = timeout.total_seconds()
+    return own if order.action == UNDO else min(own, seconds_left(order.work, begun_at, seconds))
+
+
+def with_outcome(
+    works: Mapping[str, Work], event_id: str, index: int, action: str, problem: str = "", seconds: float = 0.0
+) -> list[Work]:
+    """What has changed when a handler has prepared or undone; with a problem: has failed to."""
+    work, changed = works[event_id], {}
+    changes: dict[str, Any] = {"problem": problem, "seconds": seconds}
+    if action == PREPARE:
+        not_done = SKIPPED if work.steps[index].state == TO_DO else FAILED
+        changes["state"] = not_done if problem else PREPARED
+    elif not problem:
+        changed = {other.id: other for other in undone(works, event_id, index)}
+    return list({**changed, event_id: changed.get(event_id, work).with_step(index, **changes)}.values())
+
+
 def undone(works: Mapping[str, Work], event_id: str, index: int) -> list[Work]:
     """What has changed when a step was undone: so it is for every other event that waited for the same."""
     handler = works[event_id].steps[index].handler
@@ -243,10 +269,8 @@ def undone(works: Mapping[str, Work], event_id: str, index: int) -> list[Work]:
 
 def undo_order(work: Work) -> list[int]:
     """Which steps are undone, the first first."""
-    if work.rule.undo is None:
-        return list(range(len(work.steps)))[::-1]
     places = {step.handler: index for index, step in enumerate(work.steps)}
-    return [places[name] for name in work.rule.undo if name in places]
+    return [places[name] for name in work.rule.undo_order if name in places]
 
 
 def end(work: Work, why: str) -> Work:

@@ -6,25 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.address import show_host_port
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.policy import APPROVE, CONTINUE, LEADER, NEVER, SELF, notice_of
-from forewarn.core.durations import format_duration, format_seconds
+from forewarn.agent.policy import APPROVE, CONTINUE, LEADER, NEVER, SELF, listed
+from forewarn.core.durations import format_duration
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.errors import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from forewarn.agent.policy import Config, NamedHandler, Rule
-    from forewarn.wire.document_reader import ToldEvent
 
 
 # --- A rule in words ------------------------------------------------------------------------------
-
-
-def listed(words: Sequence[str], joint: str) -> str:
-    """`a, b or c`."""
-    return f" {joint} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def events_of(rule: Rule) -> str:
@@ -40,33 +33,6 @@ def events_of(rule: Rule) -> str:
     if rule.min_notice is not None:
         parts.append(f"with at least {format_duration(rule.min_notice)} of notice")
     return ", ".join(parts)
-
-
-def misfits(rule: Rule, event: ToldEvent, now: datetime) -> list[str]:
-    """Why the rule is not for this event, every reason; none: it is."""
-    found = []
-    if rule.on and event.type.casefold() not in {kind.casefold() for kind in rule.on}:
-        found.append(f"it is for {listed(rule.on, 'or')}, not for {event.type}")
-    if rule.source and (event.source or "").casefold() != rule.source.casefold():
-        found.append(f"it is for events from {rule.source}, and this one {_from(event.source)}")
-    said = (event.description or "").casefold()
-    if rule.description and not any(word.casefold() in said for word in rule.description):
-        quoted = [f'"{word}"' for word in rule.description]
-        found.append(f"the description has {'not' if len(quoted) == 1 else 'none of'} {listed(quoted, 'and')}")
-    if rule.max_duration is not None:
-        longest, seconds = format_duration(rule.max_duration), event.duration_seconds
-        if seconds is None or seconds < 0:
-            found.append(f"it is for interruptions of at most {longest}, and nobody knows how long this one is")
-        elif seconds > rule.max_duration.total_seconds():
-            found.append(f"it is for interruptions of at most {longest}, and this one is {format_seconds(seconds)}")
-    if rule.min_notice is not None and (notice := notice_of(event, now)) < rule.min_notice:
-        least = format_duration(rule.min_notice)
-        found.append(f"it needs {least} of notice, and there are {format_duration(notice)}")
-    return found
-
-
-def _from(source: str | None) -> str:
-    return f"is from {source}" if source else "does not say where it is from"
 
 
 def begin_of(rule: Rule) -> str:
@@ -250,18 +216,13 @@ def _explain_rule(config: Config, rule: Rule, number: int) -> list[str]:
     else:
         lines.append(f"   prepare  {_NOTHING}")
     lines.append(f"   approve  {approval_of(rule)}")
-    undone = _steps(config, undo_order(rule), UNDO)
+    undone = _steps(config, rule.undo_order, UNDO)
     if undone:
-        lines.append("   undo     when the event is over, or is cancelled:")
+        lines.append(f"   undo     when the event is over{', or is cancelled' if rule.prepare else ''}:")
         lines += [f"     {index}. {step}" for index, step in enumerate(undone, 1)]
     else:
         lines.append(f"   undo     {_NOTHING}")
     return lines
-
-
-def undo_order(rule: Rule) -> tuple[str, ...]:
-    """Which handlers undo, in this order, if all of them have prepared."""
-    return rule.prepare[::-1] if rule.undo is None else rule.undo
 
 
 def _steps(config: Config, names: Sequence[str], action: str) -> list[str]:
@@ -292,7 +253,7 @@ def as_json(config: Config) -> dict[str, Any]:
                 "failure": failure_of(rule),
                 "approve": rule.approve,
                 "approval": approval_of(rule),
-                "undo": _facts(config, undo_order(rule), UNDO),
+                "undo": _facts(config, rule.undo_order, UNDO),
             }
             for rule in config.rules
         ],

@@ -9,6 +9,7 @@ import sys
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from forewarn.core.durations import to_text
 from forewarn.errors import ForewarnError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, timezone.utc)
         line: dict[str, Any] = {
-            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": to_text(moment, "milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": _message(record),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from forewarn.core.durations import from_text
 from forewarn.wire.metrics_text import Labels, Metric, Sample, write_metrics
 
 if TYPE_CHECKING:
@@ -116,15 +116,10 @@ def _until(events: Iterable[Mapping[str, Any]], now: str | None) -> list[Sample]
     if not now:
         return []
     return [
-        Sample(_event_labels(event), (read_moment(event["not_before"]) - read_moment(now)).total_seconds())
+        Sample(_event_labels(event), (from_text(event["not_before"]) - from_text(now)).total_seconds())
         for event in events
         if event.get("not_before")
     ]
-
-
-def read_moment(text: str) -> datetime:
-    """Python 3.10 does not know the Z."""
-    return datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith("Z") else text)
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,7 @@
-"""What would be done about one event, and when. Pure: the moment is an argument, and nothing is done."""
+"""What would be done about one event, and when. Pure: the moment is an argument, and nothing is done.
+
+The decisions are those of `forewarn agent run`. Here they are followed in simulated time.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,35 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.changes import has_started
-from forewarn.agent.explain import approval_of, failure_of, listed, misfits, undo_order
+from forewarn.agent.decisions import (
+    HAS_STARTED,
+    JUST_BOOTED_SECONDS,
+    NO_MOMENT,
+    NOBODY_HEARD,
+    SAYS_NEVER,
+    Approve,
+    Circumstances,
+    Finish,
+    Run,
+    Seen,
+    approval_due_at,
+    approval_problem,
+    due_at,
+    limit_seconds,
+    next_orders,
+    take_in,
+    with_outcome,
+)
+from forewarn.agent.explain import approval_of, failure_of
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.policy import LEADER, NEVER, SELF, before, choose_rule
-from forewarn.core.durations import format_duration, to_text, to_text_if_any
+from forewarn.agent.policy import SELF, listed
+from forewarn.core.durations import format_distance, format_duration, format_moment, to_text, to_text_if_any
 
 if TYPE_CHECKING:
-    from forewarn.agent.policy import Config, Rule
+    from collections.abc import Mapping
+
+    from forewarn.agent.policy import Config, PeersSettings, Rule
+    from forewarn.agent.state import Work
     from forewarn.wire.document_reader import ToldEvent
 
 
@@ -50,41 +75,101 @@ class Plan(NamedTuple):
     steps: tuple[Step, ...]
     approval: Approval | None
     undo: tuple[Step, ...]
+    undo_when: str
     reasons: tuple[str, ...]
     """Why nothing is done; or what to be aware of."""
 
 
 def plan(config: Config, event: ToldEvent, now: datetime, me: str) -> Plan:
-    """What an agent with this config would do if it saw the event now."""
-    if not me:
-        names = listed(event.resources, "and") or "no machine"
-        return _left_alone(event, now, me, f"it is about {names}, not about this machine")
-    rule = choose_rule(config.rules, event, now)
-    if rule is None:
-        why = [f"{each.name}: {'; '.join(misfits(each, event, now))}" for each in config.rules]
-        return _left_alone(event, now, me, *(why or ["there are no rules"]))
-    begin = _begin(rule, event, now)
-    steps = _prepare_steps(config, rule, begin)
-    return Plan(
-        event,
-        now,
-        me,
-        rule,
-        steps,
-        _approval(rule, event, begin, now, config),
-        _undo_steps(config, rule),
-        tuple(_remarks(rule, event, steps)),
+    """What an agent with this config would do if it saw the event now, and no other event."""
+    around = Circumstances(config.rules, lambda _: me or None, now, "", JUST_BOOTED_SECONDS, is_first=False)
+    works = take_in({}, [event], around).works
+    if not works:
+        return Plan(event, now, me, None, (), None, (), "", tuple(_why_left_alone(config, event, now, me)))
+    rule = works[event.id].rule
+    leading = {} if config.peers is None else {event.id: _peers_problem(config.peers, event, me)}
+    quick = _follow(config, works, now, leading, slow=False)
+    slow = _follow(config, works, now, leading, slow=True)
+    started = take_in(quick.works, [event._replace(status="Started", not_before=None)], around).works
+    over = _follow(config, take_in(started, [], around).works, now).turns
+    cancelled = _follow(config, take_in(quick.works, [], around).works, now).turns
+    ends = {turn.handler: turn.end for turn in slow.turns}
+    # What has no turn, since the rule's limit was over, has failed at the end of the last turn.
+    steps = tuple(
+        _step(config, turn.handler, PREPARE, turn.begin, ends.get(turn.handler, slow.turns[-1].end))
+        for turn in quick.turns
     )
+    undo = tuple(step for turn in over if (step := _step(config, turn.handler, UNDO)).does)
+    undo_when = "over or cancelled" if cancelled == over else "over"
+    approval = _approval(rule, event, now, quick)
+    return Plan(event, now, me, rule, steps, approval, undo, undo_when, tuple(_remarks(rule, event, steps)))
 
 
-def _left_alone(event: ToldEvent, now: datetime, me: str, *reasons: str) -> Plan:
-    return Plan(event, now, me, None, (), None, (), reasons)
+def _why_left_alone(config: Config, event: ToldEvent, now: datetime, me: str) -> list[str]:
+    if not me:
+        return [f"it is about {listed(event.resources, 'and') or 'no machine'}, not about this machine"]
+    why = [f"{rule.name}: {'; '.join(rule.misfits(event, now))}" for rule in config.rules]
+    return why or ["there are no rules"]
 
 
-def _begin(rule: Rule, event: ToldEvent, now: datetime) -> datetime:
-    if rule.lead is None or event.not_before is None:
-        return now
-    return max(now, before(event.not_before, rule.lead))
+# --- The decisions of `run`, in simulated time ----------------------------------------------------
+
+
+class _Turn(NamedTuple):
+    """A handler has prepared or undone."""
+
+    handler: str
+    begin: datetime
+    end: datetime
+
+
+class _Course(NamedTuple):
+    """What came of following the decisions until there was nothing left to do."""
+
+    works: Mapping[str, Work]
+    turns: list[_Turn]
+    approved_at: datetime | None
+    """When it would be approved: that is the end of the course."""
+    problem: str
+    """Why it would not be approved."""
+
+
+def _follow(
+    config: Config,
+    works: Mapping[str, Work],
+    now: datetime,
+    leading: Mapping[str, str] | None = None,
+    slow: bool = False,
+) -> _Course:
+    """Every handler succeeds, at once or (slow) when its time is up; the clock moves to each moment that is due."""
+    works, moment = dict(works), now
+    turns: list[_Turn] = []
+    begun_at: dict[str, float] = {}
+    while works:
+        seconds = (moment - now).total_seconds()
+        seen = Seen(moment, seconds, leading=leading or {}, begun_at=begun_at)
+        order = next(iter(next_orders(works, seen)), None)
+        if isinstance(order, Finish):
+            break
+        if isinstance(order, Approve):
+            return _Course(works, turns, moment, "")
+        if order is None:
+            moments = [due for work in works.values() for due in (due_at(work), approval_due_at(work))]
+            later = [due for due in moments if due is not None and due > moment]
+            if not later:
+                (work,) = works.values()
+                return _Course(works, turns, None, approval_problem(work, seen))
+            moment = min(later)
+            continue
+        works[order.work.id] = order.work
+        if isinstance(order, Run):
+            handler = order.work.steps[order.step].handler
+            begun = begun_at.setdefault(order.work.id, seconds)
+            took = limit_seconds(order, config.handlers[handler].timeout, begun, seconds) if slow else 0.0
+            begin, moment = moment, _after(moment, timedelta(seconds=took))
+            turns.append(_Turn(handler, begin, moment))
+            works.update((work.id, work) for work in with_outcome(works, order.work.id, order.step, order.action))
+    return _Course(works, turns, None, "")
 
 
 def _after(moment: datetime, length: timedelta) -> datetime:
@@ -95,43 +180,51 @@ def _after(moment: datetime, length: timedelta) -> datetime:
         return datetime.max.replace(tzinfo=moment.tzinfo)
 
 
-def _prepare_steps(config: Config, rule: Rule, begin: datetime) -> tuple[Step, ...]:
-    steps: list[Step] = []
-    latest = begin
-    end = None if rule.timeout is None else _after(begin, rule.timeout)
-    for name in rule.prepare:
-        named = config.handlers[name]
-        latest = _after(latest, named.timeout)
-        latest = latest if end is None else min(latest, end)
-        does = named.does(PREPARE)
-        steps.append(Step(name, named.kind, does, begin, latest, named.timeout))
-    return tuple(steps)
+def _peers_problem(peers: PeersSettings, event: ToldEvent, me: str) -> str:
+    """Why no machine may approve once all are ready and answer; empty: the first of them may."""
+    from forewarn.agent.peers.messages import READY
+    from forewarn.agent.peers.quorum import Answer, Patience, Standing, Statement, key, verdict
+
+    first = (me, *(name for name in dict.fromkeys(event.resources) if key(name) != key(me)))
+    patience = Patience.of(peers.silence)
+    answers = {key(name): Answer(0.0, patience.silence) for name in first}
+    words = {key(name): (Statement("", 1, READY, 0.0),) for name in first}
+    standing = Standing(me, READY, first, 0.0, answers, words, None, 0.0)
+    found = verdict(standing, {key(member.vm) for member in peers.members}, 0.0, patience)
+    return "" if found.may else found.why
 
 
-def _undo_steps(config: Config, rule: Rule) -> tuple[Step, ...]:
-    named = [config.handlers[name] for name in undo_order(rule)]
-    described = [(each, each.does(UNDO)) for each in named]
-    return tuple(Step(each.name, each.kind, does, None, None, each.timeout) for each, does in described if does)
+# --- What comes of it -----------------------------------------------------------------------------
 
 
-def _approval(rule: Rule, event: ToldEvent, begin: datetime, now: datetime, config: Config) -> Approval:
-    others = len(set(event.resources)) > 1
-    if rule.approve == NEVER:
-        return Approval(NEVER, None, approval_of(rule))
-    if has_started(event):
-        return Approval(rule.approve, None, "not any more: the event has started")
-    if rule.approve == SELF and others:
-        return Approval(SELF, None, f"not by this machine alone: it is about {listed(event.resources, 'and')}")
-    if rule.approve == LEADER and others and config.peers is None:
-        return Approval(LEADER, None, "not without [peers]: nobody could know when the others are ready")
-    at = begin
-    if rule.approve_lead is not None:
-        if event.not_before is None:
-            return Approval(rule.approve, None, "not as long as nobody knows its NotBefore")
-        at = max(begin, before(event.not_before, rule.approve_lead))
-    if event.not_before is not None and at >= event.not_before > now:
-        return Approval(rule.approve, None, "not before NotBefore, when it starts by itself")
-    return Approval(rule.approve, at, approval_of(rule))
+def _step(
+    config: Config, name: str, action: str, earliest: datetime | None = None, latest: datetime | None = None
+) -> Step:
+    named = config.handlers[name]
+    return Step(name, named.kind, named.does(action), earliest, latest, named.timeout)
+
+
+def _approval(rule: Rule, event: ToldEvent, now: datetime, course: _Course) -> Approval:
+    at, words = course.approved_at, approval_of(rule)
+    if at is None:
+        words = _why_not(rule, event, course.problem)
+    elif event.not_before is not None and at >= event.not_before > now:
+        at, words = None, "not before NotBefore, when it starts by itself"
+    return Approval(rule.approve, at, words)
+
+
+def _why_not(rule: Rule, event: ToldEvent, problem: str) -> str:
+    if problem == SAYS_NEVER:
+        return approval_of(rule)
+    if problem == HAS_STARTED:
+        return "not any more: the event has started"
+    if problem == NO_MOMENT:
+        return "not as long as nobody knows its NotBefore"
+    if problem == NOBODY_HEARD:
+        return "not without [peers]: nobody could know when the others are ready"
+    if rule.approve == SELF:
+        return f"not by this machine alone: it is about {listed(event.resources, 'and')}"
+    return f"not at all: {problem}"
 
 
 def _remarks(rule: Rule, event: ToldEvent, steps: tuple[Step, ...]) -> list[str]:
@@ -164,16 +257,12 @@ def plan_lines(found: Plan) -> list[str]:
         at = found.approval.at
         when = "" if at is None else f" at {_moment(at, found.now)} at the earliest:"
         lines.append(f"  approval ({found.approval.mode}){when or ':'} {found.approval.words}")
-    lines += [f"  when it is over or cancelled: {step.handler} would {step.does}" for step in found.undo]
+    lines += [f"  when it is {found.undo_when}: {step.handler} would {step.does}" for step in found.undo]
     return [*lines, *(f"  note: {reason}" for reason in found.reasons)]
 
 
 def _moment(moment: datetime, now: datetime) -> str:
-    away = moment - now
-    far = "now" if abs(away) < timedelta(seconds=1) else f"in {format_duration(away)}"
-    if away <= -timedelta(seconds=1):
-        far = f"{format_duration(-away)} ago"
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC ({far})"
+    return f"{format_moment(moment)} ({format_distance(moment, now)})"
 
 
 def plan_json(found: Plan) -> dict[str, Any]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from forewarn.core.durations import format_duration, format_seconds
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from forewarn.agent.handlers.handler import Handler
@@ -48,19 +51,37 @@ class Rule(NamedTuple):
 
     def fits(self, event: ToldEvent, now: datetime) -> bool:
         """Whether it is for this event."""
-        kinds = {kind.casefold() for kind in self.on}
-        if kinds and event.type.casefold() not in kinds:
-            return False
+        return next(self.misfits(event, now), None) is None
+
+    def misfits(self, event: ToldEvent, now: datetime) -> Iterator[str]:
+        """Every reason why the rule is not for this event; none: it is."""
+        if self.on and event.type.casefold() not in {kind.casefold() for kind in self.on}:
+            yield f"it is for {listed(self.on, 'or')}, not for {event.type}"
         if self.source and (event.source or "").casefold() != self.source.casefold():
-            return False
+            origin = f"is from {event.source}" if event.source else "does not say where it is from"
+            yield f"it is for events from {self.source}, and this one {origin}"
         said = (event.description or "").casefold()
         if self.description and not any(word.casefold() in said for word in self.description):
-            return False
+            quoted = [f'"{word}"' for word in self.description]
+            yield f"the description has {'not' if len(quoted) == 1 else 'none of'} {listed(quoted, 'and')}"
         if self.max_duration is not None:
-            seconds = event.duration_seconds
-            if seconds is None or seconds < 0 or seconds > self.max_duration.total_seconds():
-                return False
-        return self.min_notice is None or notice_of(event, now) >= self.min_notice
+            longest, seconds = format_duration(self.max_duration), event.duration_seconds
+            if seconds is None or seconds < 0:
+                yield f"it is for interruptions of at most {longest}, and nobody knows how long this one is"
+            elif seconds > self.max_duration.total_seconds():
+                yield f"it is for interruptions of at most {longest}, and this one is {format_seconds(seconds)}"
+        if self.min_notice is not None and (notice := notice_of(event, now)) < self.min_notice:
+            yield f"it needs {format_duration(self.min_notice)} of notice, and there are {format_duration(notice)}"
+
+    @property
+    def undo_order(self) -> tuple[str, ...]:
+        """Which handlers undo, the first first, if all of them have prepared."""
+        return self.prepare[::-1] if self.undo is None else self.undo
+
+
+def listed(words: Sequence[str], joint: str) -> str:
+    """`a, b or c`."""
+    return f" {joint} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def notice_of(event: ToldEvent, now: datetime) -> timedelta:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.config_file import handler_of
-from forewarn.agent.decisions import Approve, Note, Run, seconds_left, undone
+from forewarn.agent.decisions import Approve, Note, Run, limit_seconds, with_outcome
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.state import CAME_BACK, FAILED, PREPARED, PREPARING, SKIPPED, TO_DO, UNDOING
+from forewarn.agent.state import CAME_BACK, PREPARING, UNDOING
 from forewarn.errors import ForewarnError, HandlerFailed
 
 if TYPE_CHECKING:
@@ -278,9 +278,7 @@ class Doing:
         if not self._ledger.keep(noted):
             self._ledger.works[work.id] = work  # it was not begun
             return
-        limit = found.timeout.total_seconds()
-        if action == PREPARE:
-            limit = min(limit, seconds_left(work, begun, real_seconds()))
+        limit = limit_seconds(order, found.timeout, begun, real_seconds())
         job = HandlerJob(noted, index, action, limit, self._folder, self._remember)
         if self._dry_run:
             job.say(f"would {found.handler.describe(action) or 'do nothing'}")
@@ -320,15 +318,8 @@ class Doing:
         self._ended[step.run] = work.id
         if outcome.problem and stopping:
             return ""
-        changes: dict[str, Any] = {"problem": outcome.problem, "seconds": outcome.seconds}
-        changed: dict[str, Work] = {}
-        if outcome.action == PREPARE:
-            not_done = SKIPPED if step.state == TO_DO else FAILED
-            changes["state"] = not_done if outcome.problem else PREPARED
-        elif not outcome.problem:
-            changed = {other.id: other for other in undone(self._ledger.works, work.id, outcome.step)}
-        changed[work.id] = changed.get(work.id, work).with_step(outcome.step, **changes)
-        self._ledger.keep(*changed.values())
+        facts = (outcome.step, outcome.action, outcome.problem, outcome.seconds)
+        self._ledger.keep(*with_outcome(self._ledger.works, work.id, *facts))
         self._crew.release(outcome.handler)
         if outcome.action == UNDO:
             self._count_tries(outcome)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from forewarn.agent.changes import has_started
 from forewarn.agent.decisions import approval_due_at, approval_problem, due_at, undo_order
 from forewarn.agent.state import BEGUN, FAILED, PREPARED, SKIPPED, TO_DO, UNDOING
-from forewarn.core.durations import format_duration
+from forewarn.core.durations import format_duration, to_text_if_any
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -54,7 +54,7 @@ def describe_event(event: ToldEvent) -> dict[str, Any]:
         "type": event.type,
         "status": event.status,
         "resources": list(event.resources),
-        "not_before": _text(event.not_before),
+        "not_before": to_text_if_any(event.not_before, "seconds"),
         "description": event.description,
         "source": event.source,
         "duration_seconds": event.duration_seconds,
@@ -84,7 +84,7 @@ def describe_work(work: Work, seen: Seen) -> dict[str, Any]:
         "rule": work.rule.name,
         "phase": phase_of(work),
         "next": said,
-        "next_at": _text(at),
+        "next_at": to_text_if_any(at, "seconds"),
         "steps": [
             {"handler": step.handler, "state": step.state, "problem": step.problem, "seconds": round(step.seconds, 3)}
             for step in work.steps
@@ -134,7 +134,3 @@ def ready_reason(works: list[Work], alone: list[ToldEvent], now: datetime, *, ha
         if not has_rules or (has_started(event) and event.type.casefold() != "freeze"):
             return f"{event.type} {event.id}: {event.status.lower()}"
     return ""
-
-
-def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat(timespec="seconds").replace("+00:00", "Z")

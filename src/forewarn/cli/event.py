@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import timedelta
 from http.client import HTTPException
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from forewarn.cli.history import row_of
 from forewarn.cli.output import names, print_facts, print_json, print_table, service_command, short_ids, when
 from forewarn.cli.requests import change_command
 from forewarn.cli.wait import wait_for_operations
-from forewarn.core.durations import format_duration
+from forewarn.core.durations import format_seconds
 from forewarn.delivery.feed import RETRY_MILLISECONDS, Listener
 from forewarn.errors import NoService, Unavailable
 
@@ -100,7 +99,7 @@ def _print_event(client: Client, event: dict[str, Any], as_json: bool) -> None:
             "group": event["group"],
             "source": event["source"],
             "description": event["description"],
-            "interruption": format_duration(timedelta(seconds=seconds)) if seconds is not None else "unknown",
+            "interruption": format_seconds(seconds) if seconds is not None else "unknown",
             "announced": when(event["created_at"], now),
             "not before": when(event["not_before"], now),
             "approved": f"{approved} by {event['approved_by']}" if approved else None,

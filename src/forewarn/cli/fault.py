@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.output import print_json, print_table, service_command, when
-from forewarn.core.durations import format_duration
+from forewarn.core.durations import format_exactly
 from forewarn.core.faults import FAULTS, GET, ON
 from forewarn.errors import BadOption
 
@@ -90,7 +90,7 @@ def list_faults(client: Client, as_json: bool) -> None:
             _vm(fault),
             fault["on"],
             _bounds(fault, now),
-            "" if fault["delay_seconds"] is None else _length(fault["delay_seconds"]),
+            "" if fault["delay_seconds"] is None else format_exactly(timedelta(seconds=fault["delay_seconds"])),
             f"{fault['struck']:,}",
             fault["added_by"],
         )
@@ -136,7 +136,3 @@ def _bounds(fault: dict[str, Any], now: str) -> str:
     if fault["until"] is not None:
         parts.append(f"until {when(fault['until'], now)}")
     return ", ".join(parts)
-
-
-def _length(seconds: float) -> str:
-    return format_duration(timedelta(seconds=seconds)) if seconds == int(seconds) else f"{seconds:g}s"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from forewarn.cli.client import LARGEST_PAGE
 from forewarn.cli.output import names, print_json, print_table, service_command
+from forewarn.core.durations import format_moment, from_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,8 +89,8 @@ def _page(client: Client, query: list[tuple[str, str]]) -> dict[str, Any]:
 
 def row_of(entry: dict[str, Any]) -> tuple[str, str, str, str, str]:
     """A row of history in words: when, what, about whom, by whom, why."""
-    at = datetime.fromisoformat(entry["at"])
-    return f"{at:%Y-%m-%d %H:%M:%S}", entry["what"], _about(entry), entry["by"], entry["why"] or ""
+    at = format_moment(from_text(entry["at"]), zone=False)
+    return at, entry["what"], _about(entry), entry["by"], entry["why"] or ""
 
 
 def _about(entry: dict[str, Any]) -> str:

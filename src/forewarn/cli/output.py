@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forewarn.cli.client import Client
-from forewarn.core.durations import format_duration
+from forewarn.core.durations import format_distance, format_moment, from_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -84,18 +83,10 @@ def when(text: str | None, now: str) -> str:
     """A moment as a person reads it: what the clock says then, and how far off that is."""
     if text is None:
         return ""
-    moment, present = datetime.fromisoformat(text), datetime.fromisoformat(now)
-    distance = format_duration(abs(moment - present))
-    clock = f"{moment:%H:%M:%S}" if moment.date() == present.date() else f"{moment:%Y-%m-%d %H:%M:%S}"
-    if distance == "0s":
-        return f"{clock} UTC (now)"
-    return f"{clock} UTC (in {distance})" if moment > present else f"{clock} UTC ({distance} ago)"
-
-
-def how_long_ago(text: str, now: str) -> str:
-    """The same where there is little room."""
-    passed = datetime.fromisoformat(now) - datetime.fromisoformat(text)
-    return "now" if passed.total_seconds() < 1 else f"{format_duration(passed)} ago"
+    moment, present = from_text(text), from_text(now)
+    day, clock = format_moment(moment).split(maxsplit=1)
+    shown = clock if moment.date() == present.date() else f"{day} {clock}"
+    return f"{shown} ({format_distance(moment, present)})"
 
 
 def short_ids(ids: list[str]) -> dict[str, str]:

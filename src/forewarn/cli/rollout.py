@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +9,7 @@ import click
 from forewarn.cli.output import names, print_facts, print_json, print_table, service_command, short_ids, when
 from forewarn.cli.requests import change_command, confirm, impact_options, request_command, request_fields
 from forewarn.cli.wait import wait_for_rollout
-from forewarn.core.durations import format_duration
+from forewarn.core.durations import format_seconds
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client
@@ -221,9 +220,9 @@ def print_rollout(rollout: dict[str, Any], now: str) -> None:
 
 def _what(course: dict[str, Any]) -> str:
     seconds = course["duration_seconds"]
-    length = f" of {format_duration(timedelta(seconds=seconds))}" if seconds else ""
+    length = f" of {format_seconds(seconds)}" if seconds else ""
     pause = course["pause_seconds"]
-    between = f", {format_duration(timedelta(seconds=pause))} between waves" if pause else ""
+    between = f", {format_seconds(pause)} between waves" if pause else ""
     budget = course["budget"]
     at_once = "one host at a time" if budget == 1 else f"at most {budget} hosts at once"
     return f"{course['type']}{length}, {at_once}{between}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from datetime import datetime, timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from forewarn.cli.output import console, names, print_facts, print_json, print_table, service_command
-from forewarn.core.durations import format_duration
+from forewarn.core.durations import format_duration, format_seconds, from_text
 from forewarn.errors import Conflict, UnreadableFile
 from forewarn.scenarios import library
 from forewarn.scenarios.shapes import ScenarioShape
@@ -154,7 +153,7 @@ def stop(run_id: str, client: Client, as_json: bool) -> None:
 
 
 def _length(shape: dict[str, Any]) -> str:
-    return format_duration(timedelta(seconds=shape["longest_seconds"]))
+    return format_seconds(shape["longest_seconds"])
 
 
 # --- Watching a run -------------------------------------------------------------------------------
@@ -239,12 +238,12 @@ def _taken(step: dict[str, Any], now: str) -> str:
     """How long it has taken by the service's clock, so far."""
     if step["since"] is None:
         return ""
-    until = datetime.fromisoformat(step["ended_at"] or now)
-    return format_duration(until - datetime.fromisoformat(step["since"]))
+    until = from_text(step["ended_at"] or now)
+    return format_duration(until - from_text(step["since"]))
 
 
 def _verdict(run: dict[str, Any]) -> str:
-    length = format_duration(datetime.fromisoformat(run["ended_at"]) - datetime.fromisoformat(run["started_at"]))
+    length = format_duration(from_text(run["ended_at"]) - from_text(run["started_at"]))
     for number, step in enumerate(run["steps"], 1):
         if step["state"] == "failed":
             return f"Failed at step {number}, {step['what']}: {step['problem']}."

@@ -6,7 +6,6 @@ On a terminal the display is live; elsewhere each change is a line.
 from __future__ import annotations
 
 import sys
-from datetime import datetime
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from forewarn.cli.output import console, names
-from forewarn.core.durations import format_duration
+from forewarn.core.durations import format_duration, from_text
 from forewarn.errors import Conflict
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ def _approvals(operation: dict[str, Any]) -> str:
 def _until(what: str, moment: str | None, now: str) -> str:
     if moment is None:
         return ""
-    left = datetime.fromisoformat(moment) - datetime.fromisoformat(now)
+    left = from_text(moment) - from_text(now)
     return f"{what} in {format_duration(left)}" if left.total_seconds() > 0 else ""
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from forewarn.control.schema import LARGEST_NUMBER, properties_of
-from forewarn.core.durations import parse_duration
+from forewarn.core.durations import LONGEST, parse_duration, parse_future_moment
 from forewarn.errors import BadDuration, BadParameter, BadRequestBody, nearest
 
 if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
     from starlette.requests import Request
 
     from forewarn.control.schema import Body
@@ -23,8 +23,6 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 
 LARGEST_OBJECT = 1_048_576
 LARGEST_FLEET = 256 * 1_048_576
-FURTHEST = timedelta(days=3660)
-"""How far from now a moment may be."""
 A_LENGTH = "a length of time, like 90s, 14m50s, 2h or 7d"
 A_MOMENT = "a moment like 2026-11-20T02:00:00Z, or from now on, like 2h"
 
@@ -124,17 +122,13 @@ def read_moment(text: str | None, pointer: str, now: datetime) -> datetime | Non
     """A moment, or how long it is until then."""
     if not text:
         return None
-    if not text.isdecimal():  # 20260101 is meant as a date, if anything
-        with suppress(BadDuration):
-            return now + parse_duration(text)
     try:
-        moment = datetime.fromisoformat(text)
-        moment = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+        moment = parse_future_moment(text, now)
     except (ValueError, OverflowError):
         problem = f"{text!r} is no moment. Write {A_MOMENT}"
         raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT) from None
-    if abs(moment - now) > FURTHEST:
-        problem = f"{text!r} is too far away: write a moment within {FURTHEST.days} days"
+    if abs(moment - now) > LONGEST:
+        problem = f"{text!r} is too far away: write a moment within {LONGEST.days} days"
         raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT)
     return moment
 

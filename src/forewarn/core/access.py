@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from forewarn.core.durations import format_moment
 from forewarn.core.state import Entry
 from forewarn.errors import BadOption, KeyReused, LastAdmin, TokenExists, Unknown, nearest
 
@@ -69,7 +70,7 @@ def create_token(draft: Draft, now: datetime, terms: Terms, token: Token, by: st
     if known is not None and known.valid_at(now):
         raise TokenExists(name=token.name)
     if token.expires_at is not None and token.expires_at <= now:
-        raise BadOption(name="expires", value=f"{token.expires_at:%Y-%m-%d %H:%M}", problem="that has passed already")
+        raise BadOption(name="expires", value=format_moment(token.expires_at), problem="that has passed already")
     if (token.role is Role.TENANT) != bool(token.group):
         problem = "a tenant is of one group: name it" if not token.group else "only a tenant is of a group"
         raise BadOption(name="group", value=token.group, problem=problem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forewarn.core import history
-from forewarn.core.durations import whole_second_up
+from forewarn.core.durations import format_moment, whole_second_up
 from forewarn.core.events import Trigger, step
 from forewarn.core.operations import CAUSES
 from forewarn.core.progress import TERMINATE, keeps_to_windows, move, put_off, told_with
@@ -93,20 +93,16 @@ def postpone(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, 
     if event.approved_at is not None:
         raise CannotPostpone(event_id=event_id, problem=f"{event.approved_by} has approved it. It can be cancelled.")
     if until <= event.not_before:
-        problem = f"the event does not start before {_shown(event.not_before)} as it is. Write a later moment."
-        raise BadOption(name="until", value=_shown(until), problem=problem)
+        problem = f"the event does not start before {format_moment(event.not_before)} as it is. Write a later moment."
+        raise BadOption(name="until", value=format_moment(until), problem=problem)
     moment: datetime | None = whole_second_up(until)
     if keeps_to_windows(operation):
         groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
         moment = next_common([draft.fleet.group(group).windows for group in groups], whole_second_up(until))
     deadline = operation.request.deadline
     if moment is None or moment > deadline:
-        window = f" (the next window then opens {_shown(moment)})" if moment and moment > until else ""
-        problem = f"{_shown(until)}{window} is after its deadline, {_shown(deadline)}."
+        window = f" (the next window then opens {format_moment(moment)})" if moment and moment > until else ""
+        problem = f"{format_moment(until)}{window} is after its deadline, {format_moment(deadline)}."
         raise CannotPostpone(event_id=event_id, problem=problem)
     put_off(draft, now, operation, moment, by, "")
     return draft.changes.events[event_id]
-
-
-def _shown(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

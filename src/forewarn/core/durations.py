@@ -1,4 +1,7 @@
-"""Durations, moments and periods as people write them: `90s`, `14m50s`, `7d`, `PT10M`; `2026-03`, `30d` ago."""
+"""Durations, moments and periods as people and programs write them: the one place that reads and writes them.
+
+`90s`, `14m50s`, `7d`, `PT10M`; `2026-03-05 02:00:00 UTC`, `2026-03-05T02:00:00Z`; `2026-03`, `30d` ago.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,11 @@ from forewarn.errors import BadDuration
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _FORM = re.compile(r"(?:([0-9]+)d ?)?(?:([0-9]+)h ?)?(?:([0-9]+)m ?)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
 _ISO_FORM = re.compile(r"p((?:[0-9]+d)?)(?:t((?:[0-9]+h)?(?:[0-9]+m)?(?:[0-9]+(?:\.[0-9]+)?s)?))?")
-_LONGEST = timedelta(days=3660)
+LONGEST = timedelta(days=3660)
+"""Of a length that somebody writes, and of how far from now a moment may be."""
+
+
+# --- Durations ------------------------------------------------------------------------------------
 
 
 def parse_duration(text: str) -> timedelta:
@@ -29,7 +36,7 @@ def parse_duration(text: str) -> timedelta:
     seconds = sum(
         float(part) * factor for part, factor in zip(match.groups(), _UNITS.values(), strict=True) if part is not None
     )
-    if seconds > _LONGEST.total_seconds():
+    if seconds > LONGEST.total_seconds():
         raise BadDuration(text=text)
     return timedelta(seconds=seconds)
 
@@ -55,6 +62,19 @@ def format_seconds(seconds: float) -> str:
         return "longer than anybody can say"
 
 
+def format_exactly(length: timedelta) -> str:
+    """A length as it was written, also where it has fractions of a second."""
+    return format_duration(length) if not length.microseconds else f"{length.total_seconds():g}s"
+
+
+def seconds(length: timedelta | None) -> float | None:
+    """A length of time as a number."""
+    return None if length is None else length.total_seconds()
+
+
+# --- Moments for programs -------------------------------------------------------------------------
+
+
 def whole_second_up(moment: datetime) -> datetime:
     """The moment itself, or the next whole second: what is promised on the wire has no fractions."""
     if moment.microsecond == 0:
@@ -63,25 +83,67 @@ def whole_second_up(moment: datetime) -> datetime:
 
 
 @lru_cache(256)
-def to_text(moment: datetime) -> str:
-    """ISO 8601 in UTC with microseconds: sorts as text in the order of time.
+def to_text(moment: datetime, timespec: str = "microseconds") -> str:
+    """ISO 8601 in UTC, usually with microseconds: sorts as text in the order of time.
 
     Remembered, because everything that is decided together happened at the same moment.
     """
-    return moment.astimezone(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return moment.astimezone(timezone.utc).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
-def to_text_if_any(moment: datetime | None) -> str | None:
+def to_text_if_any(moment: datetime | None, timespec: str = "microseconds") -> str | None:
     """The same for a moment that may not have come."""
-    return to_text(moment) if moment is not None else None
+    return to_text(moment, timespec) if moment is not None else None
 
 
 def from_text(text: str) -> datetime:
-    """The inverse of `to_text`."""
-    return datetime.fromisoformat(text)
+    """The inverse of `to_text`. Python 3.10 does not know the Z."""
+    return datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith("Z") else text)
 
 
-# --- Moments and periods of the past --------------------------------------------------------------
+# --- Moments for people ---------------------------------------------------------------------------
+
+
+def format_moment(moment: datetime, *, zone: bool = True) -> str:
+    """`2026-03-05 02:00:00 UTC`; without the zone where something else says it."""
+    return f"{moment:%Y-%m-%d %H:%M:%S}{' UTC' if zone else ''}"
+
+
+def format_distance(moment: datetime, now: datetime) -> str:
+    """How far off a moment is: `in 5m`, `5m ago`, or `now` when it is less than a second."""
+    away = moment - now
+    if abs(away) < timedelta(seconds=1):
+        return "now"
+    return f"in {format_duration(away)}" if away > timedelta(0) else f"{format_duration(-away)} ago"
+
+
+def parse_moment(text: str) -> datetime:
+    """Read a moment that somebody has written; one without a zone is in UTC. Else a ValueError."""
+    moment = from_text(text)
+    try:
+        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
+    except OverflowError as error:
+        raise ValueError(text) from error
+
+
+def parse_future_moment(text: str, now: datetime) -> datetime:
+    """Read a moment, or how long it is until then; else a ValueError."""
+    return _parse_away(text, now, 1)
+
+
+def parse_past_moment(text: str, now: datetime) -> datetime:
+    """Read a moment, or how long ago it was; else a ValueError."""
+    return _parse_away(text, now, -1)
+
+
+def _parse_away(text: str, now: datetime, sign: int) -> datetime:
+    if not text.isdecimal():  # 20260101 is meant as a date, if anything
+        with suppress(BadDuration):
+            return now + sign * parse_duration(text)
+    return parse_moment(text)
+
+
+# --- Periods of the past --------------------------------------------------------------------------
 
 
 A_PAST_MOMENT = "a moment like 2026-03-05T02:00:00Z, a date like 2026-03-05, or how long ago, like 30d"
@@ -97,18 +159,6 @@ class Span(NamedTuple):
     until: datetime
 
 
-def parse_past_moment(text: str, now: datetime) -> datetime:
-    """Read a moment, or how long ago it was; else a ValueError."""
-    if not text.isdecimal():  # 20260101 is meant as a date, if anything
-        with suppress(BadDuration):
-            return now - parse_duration(text)
-    moment = datetime.fromisoformat(text)
-    try:
-        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
-    except OverflowError as error:
-        raise ValueError(text) from error
-
-
 def parse_span(text: str) -> Span:
     """Read a year, a month or a day; else a ValueError."""
     match = _SPAN.fullmatch(text)
@@ -121,8 +171,3 @@ def parse_span(text: str) -> Span:
     if month:
         return Span(since, datetime(year + month // 12, month % 12 + 1, 1, tzinfo=timezone.utc))
     return Span(since, datetime(year + 1, 1, 1, tzinfo=timezone.utc))
-
-
-def seconds(length: timedelta | None) -> float | None:
-    """A length of time as a number."""
-    return None if length is None else length.total_seconds()

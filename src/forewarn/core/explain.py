@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history
+from forewarn.core.durations import format_moment
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import Health, Progress
 from forewarn.core.progress import keeps_to_windows, told_with, when_due
@@ -76,7 +77,7 @@ def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
         windows = draft.fleet.group(event.group).windows
         if windowed and windows and event.approved_at is None:
             closes = closes_at(windows, event.not_before)
-            until = f", which then closes {closes:%Y-%m-%d %H:%M} UTC" if closes is not None else ""
+            until = f", which then closes {format_moment(closes)}" if closes is not None else ""
             words = "; ".join(map(format_window, windows)) + until
             yield Wait("window", over=False, group=event.group, until=event.not_before, words=words)
     if operation.holds_until is not None:

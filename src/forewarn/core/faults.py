@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import enabling
-from forewarn.core.durations import format_duration
+from forewarn.core.durations import format_duration, format_exactly
 from forewarn.core.state import Entry
 from forewarn.errors import BadOption, UnknownFault, nearest
 
@@ -122,7 +122,7 @@ def fill_in(asked: FaultOrder) -> FaultOrder:
     if asked.delay is not None and kind.delay is None:
         able = ", ".join(name for name, other in FAULTS.items() if other.delay is not None)
         problem = f"{kind.name} keeps nobody waiting. A delay is for: {able}."
-        raise BadOption(name="delay", value=_shown(asked.delay), problem=problem)
+        raise BadOption(name="delay", value=format_exactly(asked.delay), problem=problem)
     return asked._replace(
         count=1 if asked.count is None and asked.length is None else asked.count,
         delay=asked.delay if asked.delay is not None else kind.delay,
@@ -135,10 +135,10 @@ def _check_bounds(asked: FaultOrder) -> None:
         raise BadOption(name="count", value=str(asked.count), problem=problem)
     if asked.length is not None and not timedelta(0) < asked.length <= LONGEST_LENGTH:
         problem = f"write more than 0s and at most {format_duration(LONGEST_LENGTH)}."
-        raise BadOption(name="for", value=_shown(asked.length), problem=problem)
+        raise BadOption(name="for", value=format_exactly(asked.length), problem=problem)
     if asked.delay is not None and not timedelta(0) < asked.delay <= LONGEST_DELAY:
         problem = f"write more than 0s and at most {format_duration(LONGEST_DELAY)}."
-        raise BadOption(name="delay", value=_shown(asked.delay), problem=problem)
+        raise BadOption(name="delay", value=format_exactly(asked.delay), problem=problem)
 
 
 def _is_whole(number: object, least: int, most: int) -> bool:
@@ -150,8 +150,8 @@ def _at_once(asked: FaultOrder) -> FaultOrder:
     given = {
         "on": asked.on if asked.on != GET else None,
         "count": None if asked.count is None else str(asked.count),
-        "for": None if asked.length is None else _shown(asked.length),
-        "delay": None if asked.delay is None else _shown(asked.delay),
+        "for": None if asked.length is None else format_exactly(asked.length),
+        "delay": None if asked.delay is None else format_exactly(asked.delay),
     }
     for name, value in given.items():
         if value is not None:
@@ -168,15 +168,10 @@ def describe(order: FaultOrder) -> str:
     if order.count is not None:
         parts.append("once" if order.count == 1 else f"{order.count:,} times")
     if order.length is not None:
-        parts.append(f"for {_shown(order.length)}")
+        parts.append(f"for {format_exactly(order.length)}")
     if order.delay is not None:
-        parts.append(f"with a delay of {_shown(order.delay)}")
+        parts.append(f"with a delay of {format_exactly(order.delay)}")
     return " ".join(parts)
-
-
-def _shown(length: timedelta) -> str:
-    """As it was written, also where it has fractions."""
-    return format_duration(length) if not length.microseconds else f"{length.total_seconds():g}s"
 
 
 # --- What history says of them ------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import whole_second_up
+from forewarn.core.durations import format_moment, whole_second_up
 from forewarn.core.event_types import Verb
 from forewarn.core.events import Event, Status, Trigger, due, may_start, step
 from forewarn.core.operations import CAUSES, Health, Operation, Progress, Target
@@ -115,7 +115,7 @@ def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, 
         if after is not event:
             moved_any = True
             draft.put_event(after)
-            moved = f"from {event.not_before:%Y-%m-%d %H:%M:%S} to {until:%Y-%m-%d %H:%M:%S} UTC"
+            moved = f"from {format_moment(event.not_before, zone=False)} to {format_moment(until)}"
             history.note_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
     told = {event.group for event in history.events_of(draft, operation)}
     # Where no event says how long it waits, the operation itself must.

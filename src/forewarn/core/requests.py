@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import format_duration, whole_second_up
+from forewarn.core.durations import format_duration, format_exactly, format_moment, whole_second_up
 from forewarn.core.enabling import why_no_notice
 from forewarn.core.event_types import EVENT_TYPES, Verb
 from forewarn.core.events import Event, Source, Status, Trigger, step
@@ -66,12 +66,14 @@ def fill_in(asked: Request, cause: Cause, now: datetime) -> Request:
         if not cause.routine:
             raise BadOption(
                 name="postpone_until",
-                value=_shown(asked.deadline),
+                value=format_moment(asked.deadline),
                 problem=f"{cause.name} cannot be postponed. Leave it out.",
             )
         if asked.deadline <= now and not asked.rollout:  # a long walk may outlast it: then nothing is postponed
             raise BadOption(
-                name="postpone_until", value=_shown(asked.deadline), problem=f"it has passed: it is {_shown(now)}."
+                name="postpone_until",
+                value=format_moment(asked.deadline),
+                problem=f"it has passed: it is {format_moment(now)}.",
             )
     return asked._replace(duration=_duration(asked, cause), overrides=_needed(asked, cause))
 
@@ -106,7 +108,7 @@ def _type(asked: Request, cause: Cause) -> str:
 def _check_notice(asked: Request, cause: Cause) -> None:
     if asked.notice is None:
         return
-    value = _length(asked.notice)
+    value = format_exactly(asked.notice)
     if cause.notice == timedelta(0) or not asked.type or not EVENT_TYPES[asked.type].starts:
         raise BadOption(name="notice", value=value, problem=f"{cause.name} has no notice. Leave it out.")
     if cause.verb is Verb.DELETE:
@@ -122,23 +124,13 @@ def _duration(asked: Request, cause: Cause) -> timedelta | None:
     if asked.type != "Freeze":
         if asked.duration is not None:
             problem = "only a freeze has a known one. Leave it out."
-            raise BadOption(name="duration", value=_length(asked.duration), problem=problem)
+            raise BadOption(name="duration", value=format_exactly(asked.duration), problem=problem)
         return None
     duration = asked.duration if asked.duration is not None else cause.duration
     if duration is not None and not timedelta(seconds=1) <= duration <= LONGEST_PAUSE:
         problem = f"a freeze lasts from 1s to {format_duration(LONGEST_PAUSE)}."
-        raise BadOption(name="duration", value=_length(duration), problem=problem)
+        raise BadOption(name="duration", value=format_exactly(duration), problem=problem)
     return duration
-
-
-def _length(length: timedelta) -> str:
-    """As it was written, also where it has fractions."""
-    whole = format_duration(length)
-    return whole if not length.microseconds else f"{length.total_seconds():g}s"
-
-
-def _shown(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 # --- The state of what it is aimed at -----------------------------------------------------------------
@@ -269,7 +261,7 @@ def _begin(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) -
 
 
 def _tell(draft: Draft, now: datetime, by: str, operation: Operation, event: Event) -> None:
-    history.note_event(draft, now, "scheduled", by, event, f"not before {event.not_before:%Y-%m-%d %H:%M:%S} UTC")
+    history.note_event(draft, now, "scheduled", by, event, f"not before {format_moment(event.not_before)}")
     word = CAUSES[operation.cause].auto_approve
     if word and word in draft.fleet.group(event.group).auto_approve:
         event = step(event, Trigger.APPROVE, now, by=history.ENGINE)
@@ -358,8 +350,8 @@ def _deadline(terms: Terms, asked: Request, earliest: datetime) -> datetime | No
     if asked.deadline < earliest:
         raise BadOption(
             name="postpone_until",
-            value=f"{asked.deadline:%Y-%m-%d %H:%M:%S} UTC",
-            problem=f"it may not start before {earliest:%Y-%m-%d %H:%M:%S} UTC anyway. Write a later one.",
+            value=format_moment(asked.deadline),
+            problem=f"it may not start before {format_moment(earliest)} anyway. Write a later one.",
         )
     return asked.deadline
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
+from forewarn.core.durations import format_moment
 from forewarn.errors import Abandoned, NotSeen, Stopping
 from forewarn.wire.document import entity_tag, parse_start_requests, tag_matches
 
@@ -228,4 +229,4 @@ class Audience:
             remedy = "A fault that is bounded by time does not end while the clock waits: bound it by count."
         now = self._engine.clock.now()
         seconds = self._limit.total_seconds()
-        return NotSeen(vm=name, limit=seconds, did=did, now=f"{now:%Y-%m-%d %H:%M:%S}", remedy=remedy)
+        return NotSeen(vm=name, limit=seconds, did=did, now=format_moment(now), remedy=remedy)

@@ -11,11 +11,14 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from forewarn.core.durations import from_text
 from forewarn.wire.document_reader import start_requests
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 NEWEST_VERSION = "2020-07-01"
 EVENTS_PATH = "/metadata/scheduledevents"
@@ -172,7 +175,7 @@ class Reachable(ABC):
     @property
     def now(self) -> datetime:
         """The service's time."""
-        return datetime.fromisoformat(self.answer("/v1/clock")["now"])
+        return from_text(self.answer("/v1/clock")["now"])
 
     def answer(self, path: str) -> Any:
         """The JSON at a path of the control API."""

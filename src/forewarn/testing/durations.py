@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.durations import format_duration, parse_duration
+from forewarn.core.durations import LONGEST, format_duration, parse_duration
 from forewarn.errors import BadOption, nearest
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 Length = float | str | timedelta
 """A number is in seconds."""
 UNITS = ("weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds")
-FURTHEST = timedelta(days=3660)
 SEEN_WITHIN = timedelta(seconds=30)
 """How long, in real time, each VM may take to see a step of the clock."""
 
@@ -38,8 +37,8 @@ def distance(length: object, units: Mapping[str, Any]) -> timedelta:
             total += timedelta(**{unit: number})
         except (TypeError, ValueError, OverflowError):
             raise BadOption(name=unit, value=number, problem=f"write a number, as in {unit}=15.") from None
-    if not timedelta(0) <= total <= FURTHEST:
-        problem = f"a clock goes forward, by at most {FURTHEST.days} days at a time."
+    if not timedelta(0) <= total <= LONGEST:
+        problem = f"a clock goes forward, by at most {LONGEST.days} days at a time."
         raise BadOption(name="length", value=format_duration(total), problem=problem)
     return total
 

@@ -7,10 +7,10 @@ import os
 import subprocess
 import tempfile
 import threading
-from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from forewarn.core.durations import from_text
 from forewarn.errors import AlreadyRunning, NotRunning
 from forewarn.testing.client import COMMAND, SERVICE_FILE, Reachable
 from forewarn.testing.durations import distance
@@ -18,7 +18,7 @@ from forewarn.testing.vm import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import timedelta
+    from datetime import datetime, timedelta
     from typing import Self
 
 STOP_SECONDS = 30
@@ -187,4 +187,4 @@ class ServiceProcess(Reachable):
         answer = self.control("POST", "/v1/clock/advance", {"by": by, **({"seen_by": vms} if vms else {})})
         if answer.status != 200:
             raise RuntimeError(answer.json()["detail"])
-        return datetime.fromisoformat(answer.json()["now"])
+        return from_text(answer.json()["now"])

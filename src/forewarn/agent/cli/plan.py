@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config
 from forewarn.agent.clock import EndpointClock
 from forewarn.agent.files import read_bounded, read_whole
+from forewarn.core.durations import parse_moment
 from forewarn.errors import BadCommandLine, BadOption, UnreadableDocument, UnreadableFile
 
 if TYPE_CHECKING:
@@ -70,14 +71,9 @@ def _events(path: str) -> tuple[ToldEvent, ...]:
 
 
 def _moment(text: str) -> datetime:
-    from datetime import timezone
-
-    from forewarn.agent.metrics import read_moment
-
     try:
-        moment = read_moment(text.upper())
-        return moment.replace(tzinfo=timezone.utc) if moment.tzinfo is None else moment.astimezone(timezone.utc)
-    except (ValueError, OverflowError):
+        return parse_moment(text.upper())
+    except ValueError:
         raise BadOption(name="--now", value=text, problem="write it like 2026-11-20T02:00:00Z.") from None
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forewarn.agent import logs
 from forewarn.agent.address import read_endpoint, show_host_port
@@ -20,41 +20,6 @@ if TYPE_CHECKING:
     from forewarn.agent.loop import Agent
 
 _log = logging.getLogger(__name__)
-
-
-# --- TLS only when needed -------------------------------------------------------------------------
-
-
-def defer_tls() -> None:
-    """Have http.client without ssl, until something asks for its HTTPSConnection.
-
-    The endpoint speaks plain HTTP, and ssl is a fifth of the agent's memory. http.client allows for a Python that has
-    no ssl; here it has none yet. For the agent's own process: it must be called before http.client is loaded.
-    """
-    if "http.client" in sys.modules or "ssl" in sys.modules:
-        return
-    sys.modules["ssl"] = None  # type: ignore[assignment]  # how an import is made to fail
-    try:
-        import http.client
-    finally:
-        del sys.modules["ssl"]
-    plain: Any = http.client
-
-    def load(name: str) -> Any:
-        if name != "HTTPSConnection":
-            raise AttributeError(f"module 'http.client' has no attribute {name!r}")
-        from importlib import reload
-
-        del plain.__getattr__
-        before = dict(vars(plain))
-        reload(plain)
-        vars(plain).update(before)  # whoever has its classes goes on to see the same ones
-        return plain.HTTPSConnection
-
-    plain.__getattr__ = load
-
-
-# --- The command ----------------------------------------------------------------------------------
 
 
 def parser() -> Parser:
@@ -75,7 +40,6 @@ def parser() -> Parser:
 
 
 def run(options: Namespace) -> int:
-    defer_tls()  # first: a handler's module may load what it defers
     config = load_config(config_path(options))
     places = choose_places(options, config)
     listen = config.listen if options.listen is None else read_address(options.listen, "--listen")

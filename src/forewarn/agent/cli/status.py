@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config
 from forewarn.agent.logs import printable
-from forewarn.agent.metrics import read_moment
 from forewarn.agent.status_server import connect
-from forewarn.core.durations import format_duration, format_seconds
+from forewarn.core.durations import format_distance, format_moment, format_seconds, from_text
 from forewarn.errors import AgentHung, ForewarnError, NoAgentRuns, NotPermitted, UnreadableFile
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping
+    from datetime import datetime
     from pathlib import Path
 
 
@@ -118,13 +117,9 @@ def _when(moment: str | None, now: datetime | None, *, with_moment: bool = True)
     """At which moment, and how far that is."""
     if not moment:
         return ""
-    at = read_moment(moment)
-    shown = f" {at:%Y-%m-%d %H:%M:%S} UTC" if with_moment else ""
-    if now is None:
-        return shown
-    away = at - now
-    far = f"in {format_duration(away)}" if away > timedelta(0) else f"{format_duration(-away)} ago"
-    return f"{shown} ({far})"
+    at = from_text(moment)
+    shown = f" {format_moment(at)}" if with_moment else ""
+    return shown if now is None else f"{shown} ({format_distance(at, now)})"
 
 
 def _done(snapshot: Mapping[str, Any]) -> list[str]:
@@ -165,7 +160,7 @@ def run(options: Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps({"running": running, **snapshot}, indent=2) + "\n")
     else:
-        now = read_moment(snapshot["now"]) if snapshot.get("now") else None
+        now = from_text(snapshot["now"]) if snapshot.get("now") else None
         sys.stdout.writelines(f"{line}\n" for line in status_lines(snapshot, now))
         sys.stdout.flush()
     if not running:

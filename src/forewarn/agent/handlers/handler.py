@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from datetime import timezone
 from typing import TYPE_CHECKING, Any, Protocol
+
+from forewarn.core.durations import to_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +128,7 @@ def as_variables(job: Job) -> dict[str, str]:
         "EVENT_DESCRIPTION": event.description or "",
         "EVENT_DURATION_SECONDS": "" if event.duration_seconds is None else event.duration_seconds,
         "EVENT_RESOURCES": ",".join(event.resources),
-        "EVENT_NOT_BEFORE": f"{moment.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}" if moment else "",
+        "EVENT_NOT_BEFORE": to_text(moment, "seconds") if moment else "",
     }
     return {f"FOREWARN_{name}": as_variable(value) for name, value in told.items()}
 

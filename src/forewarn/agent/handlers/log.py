@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from forewarn.agent.clock import real_moment
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_variables
 from forewarn.agent.handlers.options import read_path
+from forewarn.core.durations import to_text
 from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Log(Handler):
 
 def _append(path: str, job: Job, message: str) -> None:
     told = {
-        "time": real_moment().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "time": to_text(real_moment(), "milliseconds"),
         "message": message,
         "action": job.action,
         "vm": job.vm,
