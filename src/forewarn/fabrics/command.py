@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 from forewarn.core.event_types import Verb
 from forewarn.errors import Invalid, Unavailable, WorkFailed
 from forewarn.ports import Machine
+from forewarn.system.files import sync_folder, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -85,14 +86,9 @@ class Journal:
         again = self._order.exists()
         for left in ("exit", "lock"):  # something that an earlier run left running may still hold the old lock
             (self._folder / left).unlink(missing_ok=True)
-        unfinished = self._order.with_suffix(".new")
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(order | {"again": again}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self._order)
-        for folder in (self._folder, self._folder.parent, self._folder.parent.parent):
-            _sync_folder(folder)
+        write_atomically(self._order, json.dumps(order | {"again": again}).encode() + b"\n")
+        for folder in (self._folder.parent, self._folder.parent.parent):
+            sync_folder(folder)
         return self._spawn(command)
 
     def remove(self) -> None:
@@ -135,14 +131,6 @@ class Journal:
             )
         finally:
             os.close(lock)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- The program ----------------------------------------------------------------------------------
