@@ -14,9 +14,10 @@ from forewarn.agent.clock import real_seconds
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
 from forewarn.agent.handlers.options import read_argv, read_path
 from forewarn.agent.handlers.program import find_program
-from forewarn.agent.machine import Process, boot_id, find_process, started_at
+from forewarn.agent.machine import boot_id
 from forewarn.errors import HandlerFailed
 from forewarn.system.files import write_atomically
+from forewarn.system.processes import Process, find_process, started_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
