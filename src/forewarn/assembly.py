@@ -35,6 +35,7 @@ from forewarn.metadata.server import MetadataServer
 from forewarn.scenarios.runs import Player
 from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
+from forewarn.system.addresses import read_host_port
 from forewarn.system.sockets import address_of, open_socket
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def certificate_of(values: dict[str, Any]) -> Certificate | None:
     if key and not certificate:
         problem = "it is the key of a certificate: give that too, with --tls-certificate"
         raise BadSetting(name="tls_key", value=key, origin="--tls-key", problem=problem)
-    host = values["control"].rpartition(":")[0].strip("[]")
+    host, _ = read_host_port(values["control"])
     if not certificate and not (host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)):
         logger.warning(
             "Tokens for %s travel unencrypted: give a certificate with --tls-certificate.", values["control"]

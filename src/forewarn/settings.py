@@ -15,6 +15,7 @@ from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import CAUSES
 from forewarn.core.webhooks import parse_targets
 from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
+from forewarn.system.addresses import read_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,9 +36,10 @@ def user_config_file() -> Path:
 
 
 def _address(text: str) -> str:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError("write it as HOST:PORT, for example 127.0.0.1:8169")
+    try:
+        read_host_port(text)
+    except ValueError:
+        raise ValueError("write it as HOST:PORT, for example 127.0.0.1:8169 or [::1]:8169") from None
     return text
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.jobs import LoneJob
-from forewarn.agent import machine
 from forewarn.agent.handlers import program
+from forewarn.system import child_process, processes
 
 if TYPE_CHECKING:
     from types import FrameType
 
-WATCHED = {module.__file__: module.__name__.rpartition(".")[2] for module in (program, machine)}
+WATCHED = {module.__file__: module.__name__.rpartition(".")[2] for module in (program, child_process, processes)}
 WATCHED[subprocess.__file__] = "subprocess"
 SECONDS = 300
 

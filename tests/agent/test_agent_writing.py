@@ -11,7 +11,6 @@ import pytest
 
 from forewarn.agent.cli.install import UNIT_NAME
 from forewarn.agent.cli.main import main
-from forewarn.agent.files import write_whole
 
 
 @pytest.fixture(autouse=True)
@@ -114,13 +113,6 @@ def test_nobody_chooses_where_it_is_written_in_passing(folder: Path) -> None:
         (folder / f".a.pyz.{number}").symlink_to("precious")
     assert bundle("a.pyz") == 0
     assert (folder / "precious").read_text() == "as it was"
-
-
-def test_files_have_the_rights_that_they_are_given(folder: Path) -> None:
-    write_whole(folder / "one", b"1", 0o755)
-    write_whole(folder / "one", b"2", 0o644)
-    assert (folder / "one").read_bytes() == b"2"
-    assert stat.S_IMODE((folder / "one").stat().st_mode) == 0o644
 
 
 def test_a_unit_is_not_written_over_what_is_no_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,12 +197,13 @@ def test_a_unit_starts_the_file_where_it_is(bundle: Path, tmp_path: Path) -> Non
 def test_it_has_what_the_agent_imports_and_nothing_of_the_service() -> None:
     found = set(closure(SOURCE, "agent"))
     parts = {name.split("/")[1] for name in found}
-    assert parts == {"__init__.py", "agent", "wire", "files", "core", "errors.py"}
+    assert parts == {"__init__.py", "agent", "wire", "system", "files", "core", "errors.py"}
     assert {name for name in found if name.startswith("forewarn/core/")} <= {
         "forewarn/core/__init__.py",
         "forewarn/core/durations.py",
         "forewarn/core/event_types.py",
     }
+    assert "forewarn/system/connections.py" not in found
     assert {name for name in found if name.startswith("forewarn/files/")} == {
         "forewarn/files/__init__.py",
         "forewarn/files/toml_reader.py",

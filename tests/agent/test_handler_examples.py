@@ -15,8 +15,8 @@ from agent.jobs import LoneJob, then
 from agent.workers import Worker
 from forewarn.agent.config_file import read_text
 from forewarn.agent.handlers.loader import kinds
-from forewarn.agent.machine import find_process
 from forewarn.errors import HandlerFailed
+from forewarn.system.processes import find_process
 from programs import need
 
 if TYPE_CHECKING:

@@ -245,6 +245,8 @@ def test_somebody_who_does_not_answer_is_a_failure_within_the_limit(tmp_path: Pa
     [
         ('server = "a/b"', "socket: Is missing"),
         ('socket = "a.sock"\nserver = "a/b"', "neither a whole path nor an address"),
+        ('socket = "127.0.0.1:0"\nserver = "a/b"', "neither a whole path nor an address"),
+        ('socket = "::1:9999"\nserver = "a/b"', "neither a whole path nor an address"),
         ('socket = "/a"', "server: Is missing"),
         ('socket = "/a"\nserver = "web-0"', "is no server"),
         ('socket = "/a"\nserver = "a/b;c"', "is no server"),

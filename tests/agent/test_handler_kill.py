@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from depth import amount
-from forewarn.agent import machine
 from forewarn.agent.handlers import program
+from forewarn.system import child_process, processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,8 +130,8 @@ def test_killed_at_every_line_it_never_runs_two_and_leaves_none(agents: Agents, 
     assert agents.run(tmp_path) == 0, (tmp_path / "said").read_text()
     lines = lines_of(tmp_path)
     reached = functions_of(lines)
-    assert reached >= {name_of(program.run_program), name_of(program.run_lock), name_of(program.RunLock.record)}
-    assert reached >= {name_of(program.Output.take), name_of(machine.find_process), "subprocess.Popen._execute_child"}
+    assert reached >= {name_of(program.run_program), name_of(program.take_lock), name_of(child_process.StartLock.start)}
+    assert reached >= {name_of(program.Output.take), name_of(processes.find_process), "subprocess.Popen._execute_child"}
     left, ends = 0, []
     for number, line in list(enumerate(lines))[::EVERY]:
         folder = tmp_path / str(number)
@@ -154,7 +154,7 @@ def test_killed_while_it_sees_off_an_earlier_one(agents: Agents, tmp_path: Path)
     assert not is_free(second)
     assert_the_next_is_alone(agents, second, HEARD)
     more = [line for line in lines_of(second) if line not in known]
-    assert functions_of(more) >= {name_of(machine.end_group), name_of(program._see_off)}
+    assert functions_of(more) >= {name_of(processes.end_group), name_of(program._see_off)}
     ends = []
     for number, line in list(enumerate(more))[::EVERY]:
         folder = tmp_path / str(number)

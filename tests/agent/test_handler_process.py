@@ -9,8 +9,8 @@ import pytest
 
 from agent.jobs import LoneJob, handler_of, then, toml_list
 from agent.workers import Worker
-from forewarn.agent.machine import find_process
 from forewarn.errors import BadAgentConfig, HandlerFailed
+from forewarn.system.processes import find_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

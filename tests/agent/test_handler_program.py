@@ -13,8 +13,8 @@ import pytest
 
 from agent.jobs import LoneJob
 from forewarn.agent.handlers.program import run_program
-from forewarn.agent.machine import find_process
 from forewarn.errors import HandlerFailed
+from forewarn.system.processes import find_process
 
 
 def shell(job: LoneJob, line: str, text: str = "") -> int:

@@ -58,11 +58,11 @@ def test_a_file_that_cannot_be_read_is_kept_aside(tmp_path: Path, text: str, cap
 def test_what_cannot_be_written_is_written_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     ledger = Ledger(StateFile(tmp_path))
-    (tmp_path / "state.unfinished").mkdir()  # in the way of every write, also for root
+    (tmp_path / FILE).mkdir()  # in the way of every write, also for root
     assert not ledger.keep(WORK)
     assert not ledger.settle()
     assert caplog.text.count("cannot be noted") == 1
-    (tmp_path / "state.unfinished").rmdir()
+    (tmp_path / FILE).rmdir()
     assert ledger.settle()
     assert "can be noted again" in caplog.text
     ledger.close()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agent.jobs import LoneJob
-from forewarn.agent.machine import find_process
+from forewarn.system.processes import find_process
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,18 +1,31 @@
-"""One function for the pause between attempts."""
+"""How long to wait before the next try."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forewarn.system.backoff import backoff_seconds
 
 
-@pytest.mark.parametrize(
-    ("failures", "seconds"), [(0, 5), (1, 5), (2, 10), (3, 20), (6, 160), (7, 300), (8, 300), (10**9, 300)]
-)
-def test_each_pause_is_twice_as_long_up_to_the_longest(failures: int, seconds: float) -> None:
-    assert backoff_seconds(failures, 5, 300) == seconds
+def test_each_pause_is_twice_the_one_before_up_to_the_longest() -> None:
+    assert [backoff_seconds(failures, 0.5, 3) for failures in range(1, 6)] == [0.5, 1, 2, 3, 3]
 
 
-def test_the_first_pause_is_not_longer_than_the_longest() -> None:
-    assert backoff_seconds(1, 60, 10) == 10
+def test_before_the_first_failure_it_is_the_first_pause() -> None:
+    assert backoff_seconds(0, 0.5, 3) == backoff_seconds(1, 0.5, 3)
+
+
+@pytest.mark.parametrize(("luck", "seconds"), [(-1, 7), (0, 7), (0.5, 8.5), (1, 10), (2, 10)])
+def test_luck_selects_from_the_spread(luck: float, seconds: float) -> None:
+    assert backoff_seconds(1, 10, 100, spread=(0.7, 1.0), luck=luck) == pytest.approx(seconds)
+
+
+@given(st.integers(0, 10**9), st.floats(0.01, 3600), st.floats(1, 3600), st.floats(0, 1))
+def test_it_never_shrinks_and_never_exceeds_the_longest(
+    failures: int, first: float, longest: float, luck: float
+) -> None:
+    spread = (0.8, 1.2)
+    pause = backoff_seconds(failures, first, longest, spread=spread, luck=luck)
+    assert 0 < pause <= backoff_seconds(failures + 1, first, longest, spread=spread, luck=luck) <= longest * 1.2 + 1e-9

@@ -81,6 +81,8 @@ def test_values(name: str, text: str, value: object, shown: str) -> None:
         ("rate_limit", "-1", "from 0"),
         ("metadata", "localhost", "HOST:PORT"),
         ("metadata", ":80", "HOST:PORT"),
+        ("metadata", "::1:80", "[::1]:8169"),
+        ("metadata", "127.0.0.1:²", "HOST:PORT"),
         ("control", "127.0.0.1:65536", "HOST:PORT"),
         ("clock", "sundial", "choose system or virtual"),
         ("newer_versions", "any", "choose refuse or newest"),

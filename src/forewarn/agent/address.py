@@ -1,66 +1,12 @@
-"""Addresses: a host with a port, and the URL of an endpoint with how it was found."""
+"""The address of an endpoint: its URL, and how it was found."""
 
 from __future__ import annotations
 
 import re
-import socket
 from typing import NamedTuple
 
 from forewarn.errors import BadEndpoint
-
-# --- A host with a port ---------------------------------------------------------------------------
-
-
-_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE)
-_ZONE = re.compile(r"[a-z0-9_.-]+", re.IGNORECASE)
-_LONGEST_NAME = 253
-
-
-def read_host_port(text: str) -> tuple[str, int]:
-    """`127.0.0.1:9169`, `[::1]:9169`, `web-0.local:9169`. ValueError says what is wrong."""
-    host, _, port = text.rpartition(":")
-    if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-        raise ValueError("write it like 127.0.0.1:9169 or [::1]:9169.")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        good = _is_ipv6(host)
-    elif ":" in host:
-        raise ValueError(f"an address of IPv6 stands in brackets: [{host}]:{port}")
-    elif re.fullmatch("[0-9.]+", host):
-        good = _is_address(socket.AF_INET, host)
-    else:
-        good = _is_name(host)
-    if not good:
-        raise ValueError(f"{host!r} is neither an address nor the name of a host.")
-    return host, int(port)
-
-
-def show_host_port(host: str, port: int) -> str:
-    """The inverse."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _is_ipv6(text: str) -> bool:
-    address, percent, zone = text.partition("%")
-    return _is_address(socket.AF_INET6, address) and (not percent or _ZONE.fullmatch(zone) is not None)
-
-
-def _is_address(family: int, text: str) -> bool:
-    try:
-        socket.inet_pton(family, text)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-def _is_name(text: str) -> bool:
-    # What is asked for a name's address raises errors of its own at labels that are empty or too long.
-    labels = text.removesuffix(".").split(".")
-    return len(text) <= _LONGEST_NAME and all(_LABEL.fullmatch(label) for label in labels)
-
-
-# --- The address of an endpoint -------------------------------------------------------------------
-
+from forewarn.system.addresses import is_host_name, is_ipv4, is_ipv6, read_port, show_host_port
 
 PORTS = {"http": 80, "https": 443}
 _PATHS = ("", "/", "/metadata/scheduledevents", "/metadata/scheduledevents/")
@@ -74,8 +20,6 @@ _PARTS = re.compile(
     r"(?P<rest>[?#].*)?",
     re.IGNORECASE | re.DOTALL,
 )
-_ZONE_PART = re.compile(r"(?:%[a-z0-9_.-]+)?", re.IGNORECASE)
-_NAME = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_.])?", re.IGNORECASE)
 
 
 class Endpoint(NamedTuple):
@@ -91,7 +35,7 @@ class Endpoint(NamedTuple):
     @property
     def url(self) -> str:
         """Without a path, and the port always there."""
-        return f"{self.scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return f"{self.scheme}://{show_host_port(self.host, self.port)}"
 
 
 def read_endpoint(text: str, origin: str) -> Endpoint:
@@ -113,32 +57,24 @@ def read_endpoint(text: str, origin: str) -> Endpoint:
     problem = _wrong_with_host(parts["host"])
     if problem:
         raise _bad(text, origin, problem)
-    port = parts["port"]
-    if port is None:
-        number = PORTS[scheme]
-    elif re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= 65535:
-        number = int(port)
-    else:
-        raise _bad(text, origin, f"the port is {port!r}, and not a number from 1 to 65535")
+    number = PORTS[scheme] if parts["port"] is None else read_port(parts["port"])
+    if not number:
+        raise _bad(text, origin, f"the port is {parts['port']!r}, and not a number from 1 to 65535")
     return Endpoint(scheme, parts["host"].strip("[]"), number, origin)
 
 
 def _wrong_with_host(host: str) -> str:
     """What is wrong with it, or nothing."""
     if host.startswith("["):
-        address, percent, zone = host[1:-1].partition("%")
-        try:
-            socket.inet_pton(socket.AF_INET6, address)
-        except (OSError, ValueError):
+        address, _, zone = host[1:-1].partition("%")
+        if not is_ipv6(address):
             return f"{host} is no address of IPv6"
-        return "" if _ZONE_PART.fullmatch(percent + zone) else f"{zone!r} is no interface"
+        return "" if is_ipv6(host[1:-1]) else f"{zone!r} is no interface"
     if not host:
         return "it has no host"
-    if not _NAME.fullmatch(host):
-        return f"{host!r} is no host name"
-    if re.fullmatch("[0-9.]+", host) and read_ipv4(host) is None:
-        return f"{host} is no address: four numbers from 0 to 255 are"
-    return ""
+    if re.fullmatch("[0-9.]+", host):
+        return "" if is_ipv4(host) else f"{host} is no address: four numbers from 0 to 255 are"
+    return "" if is_host_name(host) else f"{host!r} is no host name"
 
 
 def read_ipv4(dotted: str) -> bytes | None:

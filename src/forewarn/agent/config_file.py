@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from forewarn.agent.address import read_endpoint, read_host_port
+from forewarn.agent.address import read_endpoint
 from forewarn.agent.files import meant_path, read_bounded, read_whole
 from forewarn.agent.handlers.loader import make_handler
 from forewarn.agent.policy import (
@@ -22,6 +22,7 @@ from forewarn.agent.policy import (
 )
 from forewarn.errors import BadAgentConfig, BadEndpoint, UnreadableFile, nearest
 from forewarn.files.toml_reader import Entry, TomlFile
+from forewarn.system.addresses import read_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forewarn.agent.address import show_host_port
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy import APPROVE, CONTINUE, LEADER, NEVER, SELF, listed
 from forewarn.core.durations import format_duration
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.errors import nearest
+from forewarn.system.addresses import show_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

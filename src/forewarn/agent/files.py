@@ -1,9 +1,7 @@
-"""Files that a user has named: read with a size limit, written completely or not at all."""
+"""Files that a user has named, read with a size limit."""
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +9,6 @@ from forewarn.errors import UnreadableFile
 
 if TYPE_CHECKING:
     from typing import BinaryIO
-
-
-# --- Reading --------------------------------------------------------------------------------------
-
 
 LARGEST = 4_000_000
 """Bytes. A config or a document has thousands."""
@@ -45,44 +39,3 @@ def meant_path(text: str, folder: Path) -> Path:
         return folder / Path(text).expanduser()
     except RuntimeError:
         raise ValueError(f"{text!r} is in a home, and this user has none.") from None
-
-
-# --- Writing --------------------------------------------------------------------------------------
-
-
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
-
-def write_whole(file: Path, content: bytes, mode: int) -> None:
-    """Write it with these rights; OSError if that cannot be. What a link leads to is written, and the link stays."""
-    # Only here: an agent at work never writes such files.
-    import tempfile
-
-    refuse_other_than_file(file)
-    place = Path(os.path.realpath(file))
-    # A name that nobody can have prepared: the folder may be one that others write to.
-    number, passing = tempfile.mkstemp(prefix=".forewarn-", dir=place.parent)
-    try:
-        with os.fdopen(number, "wb") as stream:
-            stream.write(content)
-            os.fchmod(stream.fileno(), mode)
-        Path(passing).replace(place)
-    except BaseException:
-        Path(passing).unlink()
-        raise
-
-
-def refuse_other_than_file(file: Path) -> None:
-    """A rename would take the place of whatever is there: of a device, for the whole machine."""
-    try:
-        kind = stat.S_IFMT(file.stat().st_mode)
-    except FileNotFoundError:
-        return
-    if kind != stat.S_IFREG:
-        raise OSError(None, f"it is {_KINDS.get(kind, 'something else')}, and not a file")

@@ -9,8 +9,8 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-from forewarn.agent.address import show_host_port
 from forewarn.agent.clock import real_seconds
+from forewarn.system.addresses import show_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from forewarn.system.backoff import backoff_seconds
+
 # --- Backoff and timeouts -------------------------------------------------------------------------
 
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 """A Preempt leaves 30 seconds: whoever pauses longer may see it too late."""
-_FIRST_PAUSE = 1.0
-_LEAST_SHARE = 0.7
+_SPREAD = (0.7, 1.0)
 
 FIRST_ANSWER_SECONDS = 130.0
 """The first call of a machine is held for up to two minutes."""
@@ -27,8 +28,7 @@ def pause_after(kind: str, in_a_row: int, luck: float, retry_after: float | None
 
     `luck`, from 0 to 1, spreads machines that all lost the endpoint at the same moment.
     """
-    full = min(_FIRST_PAUSE * 2.0 ** min(max(in_a_row, 1) - 1, 16), LONGEST_PAUSE)
-    pause = full * (_LEAST_SHARE + (1 - _LEAST_SHARE) * min(max(luck, 0.0), 1.0))
+    pause = backoff_seconds(in_a_row, longest=LONGEST_PAUSE, spread=_SPREAD, luck=luck)
     if kind == "throttled":
         pause = max(pause, 1.0)
     if retry_after is not None and retry_after > pause:

@@ -14,6 +14,7 @@ from forewarn.agent.decisions import Approve, Note, Run, limit_seconds, with_out
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.state import CAME_BACK, PREPARING, UNDOING
 from forewarn.errors import ForewarnError, HandlerFailed
+from forewarn.system.backoff import backoff_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,7 +202,7 @@ LONGEST_PAUSE_SECONDS = 60.0
 
 def pause_after(tries: int) -> float:
     """Longer each time, but never for long: something waits to be undone, or an event to be approved."""
-    return min(2.0 ** (min(tries, 10) - 1), LONGEST_PAUSE_SECONDS)
+    return backoff_seconds(tries, longest=LONGEST_PAUSE_SECONDS)
 
 
 class Doing:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forewarn.agent.changes import has_started
 from forewarn.agent.policy import Rule
 from forewarn.errors import ForewarnError, NotPermitted, StateInUse, UnreadableDocument
+from forewarn.system.files import write_atomically
 from forewarn.wire.document_reader import ToldEvent, read_event_if_possible
 
 if TYPE_CHECKING:
@@ -202,21 +203,9 @@ class StateFile:
 
     def save(self, works: Iterable[Work]) -> None:
         """On disk before this returns; a reader, and a kill, find the old file or the new one."""
-        path = self.folder / FILE
-        unfinished = path.with_suffix(".unfinished")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may have tidied up
         text = json.dumps({"version": _VERSION, "works": [to_json(work) for work in works]}, indent=1)
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_atomically(self.folder / FILE, text.encode())
 
     def close(self) -> None:
         with suppress(OSError):

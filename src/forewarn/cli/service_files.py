@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from forewarn.errors import NoService, NotPermitted
 from forewarn.settings import MEMORY, user_data_folder
+from forewarn.system.files import write_atomically
 
 FILE = "service.json"
 MEMORY_FILE = "service-in-memory.json"
@@ -56,14 +57,9 @@ def write(data: str, found: ServiceFile) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Written whole under another name first: a reader never sees half of it, and nobody else may read it."""
-    unfinished = path.with_suffix(f".{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        unfinished.unlink(missing_ok=True)
-        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-        unfinished.replace(path)
+        write_atomically(path, text.encode())
     except OSError as error:
         raise NotPermitted(action="write", path=path, problem=error.strerror, flag="--data") from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 from forewarn.cli.output import print_json, print_table, service_command, when
 from forewarn.core.access import Role
 from forewarn.errors import NotPermitted
+from forewarn.system.files import write_atomically
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client
@@ -47,17 +47,16 @@ def create(name: str, role: str, group: str, expires: str, out: str | None, clie
       forewarn token create ci --role operator --expires 90d
       forewarn token create web-team --role tenant --group web
     """
-    file = _reserve(out) if out else None  # before the token is made: it is shown only once
+    if out:
+        _reserve(out)  # before the token is made: it is shown only once
     try:
         answer = client.post("tokens", body={"name": name, "role": role, "group": group, "expires": expires})
     except BaseException:
-        if file is not None and out is not None:
-            os.close(file)
+        if out:
             Path(out).unlink()
         raise
-    if file is not None:
-        with os.fdopen(file, "w") as written:
-            written.write(f"{answer['token']}\n")
+    if out:
+        write_atomically(Path(out), f"{answer['token']}\n".encode())
         answer["token"] = None
     if as_json:
         print_json(answer)
@@ -68,9 +67,9 @@ def create(name: str, role: str, group: str, expires: str, out: str | None, clie
         click.echo(answer["token"])
 
 
-def _reserve(path: str) -> int:
+def _reserve(path: str) -> None:
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        Path(path).touch(0o600, exist_ok=False)
     except OSError as error:
         raise NotPermitted(action="write", path=path, problem=error.strerror, flag="--out") from error
 

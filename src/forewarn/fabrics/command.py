@@ -6,12 +6,12 @@ Enough is on disk of each order to find its program again after the service was 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import re
 import shutil
 import signal
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,20 +21,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 from forewarn.core.event_types import Verb
 from forewarn.errors import Invalid, Unavailable, WorkFailed
 from forewarn.ports import Machine
+from forewarn.system.child_process import ChildProcess, let_begin
+from forewarn.system.files import sync_folder, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from forewarn.ports import Order
-
-
-_SHELL = "/bin/sh"
-_ERRORS_DESCRIPTOR, _LOCK_DESCRIPTOR = 8, 9
-# $0 is the journal. Standard error of the shell itself goes nowhere, so that its "Killed" is not taken for the
-# program's last word; descriptor 8 is the program's, given to it in a shell within the shell, because a shell may
-# write its own words to where it has just sent those of a command. The lock, descriptor 9, is handed on as it is.
-_AROUND = '(exec "$@" 2>&8 8>&-); code=$?; echo "$code" >"$0/exit.new" && mv -f "$0/exit.new" "$0/exit"'
-_PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class End(NamedTuple):
@@ -50,50 +43,51 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._order = folder / "order.json"
-        self._lock = folder / "lock"
+        self._errors = folder / "errors"
+        self._child = ChildProcess(folder / "lock", folder / "exit")
 
     def at_work(self) -> bool:
         """Whether the program runs. What it leaves running may keep the lock: with an exit code it is over."""
-        try:
-            lock = os.open(self._lock, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return self._code() is None
-        finally:
-            os.close(lock)
-        return False
+        return self._child.is_held() and self._child.exit_code() is None
 
     def over(self) -> bool:
         """Whether it has ended so that it is not to be run again. Ask when it is no longer at work."""
-        return self._code() not in (None, os.EX_TEMPFAIL)
+        return self._child.exit_code() not in (None, os.EX_TEMPFAIL)
 
     def end(self) -> End:
         """How it ended. Ask when it is no longer at work: the exit code is there before the lock is let go of."""
         try:
-            with (self._folder / "errors").open("rb") as errors:
+            with self._errors.open("rb") as errors:
                 said = last_line(errors)
         except FileNotFoundError:
             said = ""
-        return End(self._code(), said)
+        return End(self._child.exit_code(), said)
 
-    def begin(self, command: Sequence[str], order: dict[str, Any]) -> int:
-        """Note that it begins, start it, and return its process. What is noted is on disk before it starts."""
+    def begin(self, command: Sequence[str], order: dict[str, Any]) -> subprocess.Popen[bytes]:
+        """Note that it begins, start it, and return its process. What is noted is on disk before it starts.
+
+        Not by asyncio, which kills the processes that it lets go of.
+        """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         again = self._order.exists()
-        for left in ("exit", "lock"):  # something that an earlier run left running may still hold the old lock
-            (self._folder / left).unlink(missing_ok=True)
-        unfinished = self._order.with_suffix(".new")
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(order | {"again": again}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(self._order)
-        for folder in (self._folder, self._folder.parent, self._folder.parent.parent):
-            _sync_folder(folder)
-        return self._spawn(command)
+        write_atomically(self._order, json.dumps(order | {"again": again}).encode() + b"\n")
+        for folder in (self._folder.parent, self._folder.parent.parent):
+            sync_folder(folder)
+        output = self._folder / "output"
+        for file in (output, self._errors):
+            file.unlink(missing_ok=True)
+            file.touch(0o600)
+        with output.open("ab") as stream:
+            process = self._child.take_lock({}).start(
+                command,
+                input_file=self._order,
+                errors_file=self._errors,
+                output=stream,
+                errors=subprocess.DEVNULL,  # the shell's own "Killed" must not be taken for the program's last word
+                survives_signals=False,  # a machine that shuts down ends both: then the order is run again
+            )
+        let_begin(process)
+        return process
 
     def remove(self) -> None:
         """What cannot be removed is in nobody's way."""
@@ -105,44 +99,6 @@ class Journal:
             return False
         self.remove()
         return True
-
-    def _code(self) -> int | None:
-        with suppress(FileNotFoundError, ValueError):  # a machine that dies can leave the file empty
-            return int((self._folder / "exit").read_bytes())
-        return None
-
-    def _spawn(self, command: Sequence[str]) -> int:
-        """Bare, because asyncio kills the processes that it lets go of; in a session of its own, because Ctrl-C
-        in the service's terminal is not meant for it."""
-        lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            return os.posix_spawn(
-                _SHELL,
-                [_SHELL, "-c", _AROUND, str(self._folder), *command],
-                os.environ,
-                file_actions=[
-                    # The lock first: it may have any number here, also that of the errors.
-                    (os.POSIX_SPAWN_DUP2, lock, _LOCK_DESCRIPTOR),
-                    (os.POSIX_SPAWN_OPEN, 0, str(self._order), os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, str(self._folder / "output"), write, 0o600),
-                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, _ERRORS_DESCRIPTOR, str(self._folder / "errors"), write, 0o600),
-                ],
-                setsid=True,
-                setsigdef=_PYTHON_IGNORES,
-            )
-        finally:
-            os.close(lock)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- The program ----------------------------------------------------------------------------------
@@ -287,7 +243,7 @@ class CommandFabric:
         self._folder = folder.absolute()
         # One thread for all journals: disks block, and one order given twice at once must not begin twice.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="command-fabric")
-        self._children: set[int] = set()
+        self._children: set[subprocess.Popen[bytes]] = set()
         self._let_go: dict[str, None] = {}
         """Orders that nobody waits for, the one that was left longest ago first."""
 
@@ -364,7 +320,7 @@ class CommandFabric:
 
     # --- In the thread --------------------------------------------------------------------------------
 
-    def _take_up(self, journal: Journal, verb: Verb, order: Order) -> int | None:
+    def _take_up(self, journal: Journal, verb: Verb, order: Order) -> subprocess.Popen[bytes] | None:
         """Start the program and return its process; None if an earlier run is at work or has ended for good."""
         self._reap()
         if journal.at_work() or journal.over():
@@ -380,11 +336,7 @@ class CommandFabric:
 
     def _reap(self) -> None:
         """Children that ended, also those whose order was cancelled meanwhile."""
-        for child in tuple(self._children):
-            with suppress(ChildProcessError):
-                if os.waitpid(child, os.WNOHANG) == (0, 0):
-                    continue
-            self._children.discard(child)
+        self._children = {child for child in self._children if child.poll() is None}
 
     def _forget_all_but(self, unfinished: frozenset[str]) -> None:
         self._reap()
@@ -396,10 +348,10 @@ class CommandFabric:
                 journal.remove()
 
 
-async def _until_it_may_have_ended(child: int | None) -> None:
+async def _until_it_may_have_ended(child: subprocess.Popen[bytes] | None) -> None:
     """Until our own child ends, which the kernel tells at once; else for a moment."""
     try:
-        watched = os.pidfd_open(child) if child else None
+        watched = os.pidfd_open(child.pid) if child and child.returncode is None else None
     except OSError:  # it is reaped already, but not all that it started has ended; or the kernel is an old one
         watched = None
     if watched is None:

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from forewarn.errors import DataInUse, NotPermitted, StoreDamaged, StoreFailed, StoreForeign, StoreNewer
 from forewarn.stores.rows import TABLES
+from forewarn.system.files import move_into_place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,10 +100,7 @@ def _create(path: Path) -> None:
         database = _connect(unfinished)
         _migrate(database, unfinished)
         database.close()
-        os.replace(unfinished, path)  # noqa: PTH105 - the pair of the fsync below
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
+        move_into_place(unfinished, path)
     except (sqlite3.Error, OSError) as error:
         raise StoreFailed(problem=str(error)) from error
 

@@ -1,11 +1,21 @@
-"""How long to wait between attempts."""
+"""How long to wait before the next try."""
 
 from __future__ import annotations
 
-_MOST_DOUBLINGS = 60
-"""Beyond this a float of seconds says nothing new; and it must not overflow."""
 
+def backoff_seconds(
+    failures: int,
+    first: float = 1.0,
+    longest: float = float("inf"),
+    *,
+    spread: tuple[float, float] = (1.0, 1.0),
+    luck: float = 1.0,
+) -> float:
+    """Seconds to wait after this many failures in a row: `first`, then twice as long each time, up to `longest`.
 
-def backoff_seconds(failures: int, first: float, most: float) -> float:
-    """How long to wait after this many failures in a row: `first`, then twice as long each time, at most `most`."""
-    return min(first * 2.0 ** min(max(failures - 1, 0), _MOST_DOUBLINGS), most)
+    The result is multiplied by a factor from `spread`, which `luck` (from 0 to 1) selects. It keeps clients apart that
+    all failed at the same moment.
+    """
+    least, most = spread
+    doubled = first * 2.0 ** min(max(failures, 1) - 1, 60)
+    return min(doubled, longest) * (least + (most - least) * min(max(luck, 0.0), 1.0))

@@ -7,18 +7,21 @@ import errno
 import socket
 
 from forewarn.errors import CannotListen
+from forewarn.system.addresses import read_host_port, show_host_port
 
 
 def open_socket(address: str) -> socket.socket:
     """Listen on HOST:PORT, or say why that cannot be."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    try:
+        host, port = read_host_port(address)
+    except ValueError as error:
+        raise CannotListen(address=address, problem=str(error)) from None
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sends small answers at once (TCP_NODELAY) only if the protocol is named.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, int(port)))
+        listener.bind((host, port))
     except OSError as error:
         listener.close()
         raise CannotListen(address=address, problem=_why(error, host, port)) from error
@@ -26,7 +29,7 @@ def open_socket(address: str) -> socket.socket:
     return listener
 
 
-def _why(error: OSError, host: str, port: str) -> str:
+def _why(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return "another program listens there. Stop it, or choose another port."
     if error.errno == errno.EADDRNOTAVAIL:
@@ -40,8 +43,7 @@ def _why(error: OSError, host: str, port: str) -> str:
 
 def address_of(listener: socket.socket) -> str:
     """HOST:PORT as it came out, with the port that was given for 0."""
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return show_host_port(*listener.getsockname()[:2])
 
 
 def release(reserved: dict[str, socket.socket]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forewarn.agent.cli.options import Parser
-from forewarn.agent.files import write_whole
 from forewarn.errors import NotPermitted
+from forewarn.system.files import write_atomically
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -124,7 +124,7 @@ def run(options: Namespace) -> int:
     file = Path(options.output)
     content = make_bundle()
     try:
-        write_whole(file, content, 0o755)
+        write_atomically(file, content, 0o755, follow_links=True)
     except OSError as error:
         raise NotPermitted(action="write", path=file, problem=error.strerror, flag="--output") from error
     sys.stdout.write(f"Wrote {file}, {len(content) / 1000:,.0f} kB. Run it with: python3 {file} run --help\n")

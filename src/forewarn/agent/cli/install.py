@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config, read_address
-from forewarn.agent.files import refuse_other_than_file, write_whole
 from forewarn.errors import BadOption, NotPermitted, UnitDiffers, UnitMasked
+from forewarn.system.files import refuse_other_than_file, write_atomically
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -289,7 +289,7 @@ def _write(file: Path, text: str, *, force: bool) -> str:
             return f"{file} is as it should be already."
         if there is not None and not force:
             raise UnitDiffers(path=file)
-        write_whole(file, content, 0o644)
+        write_atomically(file, content, 0o644, follow_links=True)
     except OSError as error:
         raise NotPermitted(action="write", path=file, problem=error.strerror, flag="--unit-dir") from error
     return f"Wrote {file}."

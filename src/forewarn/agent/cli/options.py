@@ -157,7 +157,7 @@ def _usual_state(environment: Mapping[str, str]) -> Given:
 
 def read_address(text: str, name: str) -> tuple[str, int]:
     """`127.0.0.1:9169`, `[::1]:9169`."""
-    from forewarn.agent.address import read_host_port
+    from forewarn.system.addresses import read_host_port
 
     try:
         return read_host_port(text)

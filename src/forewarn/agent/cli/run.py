@@ -10,9 +10,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from forewarn.agent import logs
-from forewarn.agent.address import read_endpoint, show_host_port
+from forewarn.agent.address import read_endpoint
 from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config, read_address
 from forewarn.agent.status_server import WATCHDOG_VARIABLES, Pages, Watchdog
+from forewarn.system.addresses import show_host_port
 
 if TYPE_CHECKING:
     from argparse import Namespace

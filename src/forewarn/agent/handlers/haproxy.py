@@ -12,6 +12,7 @@ from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
 from forewarn.agent.handlers.options import read_several
 from forewarn.core.durations import format_duration
 from forewarn.errors import HandlerFailed, nearest
+from forewarn.system.addresses import read_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -268,10 +269,13 @@ class HAProxy(Handler):
 def _read_address(options: Entry, text: str) -> str | tuple[str, int]:
     if text.startswith("/"):
         return text
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+    try:
+        host, port = read_host_port(text)
+    except ValueError:
+        host, port = "", 0
+    if not port:
         raise options.wrong(f'{text!r} is neither a whole path nor an address like "127.0.0.1:9999".', "socket")
-    return host.strip("[]"), int(port)
+    return host, port
 
 
 def _count(sessions: int) -> str:

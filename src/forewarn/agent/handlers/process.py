@@ -14,8 +14,10 @@ from forewarn.agent.clock import real_seconds
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler
 from forewarn.agent.handlers.options import read_argv, read_path
 from forewarn.agent.handlers.program import find_program
-from forewarn.agent.machine import Process, boot_id, find_process, started_at
+from forewarn.agent.machine import boot_id
 from forewarn.errors import HandlerFailed
+from forewarn.system.files import write_atomically
+from forewarn.system.processes import Process, find_process, started_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +124,10 @@ class ProcessHandler(Handler):
             return
         pid = start_detached(job, self._start, self._directory, self._log)
         if self._write_pid:
-            _write(Path(self._pid_file), f"{pid}\n")
+            try:
+                write_atomically(Path(self._pid_file), f"{pid}\n".encode(), 0o644)
+            except OSError as error:
+                raise HandlerFailed(problem=f"cannot write {self._pid_file}: {error.strerror}.") from error
 
     def _named(self) -> Process | None:
         """The process that has the number in the file, whoever it is."""
@@ -187,15 +192,6 @@ def _send(process: Process, name: str) -> None:
         finally:
             if descriptor >= 0:
                 os.close(descriptor)
-
-
-def _write(path: Path, text: str) -> None:
-    new = path.with_name(f"{path.name}.new")
-    try:
-        new.write_text(text)
-        new.replace(path)
-    except OSError as error:
-        raise HandlerFailed(problem=f"cannot write {path}: {error.strerror}.") from error
 
 
 KIND = ProcessHandler

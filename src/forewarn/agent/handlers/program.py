@@ -5,27 +5,26 @@ A lock on disk holds that even when the agent that started the program was kille
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import re
 import signal
 from collections import deque
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from forewarn.agent.clock import real_seconds
-from forewarn.agent.machine import GRACE_SECONDS, Process, end_group, find_process
+from forewarn.agent.clock import pause, real_seconds
 from forewarn.errors import HandlerFailed
+from forewarn.system.child_process import GO, ChildProcess
+from forewarn.system.processes import GRACE_SECONDS, end_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
     from selectors import BaseSelector
     from subprocess import Popen
     from typing import IO
 
     from forewarn.agent.handlers.handler import Job
+    from forewarn.system.child_process import StartLock
 
 
 # --- The output -----------------------------------------------------------------------------------
@@ -86,47 +85,6 @@ class Output:
 
 
 _LOCK_LOOK_SECONDS = 0.1
-_NUMBERS = ("limit", "pid", "started")
-
-
-class RunLock:
-    """The lock of the one program that runs."""
-
-    def __init__(self, descriptor: int, limit_seconds: float, run: str, end_file: Path) -> None:
-        self.descriptor = descriptor
-        self.end_file = end_file
-        """Where the program's end is written down."""
-        self._facts: dict[str, Any] = {"limit": limit_seconds, "run": run}
-        self._write()
-
-    def record(self, pid: int) -> None:
-        """This process is the one; it does not do anything yet."""
-        process = find_process(pid)
-        if process is not None:
-            self._facts |= {"pid": process.pid, "started": process.started}
-            self._write()
-
-    def _write(self) -> None:
-        # Each text is longer than the one before, so one write over it is enough, and there is never half of one.
-        os.pwrite(self.descriptor, json.dumps(self._facts).encode(), 0)
-
-
-@contextmanager
-def run_lock(job: Job, run: str = "") -> Iterator[RunLock]:
-    """Hold the lock of the job's handler, once an earlier program of it has ended or was ended.
-
-    `run` is the run that a later agent may take up; empty: none may.
-    """
-    try:
-        path = _path(job)
-        _see_off(job, path)
-        descriptor = _fresh(path)
-    except OSError as error:
-        raise HandlerFailed(problem=f"cannot lock {error.filename or job.folder}: {error.strerror}.") from error
-    try:
-        yield RunLock(descriptor, job.seconds_left(), run, path.with_suffix(".end"))
-    finally:
-        os.close(descriptor)
 
 
 def taken_up(job: Job) -> bool:
@@ -135,94 +93,59 @@ def taken_up(job: Job) -> bool:
     It is waited for while it goes on. One that has failed, or whose end nobody has seen, is to be run again.
     """
     try:
-        path = _path(job)
-        facts = _facts_in(path)
-        if not job.run or facts.get("run") != job.run or "pid" not in facts:
+        child = _child_of(job)
+        left = child.process()
+        if not job.run or child.facts().get("run") != job.run or left is None:
             return False
-        left = Process(facts["pid"], facts["started"])
         if left.lives:
             job.say(f"process {left.pid}, of the agent before, goes on and is waited for", pid=left.pid)
         while left.lives:
             if job.wait(_LOCK_LOOK_SECONDS) or job.seconds_left() <= 0:
                 return False
-        return path.with_suffix(".end").read_text("utf-8").split() == [job.run, "0"]
-    except (OSError, UnicodeError):
+        return child.exit_code(job.run) == 0
+    except OSError:
         return False
 
 
-def _facts_in(path: Path) -> dict[str, Any]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def take_lock(job: Job, run: str = "") -> StartLock:
+    """Take the lock of the job's handler, once an earlier program of it has ended or was ended.
+
+    `run` is the run that a later agent may take up; empty: none may.
+    """
     try:
-        return _read(descriptor)
-    finally:
-        os.close(descriptor)
+        child = _child_of(job)
+        if child.is_held():
+            _see_off(job, child)
+        return child.take_lock({"limit": job.seconds_left(), "run": run})
+    except OSError as error:
+        raise HandlerFailed(problem=f"cannot lock {error.filename or job.folder}: {error.strerror}.") from error
 
 
-def _path(job: Job) -> Path:
+def _child_of(job: Job) -> ChildProcess:
     folder = job.folder.absolute() / "run"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # A name of the config may hold anything; what is no plain character is written by its number.
-    return folder / (re.sub(r"[^A-Za-z0-9_-]", lambda found: f"%{ord(found[0]):X}", job.handler) + ".lock")
+    name = re.sub(r"[^A-Za-z0-9_-]", lambda found: f"%{ord(found[0]):X}", job.handler)
+    return ChildProcess(folder / f"{name}.lock", folder / f"{name}.end")
 
 
-def _fresh(path: Path) -> int:
-    """A new file in the place of the old: the old one's lock may be held by a daemon for ever."""
-    new = path.with_suffix(".new")
-    # One that a killed agent has left: nobody has it open, since no program is started before it has its place.
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        new.rename(path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _see_off(job: Job, path: Path) -> None:
+def _see_off(job: Job, child: ChildProcess) -> None:
     """See to it that an earlier program does nothing any more."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        if _is_free(descriptor):
-            return
-        facts = _read(descriptor)
-        if "pid" not in facts:
-            _wait_until_free(job, descriptor, facts)
-            return
-        left = Process(facts["pid"], facts["started"])
+    left = child.process()
+    if left is None:
+        _wait_until_free(job, child)
+    elif left.lives:
+        job.warn(f"process {left.pid} of an earlier run is still there, and is ended", pid=left.pid)
+        end_group(left.pid, pause)
         if left.lives:
-            job.warn(f"process {left.pid} of an earlier run is still there, and is ended", pid=left.pid)
-            end_group(left.pid)
-            if left.lives:
-                raise HandlerFailed(problem=f"process {left.pid} of an earlier run cannot be ended.")
-    finally:
-        os.close(descriptor)
+            raise HandlerFailed(problem=f"process {left.pid} of an earlier run cannot be ended.")
 
 
-def _is_free(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _read(descriptor: int) -> dict[str, Any]:
-    with suppress(ValueError):
-        facts = json.loads(os.pread(descriptor, 4096, 0))
-        if isinstance(facts, dict) and all(isinstance(facts.get(name, 0), (int, float)) for name in _NUMBERS):
-            return facts
-    return {}
-
-
-def _wait_until_free(job: Job, descriptor: int, facts: dict[str, Any]) -> None:
+def _wait_until_free(job: Job, child: ChildProcess) -> None:
     """The agent was killed before it wrote down which process it is. That one was not let begin, and ends by itself."""
-    until = real_seconds() + facts.get("limit", 0.0)
-    while not _is_free(descriptor):
+    limit = child.facts().get("limit")
+    until = real_seconds() + (limit if isinstance(limit, (int, float)) else 0.0)
+    while child.is_held():
         if job.seconds_left() <= 0:
             raise HandlerFailed(problem="an earlier run has not ended within the time limit.")
         if job.wait(_LOCK_LOOK_SECONDS):
@@ -234,22 +157,6 @@ def _wait_until_free(job: Job, descriptor: int, facts: dict[str, Any]) -> None:
 # --- The program ----------------------------------------------------------------------------------
 
 
-_GATE = """
-file=$1 run=$2
-shift 2
-read -r go || exit 1
-trap : HUP INT TERM
-"$@"
-code=$?
-trap - HUP INT TERM
-echo "$run $code" > "$file"
-case $code in 129 | 13[0-9] | 14[0-3]) kill -s $((code - 128)) $$ 2> /dev/null ;; esac
-exit $code
-"""
-"""The program begins when the agent says so, after it has written down which process it is. If the agent is killed
-before that, its end of the pipe is closed, and nothing begins. How it has ended is written down as well: the agent may
-be killed before it sees that. A signal to the group ends the program, and this only after it: as long as the program
-tidies up, the process that is written down is there."""
 _LOOK_SECONDS = 0.2
 _MOST_AT_ONCE = 65_536
 _MOST_IN_A_PIPE = 1_048_576
@@ -296,30 +203,29 @@ def run_program(
     if job.seconds_left() <= 0:
         raise HandlerFailed(problem=f"{argv[0]} was not started: the time limit has passed.")
     run = job.run if takes_up else ""
-    with run_lock(job, run) as lock:
-        try:
-            process = subprocess.Popen(  # noqa: S603 - the config says what is run
-                ["/bin/sh", "-c", _GATE, argv[0], str(lock.end_file), run, program, *argv[1:]],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=variables,
-                cwd=place,
-                start_new_session=True,
-                pass_fds=(lock.descriptor,),
-            )
-        except (OSError, ValueError) as error:
-            raise HandlerFailed(problem=f"{argv[0]} could not be started: {error}.") from error
-        output = Output(job, on_line)
-        try:
-            lock.record(process.pid)
-            problem = _Attendance(job, process, output, f"go\n{text}".encode()).attend()
-        finally:
-            _clear(process)
-            output.end()
-        if problem:
-            raise HandlerFailed(problem=f"{argv[0]} {problem}{_said(tuple(output.last))}")
-        return Ended(argv[0], process.returncode, tuple(output.last))
+    lock = take_lock(job, run)
+    try:
+        process = lock.start(
+            [program, *argv[1:]],
+            run=run,
+            output=subprocess.PIPE,
+            errors=subprocess.STDOUT,
+            survives_signals=True,
+            environment=variables,
+            folder=place,
+            name=argv[0],
+        )
+    except (OSError, ValueError) as error:
+        raise HandlerFailed(problem=f"{argv[0]} could not be started: {error}.") from error
+    output = Output(job, on_line)
+    try:
+        problem = _Attendance(job, process, output, GO + text.encode()).attend()
+    finally:
+        _clear(process)
+        output.end()
+    if problem:
+        raise HandlerFailed(problem=f"{argv[0]} {problem}{_said(tuple(output.last))}")
+    return Ended(argv[0], process.returncode, tuple(output.last))
 
 
 def find_program(name: str, variables: Mapping[str, str], directory: str) -> str:
@@ -370,7 +276,7 @@ class _Attendance:
             if self._process.returncode is not None:
                 problem = ""
         if problem:
-            end_group(self._process.pid)
+            end_group(self._process.pid, pause)
         self._hear_the_rest()
         return problem
 
@@ -425,7 +331,7 @@ def _clear(process: Popen[bytes]) -> None:
     import subprocess  # see above
 
     if process.poll() is None:
-        end_group(process.pid)
+        end_group(process.pid, pause)
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_SECONDS)
     for pipe in (process.stdin, process.stdout):

@@ -15,6 +15,7 @@ from forewarn.agent.clock import real_moment, real_seconds
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_json
 from forewarn.agent.handlers.options import read_path
 from forewarn.errors import HandlerFailed
+from forewarn.system.backoff import backoff_seconds
 from forewarn.wire.signing import ATTEMPT, signatures
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Webhook(Handler):
                 return
             if attempt < self._attempts:
                 job.warn(f"attempt {attempt} of {self._attempts}: {problem}", attempt=attempt)
-                if job.wait(2.0 ** (attempt - 1)):
+                if job.wait(backoff_seconds(attempt)):
                     raise HandlerFailed(problem=f"was told to stop; {problem}.")
         times = "once" if self._attempts == 1 else f"{self._attempts} times"
         raise HandlerFailed(problem=f"tried {times}: {problem}.")
