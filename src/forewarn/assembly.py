@@ -19,7 +19,6 @@ from forewarn.control.clock import SEEN_WITHIN
 from forewarn.control.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.control.server import Certificate, ControlServer
 from forewarn.core.limits import Terms
-from forewarn.core.operations import CAUSES
 from forewarn.core.webhooks import Pace
 from forewarn.delivery.outbound import Outbound
 from forewarn.delivery.webhooks import Dispatcher
@@ -106,7 +105,7 @@ def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
     return Terms(
         speed=values["speed"],
         silence=values["silence"],
-        settle={cause: values[name] for cause in CAUSES if (name := f"settle_{cause.replace('-', '_')}") in values},
+        settle=values["settle"],
         pending_user_operations=values["pending_user_operations"],
         postponement=values["postponement"],
         history_retention=values["history_retention"],

@@ -120,6 +120,38 @@ def _file(text: str) -> str:
     return str(Path(text).expanduser()) if text else ""
 
 
+SETTLING = {name: cause.settle for name, cause in CAUSES.items() if cause.types and EVENT_TYPES[cause.types[0]].starts}
+"""How long an event stays Started, for each cause whose events start."""
+
+
+def _settle(text: str) -> dict[str, timedelta]:
+    """Only the causes that it names."""
+    found = {}
+    for part in text.split(",") if text.strip() else ():
+        cause, equals, length = part.partition("=")
+        if not equals:
+            raise ValueError("write CAUSE=LENGTH, like restart=10m")
+        if cause.strip() not in SETTLING:
+            raise ValueError(f"no event of a cause {cause.strip()!r} stays Started.{nearest(cause.strip(), SETTLING)}")
+        found[cause.strip()] = parse_duration(length)
+    return found
+
+
+def format_settle(lengths: Mapping[str, timedelta]) -> str:
+    """As it is given on the command line and in a variable: `restart=10m,redeploy=5m`."""
+    return ",".join(f"{cause}={format_duration(length)}" for cause, length in lengths.items())
+
+
+_OLD_SETTLE = {f"settle_{cause.replace('-', '_')}": cause for cause in SETTLING}
+
+
+def refuse_old_settle(name: str, value: object, origin: object, form: str) -> None:
+    """Each cause once had a setting of its own: say how it is written now."""
+    if name in _OLD_SETTLE:
+        hint = f" Write {form.format(cause=_OLD_SETTLE[name], value=value)}"
+        raise UnknownSetting(name=name, origin=origin, hint=hint)
+
+
 class Setting(NamedTuple):
     """One thing a user can choose."""
 
@@ -139,23 +171,16 @@ class Setting(NamedTuple):
         return self.read is _switch
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether it holds several values by name: sources add to each other, and a flag may be repeated."""
+        return self.read is _settle
+
+    @property
     def variable(self) -> str:
         return "FOREWARN_" + self.name.upper()
 
 
 FABRICS = ("simulated", "manual", "command")
-
-_SETTLE_ROWS = tuple(
-    Setting(
-        f"settle_{name.replace('-', '_')}",
-        format_duration(cause.settle),
-        "LENGTH",
-        f"How long an event of cause {name} stays Started.",
-        parse_duration,
-    )
-    for name, cause in CAUSES.items()
-    if cause.types and EVENT_TYPES[cause.types[0]].starts
-)
 
 SETTINGS = {
     row.name: row
@@ -244,7 +269,13 @@ SETTINGS = {
             "webhook_attempts", "80", "N", "How often a webhook is tried before it is given up.", _count(10_000, 1)
         ),
         Setting("webhook_timeout", "10s", "LENGTH", "How long a webhook has to answer.", _length(0.1, 300)),
-        *_SETTLE_ROWS,
+        Setting(
+            "settle",
+            format_settle(SETTLING),
+            "CAUSE=LENGTH",
+            "How long an event of a cause stays Started, like restart=10m. May be repeated.",
+            _settle,
+        ),
     )
 }
 
@@ -258,6 +289,8 @@ class Value(NamedTuple):
     def __str__(self) -> str:
         if isinstance(self.value, timedelta):
             return format_duration(self.value)
+        if isinstance(self.value, dict):
+            return format_settle(self.value)
         if isinstance(self.value, bool):
             return str(self.value).lower()
         return f"{self.value:g}" if isinstance(self.value, float) else str(self.value)
@@ -270,18 +303,26 @@ def resolve(
     path = config or environment.get("FOREWARN_CONFIG")
     in_file = _read_file(Path(path)) if path else _read_file(user_config_file(), must_exist=False)
     origin_file = path or str(user_config_file())
+    for name in _OLD_SETTLE:
+        if (variable := f"FOREWARN_{name.upper()}") in environment:
+            refuse_old_settle(name, environment[variable], variable, "FOREWARN_SETTLE={cause}={value}")
     values = {}
     for name, setting in SETTINGS.items():
-        flag = flags.get(name)
-        if flag is not None:
-            text, origin = flag, setting.flag
-        elif setting.variable in environment:
-            text, origin = environment[setting.variable], setting.variable
-        elif name in in_file:
-            text, origin = in_file[name], origin_file
+        sources = (
+            (flags.get(name), setting.flag),
+            (environment.get(setting.variable), setting.variable),
+            (in_file.get(name), origin_file),
+            (setting.default, "default"),
+        )
+        given = [(text, origin) for text, origin in sources if text is not None]
+        text, origin = given[0]
+        if setting.is_repeatable:  # each source says some of it
+            parts = [_read(setting, text, origin) for text, origin in given]
+            merged = {key: value for part in reversed(parts) for key, value in part.items()}
+            origin = ", ".join(origin for _, origin in given[:-1]) or origin
+            values[name] = Value(merged, origin)
         else:
-            text, origin = setting.default, "default"
-        values[name] = Value(_read(setting, text, origin), origin)
+            values[name] = Value(_read(setting, text, origin), origin)
     if not values["data"].value:
         values["data"] = Value(str(user_data_folder()), values["data"].origin)
     return values
@@ -303,7 +344,18 @@ def _read_file(path: Path, *, must_exist: bool = True) -> dict[str, str]:
         raise BadConfigFile(path=path, problem="there is no such file") from error
     except (OSError, ValueError) as error:
         raise BadConfigFile(path=path, problem=str(error)) from error
-    for name in parsed:
+    for name, value in parsed.items():
         if name not in SETTINGS:
+            refuse_old_settle(name, value, path, '[settle], and below it {cause} = "{value}".')
             raise UnknownSetting(name=name, origin=path, hint=nearest(name, SETTINGS))
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in parsed.items()}
+        if SETTINGS[name].is_repeatable and not isinstance(value, dict):
+            problem = 'write a table: [settle], and below it restart = "10m"'
+            raise BadSetting(name=name, value=value, origin=path, problem=problem)
+    return {name: _text(value) for name, value in parsed.items()}
+
+
+def _text(value: Any) -> str:
+    """What a file says, as a flag would."""
+    if isinstance(value, dict):
+        return ",".join(f"{key}={_text(each)}" for key, each in value.items())
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -169,7 +169,7 @@ WEB, READY = "127.3.2.1", "127.3.2.11"
 
 @pytest.fixture
 def house() -> Iterator[Service]:
-    with Service(GROUPS, pending_user_operations=2, settle_restart="1m") as found:
+    with Service(GROUPS, pending_user_operations=2, settle={"restart": "1m"}) as found:
         yield found
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from forewarn.cli.settings import command
 from forewarn.core.webhooks import Targets
 from forewarn.errors import BadConfigFile, BadSetting, UnknownSetting
-from forewarn.settings import SETTINGS, resolve
+from forewarn.settings import SETTINGS, SETTLING, resolve
+from forewarn.testing.running_service import read_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +96,11 @@ def test_values(name: str, text: str, value: object, shown: str) -> None:
         ("webhook_retry", "0s", "write at least 0.01s"),
         ("webhook_attempts", "0", "from 1 to 10,000"),
         ("webhook_timeout", "6m", "write at most 300s"),
+        ("settle", "restrat=1m", "Did you mean 'restart'?"),
+        ("settle", "rebalance=1m", "no event of a cause 'rebalance' stays Started"),
+        ("settle", "restart", "write CAUSE=LENGTH, like restart=10m"),
+        ("settle", "restart=1m,", "write CAUSE=LENGTH, like restart=10m"),
+        ("settle", "restart=soon", "14m50s"),
     ],
 )
 def test_a_wrong_value_says_where_it_came_from_and_what_would_be_right(name: str, text: str, words: str) -> None:
@@ -104,3 +115,62 @@ def test_a_wrong_file(tmp_path: Path, text: str, error: type[Exception]) -> None
     file.write_text(text)
     with pytest.raises(error, match=str(file)):
         resolve({}, {}, str(file))
+
+
+# --- Settle times ---------------------------------------------------------------------------------------
+
+
+def test_each_source_says_some_of_the_settle_times(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text('[settle]\nrestart = "1m"\nredeploy = "2m"\nhost-update = 180\n')
+    usual = resolve({}, {})["settle"]
+    assert usual.origin == "default"
+    assert usual.value == SETTLING
+    assert resolve({"settle": str(usual)}, {})["settle"].value == SETTLING
+    variables = {"FOREWARN_CONFIG": str(file), "FOREWARN_SETTLE": "restart=4m, redeploy=5m"}
+    found = resolve({"settle": "restart=6m"}, variables)["settle"]
+    assert found.origin == f"--settle, FOREWARN_SETTLE, {file}"
+    changed = {"restart": 6 * MINUTE, "redeploy": 5 * MINUTE, "host-update": 3 * MINUTE}
+    assert found.value == {**SETTLING, **changed}
+    assert str(found).startswith("restart=6m,redeploy=5m,host-update=3m,live-migration=5m,")
+
+
+@pytest.mark.parametrize("text", ['settle = "restart=1m"\n', "settle = 5\n"])
+def test_settle_times_in_a_file_are_a_table(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(text)
+    with pytest.raises(BadSetting, match=r'write a table: \[settle\], and below it restart = "10m"'):
+        resolve({}, {}, str(file))
+
+
+@pytest.mark.parametrize("cause", SETTLING)
+def test_a_settle_time_of_its_own_is_an_error_that_names_the_new_form(tmp_path: Path, cause: str) -> None:
+    old = f"settle_{cause.replace('-', '_')}"
+    file = tmp_path / "f.toml"
+    file.write_text(f'{old} = "3m"\n')
+    with pytest.raises(UnknownSetting) as caught:
+        resolve({}, {}, str(file))
+    assert str(caught.value).endswith(f'is not a setting. Write [settle], and below it {cause} = "3m".')
+    with pytest.raises(UnknownSetting) as caught:
+        resolve({}, {f"FOREWARN_{old.upper()}": "3m"})
+    assert str(caught.value).endswith(f"is not a setting. Write FOREWARN_SETTLE={cause}=3m")
+    with pytest.raises(UnknownSetting) as caught:
+        read_settings({old: "3m"})
+    assert str(caught.value).endswith(f'is not a setting. Write settle={{"{cause}": "3m"}}.')
+    assert resolve({}, {old.upper(): "3m"})["settle"].value == SETTLING, "a variable of somebody else"
+
+
+def test_the_kit_takes_settle_times_by_cause() -> None:
+    found = read_settings({"settle": {"restart": "0s", "redeploy": MINUTE, "delete": 30}})["settle"]
+    assert found == {**SETTLING, "restart": 0 * MINUTE, "redeploy": MINUTE, "delete": MINUTE / 2}
+
+
+def test_the_command_line_takes_settle_times_one_by_one() -> None:
+    given = ["--settle", "restart=1m", "--settle", "delete=2m", "--settle", "restart=3m"]
+    shown = CliRunner().invoke(command, [*given, "--json"]).output
+    assert json.loads(shown)["settle"]["value"].startswith("restart=3m,redeploy=10m,")
+    assert json.loads(shown)["settle"]["from"] == "--settle"
+    refused = CliRunner().invoke(command, ["--settle-host-update", "5m"]).exception
+    assert isinstance(refused, UnknownSetting)
+    assert str(refused).endswith("Write --settle host-update=5m")
+    assert "--settle-host-update" not in CliRunner().invoke(command, ["--help"]).output

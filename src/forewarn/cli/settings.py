@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.output import print_json, print_table
-from forewarn.settings import SETTINGS, Value, resolve
+from forewarn.settings import SETTINGS, SETTLING, Value, refuse_old_settle, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,9 +22,20 @@ def setting_options(function: Callable[..., None]) -> Callable[..., None]:
     for setting in reversed(SETTINGS.values()):
         default = f"  [default: {setting.default}; env: {setting.variable}]" if setting.default else ""
         help_text = setting.help + (default or f"  [env: {setting.variable}]")
-        alone: dict[str, Any] = {"is_flag": False, "flag_value": "true"} if setting.is_switch else {}
-        function = click.option(setting.flag, setting.name, metavar=setting.form, help=help_text, **alone)(function)
+        more: dict[str, Any] = {}
+        if setting.is_switch:
+            more = {"is_flag": False, "flag_value": "true"}  # the flag alone says something
+        if setting.is_repeatable:
+            more = {"multiple": True, "callback": lambda *given: ",".join(given[-1]) if given[-1] else None}
+        function = click.option(setting.flag, setting.name, metavar=setting.form, help=help_text, **more)(function)
+    for cause in SETTLING:
+        function = click.option(f"--settle-{cause}", hidden=True, expose_value=False, callback=_refuse_old)(function)
     return function
+
+
+def _refuse_old(_: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        refuse_old_settle(str(option.name), value, option.opts[0], "--settle {cause}={value}")
 
 
 def resolve_settings(config: str | None, flags: dict[str, Any]) -> dict[str, Value]:

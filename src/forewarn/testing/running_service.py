@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forewarn.assembly import ORDERS_FOLDER, Assembly
 from forewarn.core.durations import format_duration
 from forewarn.errors import AlreadyRunning, NotRunning, UnknownSetting, nearest
-from forewarn.settings import MEMORY, SETTINGS, resolve
+from forewarn.settings import MEMORY, SETTINGS, refuse_old_settle, resolve
 from forewarn.testing.client import SERVICE_FILE
 from forewarn.testing.loop_thread import LoopThread
 
@@ -167,11 +167,14 @@ def read_settings(settings: dict[str, Any]) -> dict[str, Any]:
     flags = {**DEFAULTS, **{name: _text(value) for name, value in settings.items()}}
     for name in flags:
         if name not in SETTINGS:
+            refuse_old_settle(name, flags[name], "Service(...)", 'settle={{"{cause}": "{value}"}}.')
             raise UnknownSetting(name=name, origin="Service(...)", hint=nearest(name, SETTINGS))
     return {name: value.value for name, value in resolve(flags, {}, os.devnull).items()}
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{name}={_text(each)}" for name, each in value.items())
     if isinstance(value, bool):
         return str(value).lower()
     return format_duration(value) if isinstance(value, timedelta) else str(value)
