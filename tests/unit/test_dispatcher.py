@@ -19,6 +19,7 @@ from forewarn.core.limits import Terms
 from forewarn.core.state import Tally
 from forewarn.core.webhooks import (
     MOST_GROUPS,
+    MOST_IN_DOUBT,
     MOST_WEBHOOKS,
     Pace,
     Undelivered,
@@ -255,6 +256,44 @@ async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_th
         await until_settled(engine)
     assert [got.id for got in receiver.taken] == [*expected, *expected]
     assert len({got.event["source"] for got in receiver.taken}) == 1
+
+
+@pytest.mark.parametrize(("status", "most"), [(200, MOST_IN_DOUBT), (400, 1)], ids=["delivered", "given up"])
+async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, status: int, most: int
+) -> None:
+    receiver.answer = lambda _: Reply(status)
+    async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
+        added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
+        order, may_write = engine.execute, asyncio.Event()
+
+        async def order_late(what: Any, *arguments: Any) -> Any:
+            if what is settle:
+                await may_write.wait()
+            return await order(what, *arguments)
+
+        monkeypatch.setattr(engine, "execute", order_late)
+        for _ in range(5):
+            await ask(engine, "restart", "web-0")
+        expected = await history(engine, added.cursor)
+        assert len(expected) > MOST_IN_DOUBT + 1
+        await asyncio.to_thread(receiver.until, lambda: len(receiver.got) >= most)
+        await dispatcher.try_out("hook")  # it takes as long as a row would
+        rows = [got.id for got in receiver.got if got.event["type"] != "forewarn.test"]
+        assert rows == list(expected)[:most]
+        may_write.set()
+        await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == len(expected) + 1)
+
+
+async def test_a_clean_stop_writes_how_far_a_webhook_has_come_that_wants_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as (engine, dispatcher):
+        added = await engine.execute(add_webhook, hook("http://example.com/", kinds=("host failed",)), "ops")
+        await engine.enable("web", by="test")
+        while dispatcher.position(added) < engine.archive.newest:
+            await engine.archive.oldest()
+        assert engine.draft().webhook("hook") == added, "it is not worth a write of its own"
+    async with running(tmp_path) as (engine, _):
+        assert engine.draft().webhook("hook") == added._replace(cursor=engine.archive.newest)
 
 
 async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiver, tmp_path: Path) -> None:

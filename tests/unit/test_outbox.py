@@ -277,7 +277,8 @@ def test_whatever_happens_each_row_is_delivered_or_given_up_and_in_order(seed: i
     history = rows(*(f"group-{luck.randrange(3)}" for _ in range(length)))
     disk = Disk(HOOK._replace(groups=("group-0", "group-1")), Pace(1.0, limit))
     wanted = [entry.sequence for entry in history if entry.group in disk.webhook.groups]
-    outbox, writing, now = disk.load(), None, 0.0
+    outbox, now = disk.load(), 0.0
+    writing: Settlement | None = None
     taken: list[int] = []
     asked_for: set[int] = set()  # these may come out of order
     unwritten: list[int] = []
@@ -294,8 +295,9 @@ def test_whatever_happens_each_row_is_delivered_or_given_up_and_in_order(seed: i
             case 2 | 3 | 4 | 5:
                 due_at = outbox.due_at()
                 # As the channel: a failure is on disk before the next row goes out.
-                failure_unwritten = any(row is not None for row in outbox._unwritten.values())
-                if due_at is None or due_at > now or outbox.in_doubt >= MOST_IN_DOUBT or failure_unwritten:
+                unwritten_rows = [*outbox._unwritten.values(), *(writing.undelivered.values() if writing else ())]
+                held_up = outbox.in_doubt >= MOST_IN_DOUBT or any(row is not None for row in unwritten_rows)
+                if due_at is None or due_at > now or held_up:
                     continue
                 attempt = outbox.next()
                 assert attempt.sequence not in recorded(), "it is on disk that this is delivered"
@@ -303,7 +305,7 @@ def test_whatever_happens_each_row_is_delivered_or_given_up_and_in_order(seed: i
                     outbox.delivered(attempt)
                     taken.append(attempt.sequence)
                     unwritten.append(attempt.sequence)
-                elif writing is None:
+                else:
                     outbox.failed(attempt, "no", now, luck.random())
             case 6 if writing is None:
                 writing, being_written = outbox.settlement(whole=luck.random() < 0.5), list(unwritten)

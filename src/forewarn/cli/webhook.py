@@ -161,7 +161,7 @@ def test(name: str, client: Client, as_json: bool) -> None:
 @click.argument("name")
 @service_command
 def failures(name: str, client: Client, as_json: bool) -> None:
-    """What a webhook could not be told: tried again, waiting behind such a one, or given up.
+    """Rows of history that a webhook has not taken: one is tried again while later ones wait, others were given up.
 
     \b
     Example:

@@ -295,7 +295,7 @@ def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | 
 
 
 MOST_IN_DOUBT = 8
-"""How many rows may have gone out whose outcome is not on disk: after a kill they are sent again, with the same id."""
+"""How many rows may have gone out whose outcome is not on disk: after a kill they are sent again, with their ids."""
 MOST_PASSED = 1000
 """How many rows that are not wanted the cursor passes before it is written for them alone."""
 _LONGEST_PAUSE_SECONDS = 3600.0
