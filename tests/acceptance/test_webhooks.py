@@ -170,6 +170,7 @@ def test_a_receiver_that_fails_hangs_redirects_and_comes_back(forewarn: Service,
     # To where it may, and from there on it arrives.
     receiver.answer = lambda _: Reply(307, {"Location": other.url("/moved")})
     other.until_taken(expected.keys() - before)
+    until(lambda: not forewarn.all("/v1/webhooks/pager/failures"))  # written a moment after it was taken
     assert run(forewarn, "webhook", "failures", "pager") == "pager has been told of everything.\n"
     check_order([*receiver.taken, *other.taken], expected)
     other.close()
@@ -245,8 +246,11 @@ def test_what_was_given_up_is_shown_and_sent_again(
     receiver.answer = lambda _: Reply()
     assert "1 row is tried now" in run(service, "webhook", "retry", "pager", "--row", str(rows[0]["sequence"]))
     receiver.until_taken({str(rows[0]["sequence"])})
+    # That a row was taken is written a moment later.
+    until(lambda: len(service.all("/v1/webhooks/pager/failures")) == 1)
     assert "1 row is tried now" in run(service, "webhook", "retry", "pager")
     receiver.until_taken({str(row["sequence"]) for row in rows})
+    until(lambda: not service.all("/v1/webhooks/pager/failures"))
     assert {got.id for got in receiver.taken} <= expected
     assert run(service, "webhook", "failures", "pager") == "pager has been told of everything.\n"
 

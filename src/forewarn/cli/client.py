@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
-import urllib.error
-import urllib.request
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import cached_property
 from http.client import HTTPException
@@ -16,8 +14,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from forewarn.cli import service_files
 from forewarn.errors import EXIT_CODES, BadOption, NoToken, ServiceUnreachable, Unavailable, UnreadableFile
+from forewarn.system.http_client import Origin, opened, origin_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from http.client import HTTPResponse
 
 TIMEOUT_SECONDS = 300
@@ -53,7 +53,7 @@ class Client:
         """The same service, looked for again: it may be at another address since it was started again."""
         other = copy(self)
         other.__dict__.pop("_place", None)
-        other.__dict__.pop("_opener", None)
+        other.__dict__.pop("_origin", None)
         return other
 
     @cached_property
@@ -70,16 +70,8 @@ class Client:
         return Place(found.control, _read_token(token_file), found.certificate)
 
     @cached_property
-    def _opener(self) -> urllib.request.OpenerDirector:
-        context = ssl.create_default_context(cafile=self._place.certificate or None)
-        if self._place.certificate:
-            # It is the very file that the service was given, whatever name and issuer stand in it.
-            context.check_hostname = False
-            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        # A proxy from the environment must not get in between, and the token goes to no other place.
-        return urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), _NoRedirects
-        )
+    def _origin(self) -> Origin:
+        return origin_of(self._place.url, self._place.certificate)
 
     def get(self, *path: str, **query: str) -> Any:
         return self._parsed("GET", path, query)
@@ -136,6 +128,7 @@ class Client:
             except (OSError, HTTPException) as error:
                 raise ServiceUnreachable(url=self._place.url, problem="it was cut off in its answer") from error
 
+    @contextmanager
     def open(
         self,
         method: str,
@@ -144,33 +137,27 @@ class Client:
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
         seconds: float = TIMEOUT_SECONDS,
-    ) -> HTTPResponse:
-        """An answer that is still to be read."""
+    ) -> Iterator[HTTPResponse]:
+        """A good answer, to be read within the block."""
         if not all(path):
             raise BadOption(name="name or id", value="", problem="it is empty")
-        url = f"{self._place.url}/v1/" + "/".join(quote(part, safe="") for part in path)
+        target = f"{urlsplit(self._place.url).path}/v1/" + "/".join(quote(part, safe="") for part in path)
         if query:
-            url += "?" + urlencode(query)
+            target += "?" + urlencode(query)
         headers = {"Authorization": f"Bearer {self._place.token}", **(headers or {})}
-        request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - http or https
-        try:
-            answer: HTTPResponse = self._opener.open(request, timeout=seconds)
-        except urllib.error.HTTPError as error:
-            if 300 <= error.code < 400:
-                problem = f"it says to go to {error.headers.get('Location')}: if that is right, give it with --server"
-                raise ServiceUnreachable(url=self._place.url, problem=problem) from error
-            raise _relayed(error.read()) from error
-        except (OSError, HTTPException) as error:
-            problem = str(getattr(error, "reason", error)) or type(error).__name__
-            raise ServiceUnreachable(url=self._place.url, problem=problem) from error
-        return answer
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """The library would send the token along."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
+        with ExitStack() as stack:
+            try:
+                sent = opened(self._origin, method, target, headers, body, seconds=seconds)
+                answer = stack.enter_context(sent)
+                refusal = b"" if 200 <= answer.status < 300 else answer.read()
+            except (OSError, HTTPException) as error:
+                raise ServiceUnreachable(url=self._place.url, problem=str(error) or type(error).__name__) from error
+            if 300 <= answer.status < 400:
+                problem = f"it says to go to {answer.getheader('Location')}: if that is right, give it with --server"
+                raise ServiceUnreachable(url=self._place.url, problem=problem)
+            if not 200 <= answer.status < 300:
+                raise _relayed(refusal)
+            yield answer
 
 
 def _checked(url: str) -> str:

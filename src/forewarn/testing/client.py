@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import socket
-import ssl
 import subprocess
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from forewarn.core.durations import from_text
+from forewarn.system.http_client import Origin, opened, origin_of
 from forewarn.wire.document_reader import start_requests
 
 if TYPE_CHECKING:
@@ -49,45 +47,23 @@ class Unexpected(AssertionError):
 
 
 def send(
-    address: tuple[str, int],
+    origin: Origin,
     method: str,
     target: str,
     headers: dict[str, str],
     body: bytes | str | None = None,
     source: str = "",
-    trusted: str = "",
 ) -> Answer:
-    """One request on a connection of its own, without a proxy; over TLS if `trusted` names a certificate."""
-    host, port = address
-    away = (source, 0) if source else None
-    connection = (
-        http.client.HTTPSConnection(
-            host, port, timeout=TIMEOUT_SECONDS, source_address=away, context=_trust_only(trusted)
-        )
-        if trusted
-        else http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS, source_address=away)
-    )
-    try:
-        connection.request(method, target, body, headers)
-        answer = connection.getresponse()
+    """One request on a connection of its own."""
+    with opened(origin, method, target, headers, body, seconds=TIMEOUT_SECONDS, source=source) as answer:
         found = {name.lower(): value for name, value in answer.getheaders()}
         return Answer(answer.status, found, answer.read())
-    finally:
-        connection.close()
-
-
-def _trust_only(certificate: str) -> ssl.SSLContext:
-    """Trust this certificate alone, whatever its name and issuer."""
-    context = ssl.create_default_context(cafile=certificate)
-    context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    return context
 
 
 def address_in(url: str) -> tuple[str, int]:
     """Host and port of a URL."""
-    parts = urlsplit(url)
-    return parts.hostname or "", parts.port or 80
+    origin = origin_of(url)
+    return origin.host, origin.port
 
 
 class Reachable(ABC):
@@ -147,7 +123,7 @@ class Reachable(ABC):
     ) -> Answer:
         """A request to the metadata service; with the Metadata header unless headers are given."""
         headers = {"Metadata": "true"} if headers is None else headers
-        return send(address or self.metadata_address, method, target, headers, body, source)
+        return send(Origin(*(address or self.metadata_address)), method, target, headers, body, source)
 
     def document(self, **options: Any) -> Any:
         """The document of scheduled events, as JSON."""
@@ -170,7 +146,7 @@ class Reachable(ABC):
         """A request to the control API, with the admin token unless another is given."""
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         sent = {"Authorization": f"Bearer {self.token if token is None else token}", **(headers or {})}
-        return send(self.control_address, method, path, sent, content, trusted=self.certificate)
+        return send(origin_of(self.control_url, self.certificate), method, path, sent, content)
 
     @property
     def now(self) -> datetime:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from forewarn.core.operations import Request
 from forewarn.errors import BadOption
-from forewarn.testing.client import EVENTS_PATH, NEWEST_VERSION, Unexpected, address_in, send
+from forewarn.system.http_client import origin_of
+from forewarn.testing.client import EVENTS_PATH, NEWEST_VERSION, Unexpected, send
 from forewarn.testing.durations import Length, length_of
 from forewarn.wire.document_reader import ToldDocument, ToldEvent, read_document, start_requests
 
@@ -79,7 +80,7 @@ class VM:
     def poll(self, version: str = NEWEST_VERSION) -> ToldDocument:
         """Ask for the document over the network, as the application does."""
         target = f"{EVENTS_PATH}?api-version={version}"
-        answer = send(address_in(self.endpoint), "GET", target, {"Metadata": "true"})
+        answer = send(origin_of(self.endpoint), "GET", target, {"Metadata": "true"})
         if answer.status != 200:
             raise Unexpected(f"{self.name} was answered {answer.status}: {answer.body.decode(errors='replace')}")
         return read_document(answer.body)
@@ -90,7 +91,7 @@ class VM:
         if not isinstance(event_id, str):
             raise BadOption(name="event", value=event, problem="give an event, or the id of one.")
         target = f"{EVENTS_PATH}?api-version={NEWEST_VERSION}"
-        answer = send(address_in(self.endpoint), "POST", target, {"Metadata": "true"}, start_requests(event_id))
+        answer = send(origin_of(self.endpoint), "POST", target, {"Metadata": "true"}, start_requests(event_id))
         if answer.status != 200:
             raise Unexpected(f"{self.name} was answered {answer.status}: {answer.body.decode(errors='replace')}")
 
