@@ -7,27 +7,29 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forewarn.system.child_process import GO, ChildProcess, let_begin
+from forewarn.system.child_process import GO, ChildProcess
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Starts a program and is killed: before it lets the program begin, or right after that.
 PARENT = """
 import os, signal, subprocess, sys
 from pathlib import Path
-from forewarn.system.child_process import ChildProcess, let_begin
+from forewarn.system.child_process import ChildProcess
 folder = Path(sys.argv[1])
-lock = ChildProcess(folder / "lock", folder / "end").take_lock({"run": "one"})
+child = ChildProcess(folder / "lock", folder / "end")
 (folder / "input").write_text("some input\\n")
-process = lock.start(
+child.start(
+    child.take_lock({"run": "one"}),
     ["/bin/sh", "-c", 'echo "$$" >"$0/begun"; cat >"$0/got"; read x <"$0/fifo"; exit 7', str(folder)],
-    run="one", input_file=folder / "input", survives_signals=False,
-    output=subprocess.DEVNULL, errors=subprocess.DEVNULL,
+    run="one", input_file=folder / "input" if sys.argv[2] == "begin" else None, survives_signals=False,
+    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
 )
-if sys.argv[2] == "begin":
-    let_begin(process)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -37,15 +39,9 @@ def child(tmp_path: Path) -> ChildProcess:
     return ChildProcess(tmp_path / "lock", tmp_path / "end")
 
 
-def start(child: ChildProcess, line: str, run: str = "", **options: object) -> subprocess.Popen[bytes]:
-    return child.take_lock({"run": run}).start(
-        ["/bin/sh", "-c", line],
-        run=run,
-        output=subprocess.PIPE,
-        errors=subprocess.STDOUT,
-        survives_signals=bool(options.pop("survives_signals", True)),
-        **options,  # type: ignore[arg-type]
-    )
+def start(child: ChildProcess, line: str, run: str = "", **options: Any) -> subprocess.Popen[bytes]:
+    usual = {"survives_signals": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return child.start(child.take_lock({"run": run}), ["/bin/sh", "-c", line], run=run, **(usual | options))
 
 
 def killed_parent(folder: Path, when: str) -> ChildProcess:
@@ -98,12 +94,12 @@ def test_a_new_run_has_not_the_exit_code_of_the_one_before(child: ChildProcess) 
     lock = child.take_lock({})
     assert child.is_held()
     assert child.exit_code() is None
-    lock.close()
+    os.close(lock)
 
 
 def test_its_environment_is_what_it_was_given(child: ChildProcess) -> None:
     given = {"run": "1", "go": "2", "code": "3", "file": "4"}
-    process = start(child, "echo $run $go $code $file", "R", environment=given)
+    process = start(child, "echo $run $go $code $file", "R", env=given)
     assert process.communicate(GO)[0] == b"1 2 3 4\n"
 
 
@@ -158,23 +154,7 @@ def test_a_process_that_cannot_be_recorded_does_not_begin(
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="No space left"):
-        lock.start(
-            ["/bin/touch", str(tmp_path / "begun")],
-            input_file=Path(os.devnull),
-            output=subprocess.DEVNULL,
-            errors=subprocess.DEVNULL,
-            survives_signals=False,
-        )
+        child.start(lock, ["/bin/touch", str(tmp_path / "begun")], survives_signals=False)
     assert not (tmp_path / "begun").exists()
     assert not child.is_held()
     assert json.loads((tmp_path / "lock").read_text()) == {"run": "one"}
-
-
-def test_a_program_with_an_input_file_may_be_gone_before_it_begins(child: ChildProcess) -> None:
-    process = start(child, "exit 0", input_file=Path(os.devnull))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    let_begin(process)
-    assert process.stdout is not None
-    process.stdout.close()
-    assert child.exit_code() is None

@@ -77,14 +77,5 @@ def _wrong_with_host(host: str) -> str:
     return "" if is_host_name(host) else f"{host!r} is no host name"
 
 
-def read_ipv4(dotted: str) -> bytes | None:
-    """The four bytes of an address; None: it is none."""
-    numbers = dotted.split(".")
-    # Not int() alone: it takes signs, blanks, underscores, and digits of other scripts.
-    if len(numbers) != 4 or not all(re.fullmatch("[0-9]{1,3}", number) and int(number) < 256 for number in numbers):
-        return None
-    return bytes(map(int, numbers))
-
-
 def _bad(text: str, origin: str, problem: str) -> BadEndpoint:
     return BadEndpoint(url=text, problem=f"{problem} (it comes from {origin}).")

@@ -12,8 +12,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.agent.address import PORTS, Endpoint, read_endpoint, read_ipv4
+from forewarn.agent.address import PORTS, Endpoint, read_endpoint
 from forewarn.errors import EndpointNotFound
+from forewarn.system.addresses import is_ipv4
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -87,7 +88,7 @@ def to_address(value: str) -> str | None:
     elif re.fullmatch("[0-9A-Fa-f]{1,2}(?::[0-9A-Fa-f]{1,2}){3}", value):
         octets = bytes(int(number, 16) for number in value.split(":"))
     else:
-        octets = read_ipv4(value) or b""
+        octets = bytes(map(int, value.split("."))) if is_ipv4(value) else b""
     # 0.x is nowhere, and from 224 on are groups, what is reserved, and everybody.
     return ".".join(map(str, octets)) if len(octets) == 4 and 0 < octets[0] < 224 else None
 

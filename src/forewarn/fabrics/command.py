@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 from forewarn.core.event_types import Verb
 from forewarn.errors import Invalid, Unavailable, WorkFailed
 from forewarn.ports import Machine
-from forewarn.system.child_process import ChildProcess, let_begin
+from forewarn.system.child_process import ChildProcess
 from forewarn.system.files import sync_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -78,16 +78,15 @@ class Journal:
             file.unlink(missing_ok=True)
             file.touch(0o600)
         with output.open("ab") as stream:
-            process = self._child.take_lock({}).start(
+            return self._child.start(
+                self._child.take_lock({}),
                 command,
                 input_file=self._order,
                 errors_file=self._errors,
-                output=stream,
-                errors=subprocess.DEVNULL,  # the shell's own "Killed" must not be taken for the program's last word
                 survives_signals=False,  # a machine that shuts down ends both: then the order is run again
+                stdout=stream,
+                stderr=subprocess.DEVNULL,  # the shell's own "Killed" must not be taken for the program's last word
             )
-        let_begin(process)
-        return process
 
     def remove(self) -> None:
         """What cannot be removed is in nobody's way."""

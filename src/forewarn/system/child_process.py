@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from forewarn.system.processes import Process, find_process
 
@@ -45,7 +45,7 @@ words, like "Killed", to where it has just sent those of a command.
 
 
 class ChildProcess:
-    """The two files of one program. Their folder must exist."""
+    """The two files of one program."""
 
     def __init__(self, lock: Path, end: Path) -> None:
         self._lock = lock
@@ -87,90 +87,61 @@ class ChildProcess:
             return int(code) if found == run.split() and text.endswith("\n") else None
         return None
 
-    def take_lock(self, facts: Mapping[str, Any]) -> StartLock:
-        """Begin a new run, of which these facts are recorded. OSError: the files cannot be written.
+    def take_lock(self, facts: Mapping[str, Any]) -> int:
+        """Record a new run, and return the descriptor of its lock. OSError: the files cannot be written.
 
         The lock is a new file in the place of the old: a daemon may hold the old one's lock for ever.
         """
         new = self._lock.with_suffix(".new")
         # A killed parent may have left one. Nobody has it open: no program is started before it has its place.
         new.unlink(missing_ok=True)
-        lock = StartLock(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), self._end)
+        lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            lock.record(facts)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.pwrite(lock, json.dumps(facts).encode(), 0)
             new.rename(self._lock)
             self._end.unlink(missing_ok=True)
         except BaseException:
-            lock.close()
+            os.close(lock)
             raise
         return lock
 
-
-class StartLock:
-    """The lock of a run that is to be started. The program takes it over."""
-
-    def __init__(self, descriptor: int, end: Path) -> None:
-        self._descriptor = descriptor
-        self._end = end
-        self._facts: dict[str, Any] = {}
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else knows this file yet
-
     def start(
         self,
+        lock: int,
         argv: Sequence[str],
         *,
         run: str = "",
         input_file: Path | None = None,
         errors_file: Path | None = None,
-        output: int | IO[bytes],
-        errors: int,
         survives_signals: bool,
-        environment: Mapping[str, str] | None = None,
-        folder: str | None = None,
-        name: str = "",
+        **options: Any,
     ) -> Popen[bytes]:
-        """Start it in a session of its own, record its process, and let go of the lock. It waits for GO.
+        """Start a program in a session of its own, hand it the lock, and record its process.
 
-        Without an `input_file` its input is what follows GO. Signals that end processes are meant for the program; with
-        `survives_signals` the shell around it, whose number is recorded, stays until the program has tidied up.
+        Without an `input_file` it waits for GO, and its input is what follows that. With `survives_signals` the shell
+        around it, whose process is recorded, stays until the program has tidied up after a signal to the group. The
+        options are Popen's.
         """
         import subprocess  # an agent at rest runs no programs
 
         files = (str(self._end), run, str(input_file or ""), str(errors_file or ""), "yes" if survives_signals else "")
+        command = [_SHELL, "-c", _AROUND, argv[0], *files, *argv]
         try:
             process = subprocess.Popen(  # noqa: S603 - the caller says what is run
-                [_SHELL, "-c", _AROUND, name or argv[0], *files, *argv],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=errors,
-                env=environment,
-                cwd=folder,
-                start_new_session=True,
-                pass_fds=(self._descriptor,),
+                command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=(lock,), **options
             )
             try:
                 found = find_process(process.pid)
                 if found is not None:
-                    self.record(found._asdict())
+                    # Longer than what is there, so one write over it is enough, and there is never half of it.
+                    os.pwrite(lock, json.dumps(self.facts() | found._asdict()).encode(), 0)
             except BaseException:
                 process.communicate()  # closes the gate: it ends, and has done nothing
                 raise
+            if input_file and process.stdin:
+                with suppress(BrokenPipeError), process.stdin as gate:
+                    gate.write(GO)
         finally:
-            self.close()
+            os.close(lock)
         return process
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-    def record(self, facts: Mapping[str, Any]) -> None:
-        """Add facts to those of the run."""
-        # Each text is longer than the one before, so one write over it is enough, and there is never half of one.
-        self._facts |= facts
-        os.pwrite(self._descriptor, json.dumps(self._facts).encode(), 0)
-
-
-def let_begin(process: Popen[bytes]) -> None:
-    """Let a program begin that has an input file."""
-    if process.stdin is not None:
-        with suppress(BrokenPipeError), process.stdin as gate:
-            gate.write(GO)

@@ -19,12 +19,12 @@ from forewarn.system.processes import GRACE_SECONDS, end_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
     from selectors import BaseSelector
     from subprocess import Popen
     from typing import IO
 
     from forewarn.agent.handlers.handler import Job
-    from forewarn.system.child_process import StartLock
 
 
 # --- The output -----------------------------------------------------------------------------------
@@ -87,13 +87,12 @@ class Output:
 _LOCK_LOOK_SECONDS = 0.1
 
 
-def taken_up(job: Job) -> bool:
+def _taken_up(job: Job, child: ChildProcess) -> bool:
     """Whether the program of this very run, which an agent has begun that was killed, has done its work.
 
     It is waited for while it goes on. One that has failed, or whose end nobody has seen, is to be run again.
     """
     try:
-        child = _child_of(job)
         left = child.process()
         if not job.run or child.facts().get("run") != job.run or left is None:
             return False
@@ -107,13 +106,13 @@ def taken_up(job: Job) -> bool:
         return False
 
 
-def take_lock(job: Job, run: str = "") -> StartLock:
+def _take_lock(job: Job, child: ChildProcess, run: str) -> int:
     """Take the lock of the job's handler, once an earlier program of it has ended or was ended.
 
     `run` is the run that a later agent may take up; empty: none may.
     """
     try:
-        child = _child_of(job)
+        _folder_of(job).mkdir(mode=0o700, parents=True, exist_ok=True)
         if child.is_held():
             _see_off(job, child)
         return child.take_lock({"limit": job.seconds_left(), "run": run})
@@ -121,12 +120,14 @@ def take_lock(job: Job, run: str = "") -> StartLock:
         raise HandlerFailed(problem=f"cannot lock {error.filename or job.folder}: {error.strerror}.") from error
 
 
+def _folder_of(job: Job) -> Path:
+    return job.folder.absolute() / "run"
+
+
 def _child_of(job: Job) -> ChildProcess:
-    folder = job.folder.absolute() / "run"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # A name of the config may hold anything; what is no plain character is written by its number.
     name = re.sub(r"[^A-Za-z0-9_-]", lambda found: f"%{ord(found[0]):X}", job.handler)
-    return ChildProcess(folder / f"{name}.lock", folder / f"{name}.end")
+    return ChildProcess(_folder_of(job) / f"{name}.lock", _folder_of(job) / f"{name}.end")
 
 
 def _see_off(job: Job, child: ChildProcess) -> None:
@@ -198,22 +199,23 @@ def run_program(
     variables = {**os.environ, **(environment or {})}
     place = os.path.abspath(directory or job.folder)  # noqa: PTH100
     program = find_program(argv[0], variables, place)
-    if takes_up and taken_up(job):
+    child = _child_of(job)
+    if takes_up and _taken_up(job, child):
         return Ended(argv[0], 0, ())
     if job.seconds_left() <= 0:
         raise HandlerFailed(problem=f"{argv[0]} was not started: the time limit has passed.")
     run = job.run if takes_up else ""
-    lock = take_lock(job, run)
+    lock = _take_lock(job, child, run)
     try:
-        process = lock.start(
+        process = child.start(
+            lock,
             [program, *argv[1:]],
             run=run,
-            output=subprocess.PIPE,
-            errors=subprocess.STDOUT,
             survives_signals=True,
-            environment=variables,
-            folder=place,
-            name=argv[0],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=variables,
+            cwd=place,
         )
     except (OSError, ValueError) as error:
         raise HandlerFailed(problem=f"{argv[0]} could not be started: {error}.") from error
