@@ -56,9 +56,11 @@ def listening(make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
 
 
 def moody(luck: random.Random) -> Callable[[Got], Reply]:
-    """Takes some rows, and not others: another time, perhaps."""
+    """Takes some rows, and not others: another time, before the pauses get long."""
 
-    def answer(_: Got) -> Reply:
+    def answer(got: Got) -> Reply:
+        if int(got.headers["forewarn-attempt"]) > 7:
+            return Reply()
         return luck.choice(
             [
                 Reply(),
