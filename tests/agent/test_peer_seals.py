@@ -13,22 +13,8 @@ import pytest
 
 from agent.circles import EVENT, PATIENCE_SECONDS, SECRET, Party
 from forewarn.agent.peers.group import Circle
-from forewarn.agent.peers.messages import (
-    LARGEST,
-    PATH,
-    PREPARING,
-    READY,
-    Ask,
-    Word,
-    draw,
-    read_ask,
-    read_reply,
-    seal_answer,
-    seal_ask,
-    write_ask,
-    write_reply,
-    write_word,
-)
+from forewarn.agent.peers.messages import LARGEST, PATH, PREPARING, READY, Word, draw, seal_answer, seal_ask, write_word
+from forewarn.agent.peers.network import ASKED, ASKER, NONCE, SEAL
 from forewarn.agent.policy import PeersSettings
 from forewarn.errors import PeersNotListening
 
@@ -74,13 +60,16 @@ def test_an_answer_of_one_does_not_stand_for_another(
     party.until_logged(caplog, "web-0 takes this machine for web-2: see its [peers] members.")
 
 
+def reply(seal: str, body: bytes) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{SEAL}: {seal}\r\n\r\n".encode() + body
+
+
 def sealed(body: bytes) -> Callable[[bytes], bytes]:
     """Answers as a member would that has the secret, and has lost its mind."""
 
     def answer(request: bytes) -> bytes:
-        ask = read_ask(request.partition(b"\r\n\r\n")[0])
-        assert ask is not None
-        return write_reply(200, seal_answer(SECRET, ask.nonce, body), body)
+        nonce = request.partition(f"{NONCE}: ".encode())[2].partition(b"\r\n")[0].decode()
+        return reply(seal_answer(SECRET, nonce, body), body)
 
     return answer
 
@@ -99,7 +88,7 @@ GOOD = write_word(Word("web-1", "run", 1, ()))
         (lambda _: b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", "answers with status 500"),
         (lambda _: b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n", "answers with status 302"),
         (lambda _: b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (LARGEST + 10_000), "the answer is too large"),
-        (lambda _: write_reply(200, seal_answer(b"another", "0", GOOD), GOOD), "not sealed"),
+        (lambda _: reply(seal_answer(b"another", "0", GOOD), GOOD), "not sealed"),
         (sealed(b"[]"), "cannot be used: the answer is not an object"),
         (sealed(b"{" * 100_000), "cannot be used: it is not JSON"),
         (sealed(b'{"vm":"web-1","run":"r","version":-1,"events":[]}'), "version is not a whole number"),
@@ -135,17 +124,18 @@ def call(address: tuple[str, int], request: bytes) -> bytes:
 
 def asking(secret: bytes = SECRET, asker: str = "web-1", asked: str = "web-0", **changes: str) -> bytes:
     nonce = draw()
-    ask = Ask(nonce, asker, asked, seal_ask(secret, nonce, asker, asked))._replace(**changes)
-    return write_ask(ask, "web-0")
+    fields = {"nonce": nonce, "asker": asker, "seal": seal_ask(secret, nonce, asker, asked), **changes}
+    names = {"nonce": NONCE, "asker": ASKER, "seal": SEAL}
+    lines = [f"GET {PATH} HTTP/1.1", f"{ASKED}: {asked}", *(f"{names[name]}: {text}" for name, text in fields.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def test_a_member_is_told(make_party: Callable[..., Party]) -> None:
     party = make_party(1)
     party.circles["web-0"].say(EVENT, ["web-0", "web-1"], PREPARING)
-    reply = read_reply(call(party.circles["web-0"].address, asking()))
-    assert reply is not None
-    assert reply.status == 200
-    told = json.loads(reply.body)
+    head, _, body = call(party.circles["web-0"].address, asking()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    told = json.loads(body)
     assert [event["id"] for event in told["events"]] == [EVENT]
     assert told["events"][0]["state"] == PREPARING
 

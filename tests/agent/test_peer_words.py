@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.circles import SECRET
 from forewarn.agent.peers.messages import (
     READY,
     WAITING,
-    Ask,
     EventWord,
     Relay,
     Word,
-    read_ask,
-    read_reply,
     read_word,
-    write_ask,
     write_word,
 )
+from forewarn.agent.peers.network import PeerClient, StatusServer, listen
+from forewarn.agent.policy import Member
 from forewarn.errors import BadWord
 
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
@@ -103,15 +102,20 @@ def test_a_word_that_would_be_too_large_is_said_without_hearsay() -> None:
     assert not any(event.heard for event in read.events)
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_may_come_as_a_request_or_an_answer(message: bytes) -> None:
-    read_ask(b"GET /v1/status HTTP/1.1\r\n" + message)
-    read_ask(message)
-    read_reply(b"HTTP/1.1 200" + message)
-    read_reply(message)
+@pytest.mark.parametrize("name", ["web-1", "Größe-1", "名前", "a b%20c", "x\u0301"])
+def test_names_of_all_letters_come_through(name: str) -> None:
+    asked: list[tuple[str, str]] = []
 
+    def answer(asker: str, wanted: str) -> bytes:
+        asked.append((asker, wanted))
+        return write_word(Word(wanted, "run", 1, ()))
 
-@given(NAMES, NAMES)
-def test_names_of_all_letters_come_through(asker: str, asked: str) -> None:
-    ask = Ask("0", asker, asked, "1")
-    assert read_ask(write_ask(ask, "host").partition(b"\r\n\r\n")[0]) == ask
+    server = StatusServer(listen("127.0.0.1", 0), SECRET, answer)
+    server.start()
+    try:
+        client = PeerClient(Member(name, *server.address), SECRET, 60)
+        assert client.ask(f"{name}-2").vm == name
+        client.close()
+    finally:
+        server.stop()
+    assert asked == [(f"{name}-2", name)]

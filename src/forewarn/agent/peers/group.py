@@ -19,7 +19,7 @@ from forewarn.agent.peers.messages import (
     draw,
     write_word,
 )
-from forewarn.agent.peers.network import Line, StatusServer, listen
+from forewarn.agent.peers.network import PeerClient, StatusServer, listen
 from forewarn.agent.peers.quorum import (
     Answer,
     Patience,
@@ -245,7 +245,7 @@ class Circle:
         self._book = Book(settings, me, real_seconds())
         self._server: StatusServer | None = None
         self._stopping = threading.Event()
-        self._lines: dict[str, tuple[Line, threading.Thread]] = {}
+        self._lines: dict[str, tuple[PeerClient, threading.Thread]] = {}
         self._troubles: dict[str, str] = {}
         self._last: dict[str, Verdict] = {}
 
@@ -263,7 +263,7 @@ class Circle:
         with self._lock:
             lines = list(self._lines.values())
         for line, _ in lines:
-            line.hang_up()
+            line.close()
         if self._server is not None:
             self._server.stop()
         for _, thread in lines:
@@ -325,12 +325,12 @@ class Circle:
             return
         for member in self._book.to_ask():
             if key(member.vm) not in self._lines:
-                line = Line(member, self._settings.secret, self._book.patience.timeout)
+                line = PeerClient(member, self._settings.secret, self._book.patience.timeout)
                 thread = threading.Thread(target=self._ask, args=(line,), name=f"peers-{member.vm}", daemon=True)
                 self._lines[key(member.vm)] = line, thread
                 thread.start()
 
-    def _ask(self, line: Line) -> None:
+    def _ask(self, line: PeerClient) -> None:
         vm = line.member.vm
         while not self._stopping.is_set():
             with self._lock:
@@ -343,7 +343,7 @@ class Circle:
                 self._ask_once(line, name)
             self._stopping.wait(self._book.patience.interval)
 
-    def _ask_once(self, line: Line, name: str) -> None:
+    def _ask_once(self, line: PeerClient, name: str) -> None:
         vm = line.member.vm
         sent = real_seconds()
         try:

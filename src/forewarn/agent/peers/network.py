@@ -3,127 +3,91 @@
 from __future__ import annotations
 
 import logging
-import socket
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
-from forewarn.agent.clock import real_seconds
-from forewarn.agent.http_server import SmallServer, listen_on
-from forewarn.agent.peers.messages import (
-    END,
-    LARGEST,
-    LARGEST_HEAD,
-    Ask,
-    draw,
-    is_right,
-    read_ask,
-    read_reply,
-    read_word,
-    seal_answer,
-    seal_ask,
-    write_ask,
-    write_reply,
-)
+from forewarn.agent import transport
+from forewarn.agent.address import Endpoint, show_host_port
+from forewarn.agent.http_server import BoundedServer, Reply, listen_on
+from forewarn.agent.peers.messages import LARGEST, PATH, draw, is_right, read_word, seal_answer, seal_ask
 from forewarn.agent.peers.quorum import key
-from forewarn.errors import BadWord, PeersNotListening, PeerTrouble
+from forewarn.errors import BadWord, EndpointTrouble, PeersNotListening, PeerTrouble
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
+    from forewarn.agent.http_server import Request
     from forewarn.agent.peers.messages import Word
     from forewarn.agent.policy import Member
 
 _log = logging.getLogger(__name__)
 
+NONCE, ASKER, ASKED, SEAL = "forewarn-nonce", "forewarn-asker", "forewarn-asked", "forewarn-seal"
+"""The headers of a question; an answer has the last one."""
+
 
 # --- Asking a peer --------------------------------------------------------------------------------
 
 
-_CHUNK = 65536
-
-
-class Line:
-    """The way to one member. One thread asks; another may hang up."""
+class PeerClient:
+    """Asks one member. One thread asks; another may close it."""
 
     def __init__(self, member: Member, secret: bytes, timeout: float) -> None:
         self.member = member
         self._secret = secret
         self._timeout = timeout
-        self._link: socket.socket | None = None
-        self._closed = False
+        self._address = show_host_port(member.host, member.port)
+        self._line = transport.Line(Endpoint("http", member.host, member.port, "[peers] members"))
 
     def ask(self, asker: str) -> Word:
         """What the member says, or PeerTrouble."""
-        vm = self.member.vm
-        nonce = draw()
-        request = Ask(nonce, asker, vm, seal_ask(self._secret, nonce, asker, vm))
-        reply = read_reply(self._exchange(write_ask(request, self.member.host)))
-        if reply is None:
-            raise PeerTrouble(vm=vm, problem="does not answer as an agent does.")
-        if reply.status == 401:
+        vm, nonce = self.member.vm, draw()
+        headers = {
+            NONCE: nonce,
+            ASKER: _quoted(asker),
+            ASKED: _quoted(vm),
+            SEAL: seal_ask(self._secret, nonce, asker, vm),
+            "Connection": "close",
+        }
+        try:
+            answer = self._line.exchange("GET", PATH, headers, None, self._timeout)
+        except EndpointTrouble as trouble:
+            raise PeerTrouble(vm=vm, problem=self._describe(trouble)) from trouble
+        if answer.status == 401:
             raise PeerTrouble(vm=vm, problem="does not take our secret: [peers] secret_file must be the same for all.")
-        if reply.status == 421:
+        if answer.status == 421:
             raise PeerTrouble(vm=vm, problem=f"is not what answers at {self._address}: see [peers] members.")
-        if reply.status != 200:
-            raise PeerTrouble(vm=vm, problem=f"answers with status {reply.status}, which no agent does.")
-        if not is_right(reply.seal, seal_answer(self._secret, nonce, reply.body)):
+        if answer.status != 200:
+            raise PeerTrouble(vm=vm, problem=f"answers with status {answer.status}, which no agent does.")
+        if len(answer.body) > LARGEST:
+            raise PeerTrouble(vm=vm, problem=f"cannot be asked at {self._address}: the answer is too large.")
+        if not is_right(answer.headers.get(SEAL, ""), seal_answer(self._secret, nonce, answer.body)):
             raise PeerTrouble(vm=vm, problem="sent an answer that is not sealed with our secret for this request.")
         try:
-            word = read_word(reply.body)
+            word = read_word(answer.body)
         except BadWord as error:
             raise PeerTrouble(vm=vm, problem=f"sent an answer that cannot be used: {error}.") from error
         if key(word.vm) != key(vm):
             raise PeerTrouble(vm=vm, problem=f"was asked, and {word.vm} answers: see [peers] members.")
         return word
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """End what is being asked, and ask no more."""
-        self._closed = True
-        if (link := self._link) is not None:
-            try:
-                link.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # it was over already
+        self._line.close()
 
-    @property
-    def _address(self) -> str:
-        return f"{self.member.host}:{self.member.port}"
-
-    def _exchange(self, request: bytes) -> bytes:
-        until = real_seconds() + self._timeout
-        try:
-            with socket.create_connection((self.member.host, self.member.port), self._timeout) as link:
-                self._link = link
-                if self._closed:
-                    raise ConnectionAbortedError
-                link.sendall(request)
-                return _read_all(link, until)
-        except TimeoutError as error:
-            raise PeerTrouble(vm=self.member.vm, problem=f"does not answer at {self._address} in time.") from error
-        except (OSError, OverflowError, ValueError) as error:
-            told = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise PeerTrouble(vm=self.member.vm, problem=f"cannot be asked at {self._address}: {told}.") from error
-        finally:
-            self._link = None
-
-
-def _read_all(link: socket.socket, until: float) -> bytes:
-    """All until the other side has closed; not more than an answer can have."""
-    got = b""
-    while len(got) <= LARGEST + LARGEST_HEAD:
-        left = until - real_seconds()
-        if left <= 0:
-            raise TimeoutError
-        link.settimeout(left)
-        part = link.recv(_CHUNK)
-        if not part:
-            return got
-        got += part
-    raise OSError(0, "the answer is too large")
+    def _describe(self, trouble: EndpointTrouble) -> str:
+        if trouble.kind == "unreachable":
+            return f"cannot be asked at {self._address}: {trouble.fields['problem']}."
+        if trouble.kind in ("timeout", "stalled"):
+            return f"does not answer at {self._address} in time."
+        return "does not answer as an agent does."
 
 
 # --- Serving the status ---------------------------------------------------------------------------
 
 
+LARGEST_HEAD = 4096
 _MOST_NAMED = 64
 
 
@@ -138,8 +102,8 @@ class StatusServer:
         self._answer = answer
         self.address: tuple[str, int] = listener.getsockname()[:2]
         self._named: set[str] = set()
-        self._server = SmallServer(
-            [listener], self._respond, name="peers-server", callers="a peer", largest_head=LARGEST_HEAD
+        self._server = BoundedServer(
+            listener, self._reply, name="peers-server", callers="a peer", largest_head=LARGEST_HEAD
         )
 
     def start(self) -> None:
@@ -149,24 +113,23 @@ class StatusServer:
         """Close everything; nobody is answered once this has returned."""
         self._server.stop()
 
-    def _respond(self, head: bytes, caller: str) -> bytes:
-        lines, end, _ = head.partition(END)
-        if not end:
-            return b""  # agents write shorter heads, and end them
-        ask = read_ask(lines)
-        if ask is None or not self._is_sealed(ask):
-            if self._is_new(caller):
-                _log.warning("%s asked as a peer and does not have our secret: it was told nothing.", caller)
-            return write_reply(401)
-        body = self._answer(ask.asker, ask.asked)
+    def _reply(self, request: Request) -> Reply | None:
+        if request.error == 431:
+            return None  # agents write shorter heads
+        nonce, asker, asked, seal = (request.headers.get(name, "") for name in (NONCE, ASKER, ASKED, SEAL))
+        asker, asked = unquote(asker), unquote(asked)
+        is_question = (request.method, request.target) == ("GET", PATH)
+        if not is_question or not is_right(seal, seal_ask(self._secret, nonce, asker, asked)):
+            if self._is_new(request.caller):
+                _log.warning("%s asked as a peer and does not have our secret: it was told nothing.", request.caller)
+            return Reply(401)
+        body = self._answer(asker, asked)
         if body is None:
-            if self._is_new(f"{ask.asker} {ask.asked}"):
-                _log.warning("%s takes this machine for %s: see its [peers] members.", ask.asker, ask.asked)
-            return write_reply(421)
-        return write_reply(200, seal_answer(self._secret, ask.nonce, body), body)
-
-    def _is_sealed(self, ask: Ask) -> bool:
-        return is_right(ask.seal, seal_ask(self._secret, ask.nonce, ask.asker, ask.asked))
+            if self._is_new(f"{asker} {asked}"):
+                _log.warning("%s takes this machine for %s: see its [peers] members.", asker, asked)
+            return Reply(421)
+        seal = seal_answer(self._secret, nonce, body)
+        return Reply(200, body, (("Content-Type", "application/json"), ("Cache-Control", "no-store"), (SEAL, seal)))
 
     def _is_new(self, complaint: str) -> bool:
         """Whether it is to be said: once for each address or name, and not for every one there is."""
@@ -179,3 +142,7 @@ class StatusServer:
 def listen(host: str, port: int) -> socket.socket:
     """A socket at an address of this machine, or the error that names the key it came from."""
     return listen_on(host, port, PeersNotListening)
+
+
+def _quoted(name: str) -> str:
+    return quote(name.encode("utf-8", "surrogatepass"), safe="")
