@@ -109,7 +109,7 @@ class BoundedServer(ThreadingHTTPServer):
         super().__init__(("", 0), _RequestHandler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        self.answer = answer
+        self._answer = answer
         self.seconds_each = seconds_each
         self.largest_head = largest_head
         self._callers = callers
@@ -135,6 +135,14 @@ class BoundedServer(ThreadingHTTPServer):
         with self._lock:
             while self._connections:
                 self._cut(next(iter(self._connections)))
+
+    def answer(self, request: Request) -> Reply | None:
+        """A request that cannot be answered is logged, and its connection is closed."""
+        try:
+            return self._answer(request)
+        except Exception:  # noqa: BLE001 - whatever it is, the next request is answered
+            self.handle_error(None, None)
+            return None
 
     def mark(self, connection: socket.socket, *, is_busy: bool) -> bool:
         """A busy connection does not make room for another. False: it has done so already."""
@@ -176,9 +184,10 @@ class BoundedServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, _: Any, __: Any) -> None:
-        if not self._answer_failed:  # clients ask every few seconds: once is enough
+        with self._lock:
+            has_failed, self._answer_failed = self._answer_failed, True
+        if not has_failed:  # clients ask every few seconds: once is enough
             _log.exception("A request of %s cannot be answered.", self._callers)
-        self._answer_failed = True
 
     def _make_room(self) -> bool:
         oldest = next((each for each, is_busy in self._connections.items() if not is_busy), None)

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from forewarn.agent import transport
 from forewarn.agent.address import Endpoint, show_host_port
-from forewarn.agent.http_server import BoundedServer, Reply, listen_on
-from forewarn.agent.peers.messages import LARGEST, PATH, draw, is_right, read_word, seal_answer, seal_ask
-from forewarn.agent.peers.quorum import key
-from forewarn.errors import BadWord, EndpointTrouble, PeersNotListening, PeerTrouble
+from forewarn.agent.http_server import BoundedServer, Reply
+from forewarn.agent.peers.messages import LARGEST, PATH, Question, draw, is_same, key, read_status
+from forewarn.errors import BadPeerMessage, EndpointTrouble, PeerTrouble
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
     from forewarn.agent.http_server import Request
-    from forewarn.agent.peers.messages import Word
+    from forewarn.agent.peers.messages import StatusMessage
     from forewarn.agent.policy import Member
+    from forewarn.agent.transport import Answer
 
 _log = logging.getLogger(__name__)
 
-NONCE, ASKER, ASKED, SEAL = "forewarn-nonce", "forewarn-asker", "forewarn-asked", "forewarn-seal"
-"""The headers of a question; an answer has the last one."""
+CHALLENGE, NONCE, ASKER, ASKED, SIGNATURE = HEADERS = (
+    "forewarn-challenge",
+    "forewarn-nonce",
+    "forewarn-asker",
+    "forewarn-asked",
+    "forewarn-signature",
+)
+"""Of a question. An answer has the last one, a refusal the first one."""
 
 
 # --- Asking a peer --------------------------------------------------------------------------------
@@ -37,71 +44,83 @@ class PeerClient:
         self.member = member
         self._secret = secret
         self._timeout = timeout
+        self._challenge = ""
         self._address = show_host_port(member.host, member.port)
         self._line = transport.Line(Endpoint("http", member.host, member.port, "[peers] members"))
 
-    def ask(self, asker: str) -> Word:
-        """What the member says, or PeerTrouble."""
-        vm, nonce = self.member.vm, draw()
-        headers = {
-            NONCE: nonce,
-            ASKER: _quoted(asker),
-            ASKED: _quoted(vm),
-            SEAL: seal_ask(self._secret, nonce, asker, vm),
-            "Connection": "close",
-        }
-        try:
-            answer = self._line.exchange("GET", PATH, headers, None, self._timeout)
-        except EndpointTrouble as trouble:
-            raise PeerTrouble(vm=vm, problem=self._describe(trouble)) from trouble
+    def ask(self, asker: str) -> StatusMessage:
+        """The member's status, or PeerTrouble."""
+        question, answer = self._ask(asker)
+        if answer.status == 401 and answer.headers.get(CHALLENGE, "") != self._challenge:
+            self._challenge = answer.headers.get(CHALLENGE, "")
+            question, answer = self._ask(asker)
         if answer.status == 401:
-            raise PeerTrouble(vm=vm, problem="does not take our secret: [peers] secret_file must be the same for all.")
+            raise self._trouble(
+                "does not accept our secret: [peers] secret_file must be the same for all. Or its agent is of an older "
+                "release."
+            )
         if answer.status == 421:
-            raise PeerTrouble(vm=vm, problem=f"is not what answers at {self._address}: see [peers] members.")
+            raise self._trouble(f"is not what answers at {self._address}: see [peers] members.")
         if answer.status != 200:
-            raise PeerTrouble(vm=vm, problem=f"answers with status {answer.status}, which no agent does.")
+            raise self._trouble(f"answers with status {answer.status}, which no agent does.")
         if len(answer.body) > LARGEST:
-            raise PeerTrouble(vm=vm, problem=f"cannot be asked at {self._address}: the answer is too large.")
-        if not is_right(answer.headers.get(SEAL, ""), seal_answer(self._secret, nonce, answer.body)):
-            raise PeerTrouble(vm=vm, problem="sent an answer that is not sealed with our secret for this request.")
+            raise self._trouble(f"cannot be asked at {self._address}: the answer is too large.")
+        if not is_same(answer.headers.get(SIGNATURE, ""), question.sign_answer(self._secret, answer.body)):
+            raise self._trouble("sent an answer that is not signed with our secret for this question.")
         try:
-            word = read_word(answer.body)
-        except BadWord as error:
-            raise PeerTrouble(vm=vm, problem=f"sent an answer that cannot be used: {error}.") from error
-        if key(word.vm) != key(vm):
-            raise PeerTrouble(vm=vm, problem=f"was asked, and {word.vm} answers: see [peers] members.")
-        return word
+            message = read_status(answer.body)
+        except BadPeerMessage as error:
+            raise self._trouble(f"sent an answer that cannot be used: {error}.") from error
+        if key(message.vm) != key(self.member.vm):
+            raise self._trouble(f"was asked, and {message.vm} answers: see [peers] members.")
+        return message
 
     def close(self) -> None:
         """End what is being asked, and ask no more."""
         self._line.close()
 
-    def _describe(self, trouble: EndpointTrouble) -> str:
-        if trouble.kind == "unreachable":
-            return f"cannot be asked at {self._address}: {trouble.fields['problem']}."
-        if trouble.kind in ("timeout", "stalled"):
-            return f"does not answer at {self._address} in time."
-        return "does not answer as an agent does."
+    def _ask(self, asker: str) -> tuple[Question, Answer]:
+        question = Question(self._challenge, draw(), asker, self.member.vm)
+        values = (*(quote(text.encode("utf-8", "surrogatepass"), safe="") for text in question),)
+        headers = dict(zip(HEADERS, (*values, question.sign(self._secret)), strict=True))
+        try:
+            return question, self._line.exchange("GET", PATH, {**headers, "Connection": "close"}, None, self._timeout)
+        except EndpointTrouble as trouble:
+            if trouble.kind == "unreachable":
+                problem = f"cannot be asked at {self._address}: {trouble.fields['problem']}."
+            elif trouble.kind in ("timeout", "stalled"):
+                problem = f"does not answer at {self._address} in time."
+            else:
+                problem = "does not answer as an agent does."
+            raise self._trouble(problem) from trouble
+
+    def _trouble(self, problem: str) -> PeerTrouble:
+        return PeerTrouble(vm=self.member.vm, problem=problem)
 
 
 # --- Serving the status ---------------------------------------------------------------------------
 
 
 LARGEST_HEAD = 4096
-_MOST_NAMED = 64
+_MOST_LOGGED = 64
+_MOST_NONCES = 4096
+"""Then there is a new challenge, and the nonces of the old one are forgotten."""
 
 
-class StatusServer:
-    """Answers from `start` to `stop`. `listener` is from `listen`.
+class PeerServer:
+    """Answers from `start` to `stop`.
 
-    `answer(asker, asked)` gives the body for a member that asks, or None if it asks for another machine.
+    `answer(asked)` gives the body for a member that asks, or None if it asks for another machine.
     """
 
-    def __init__(self, listener: socket.socket, secret: bytes, answer: Callable[[str, str], bytes | None]) -> None:
+    def __init__(self, listener: socket.socket, secret: bytes, answer: Callable[[str], bytes | None]) -> None:
         self._secret = secret
         self._answer = answer
+        self._lock = threading.Lock()
+        self._challenge = draw()
+        self._nonces: set[str] = set()
+        self._logged: set[str] = set()
         self.address: tuple[str, int] = listener.getsockname()[:2]
-        self._named: set[str] = set()
         self._server = BoundedServer(
             listener, self._reply, name="peers-server", callers="a peer", largest_head=LARGEST_HEAD
         )
@@ -116,33 +135,40 @@ class StatusServer:
     def _reply(self, request: Request) -> Reply | None:
         if request.error == 431:
             return None  # agents write shorter heads
-        nonce, asker, asked, seal = (request.headers.get(name, "") for name in (NONCE, ASKER, ASKED, SEAL))
-        asker, asked = unquote(asker), unquote(asked)
+        *texts, signature = (unquote(request.headers.get(name, "")) for name in HEADERS)
+        question = Question(*texts)
         is_question = (request.method, request.target) == ("GET", PATH)
-        if not is_question or not is_right(seal, seal_ask(self._secret, nonce, asker, asked)):
-            if self._is_new(request.caller):
-                _log.warning("%s asked as a peer and does not have our secret: it was told nothing.", request.caller)
-            return Reply(401)
-        body = self._answer(asker, asked)
+        is_signed = is_question and is_same(signature, question.sign(self._secret))
+        if not is_signed or not self._use(question):
+            # A member that does not know the challenge yet is no stranger.
+            if not is_signed and self._is_new(request.caller):
+                _log.warning(
+                    "%s asked as a peer and does not have our secret, or its agent is of an older release: it got no "
+                    "answer.",
+                    request.caller,
+                )
+            return Reply(401, headers=((CHALLENGE, self._challenge),))
+        body = self._answer(question.asked)
         if body is None:
-            if self._is_new(f"{asker} {asked}"):
-                _log.warning("%s takes this machine for %s: see its [peers] members.", asker, asked)
+            if self._is_new(f"{question.asker} {question.asked}"):
+                _log.warning("%s takes this machine for %s: see its [peers] members.", question.asker, question.asked)
             return Reply(421)
-        seal = seal_answer(self._secret, nonce, body)
-        return Reply(200, body, (("Content-Type", "application/json"), ("Cache-Control", "no-store"), (SEAL, seal)))
+        headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
+        return Reply(200, body, (*headers, (SIGNATURE, question.sign_answer(self._secret, body))))
+
+    def _use(self, question: Question) -> bool:
+        """Whether the question is a new one: a captured one is answered to nobody."""
+        with self._lock:
+            if question.challenge != self._challenge or question.nonce in self._nonces:
+                return False
+            self._nonces.add(question.nonce)
+            if len(self._nonces) >= _MOST_NONCES:
+                self._challenge, self._nonces = draw(), set()
+            return True
 
     def _is_new(self, complaint: str) -> bool:
-        """Whether it is to be said: once for each address or name, and not for every one there is."""
-        if complaint in self._named or len(self._named) >= _MOST_NAMED:
+        """Whether to log it: once for each address or name, and not for every one there is."""
+        if complaint in self._logged or len(self._logged) >= _MOST_LOGGED:
             return False
-        self._named.add(complaint)
+        self._logged.add(complaint)
         return True
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket at an address of this machine, or the error that names the key it came from."""
-    return listen_on(host, port, PeersNotListening)
-
-
-def _quoted(name: str) -> str:
-    return quote(name.encode("utf-8", "surrogatepass"), safe="")
