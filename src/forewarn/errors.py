@@ -765,5 +765,5 @@ class PeerTrouble(Unavailable):
     message = "{vm} {problem}"
 
 
-class BadWord(Invalid):
+class BadPeerMessage(Invalid):
     message = "{problem}"

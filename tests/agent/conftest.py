@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.circles import Party
+from agent.peer_groups import Machines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
-def make_party() -> Iterator[Callable[..., Party]]:
-    """Makes circles of some machines that can hear each other."""
-    parties: list[Party] = []
+def make_machines() -> Iterator[Callable[..., Machines]]:
+    """Makes some machines whose peer groups can reach each other."""
+    made: list[Machines] = []
 
-    def make(count: int, secrets: dict[str, bytes] | None = None) -> Party:
-        parties.append(Party(count, secrets=secrets))
-        return parties[-1]
+    def make(count: int, silence: float = 1.0, secrets: dict[str, bytes] | None = None) -> Machines:
+        made.append(Machines(count, silence, secrets))
+        return made[-1]
 
     yield make
-    for party in parties:
-        party.close()
+    for machines in made:
+        machines.close()

@@ -1,4 +1,7 @@
-"""A network of agents' books in seconds that a test counts: links are cut one way, messages are slow, agents die."""
+"""A network of agents in seconds that a test counts: links are cut one way, messages are slow, agents die.
+
+It watches for what must never happen, from outside: it knows of every answer that is still on its way.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,29 @@ import random
 from datetime import timedelta
 from typing import NamedTuple
 
-from forewarn.agent.peers.group import Book
-from forewarn.agent.peers.messages import READY, Word, read_word, write_word
+from forewarn.agent.peers.messages import PREPARING, READY, StatusMessage, read_status, write_status
+from forewarn.agent.peers.readiness import Readiness
 from forewarn.agent.policy import Member, PeersSettings
 
 EVENT = "E-1"
-TICK = 0.125
+TICK = 0.0625
 SLOW = (0.0, 0.0, 0.0, 0.125, 0.25, 0.5, 1.0, 1.75)
-QUICK = (0.0, 0.125)
+QUICK = (0.0, 0.0625)
 
 
-class May(NamedTuple):
+class Approval(NamedTuple):
     who: str
     at: float
 
 
-class _Flight(NamedTuple):
-    """A request on its way, or its answer."""
+class _Exchange(NamedTuple):
+    """A question on its way, or its answer."""
 
     sent: float
     due: float
-    word: Word | None
-    period: int
-    """Which time of not being ready of the asked one the answer is of."""
-    asker: Book
-    """Whoever has died and come back does not get the answers of its earlier life."""
+    message: StatusMessage | None
+    asker: Readiness
+    """An agent that has died and come back does not get the answers of its earlier life."""
 
 
 class Machine:
@@ -39,21 +40,20 @@ class Machine:
     def __init__(self, name: str, offset: float) -> None:
         self.name = name
         self.offset = offset
-        self.book: Book | None = None
-        self.born = 0.0
+        self.agent: Readiness | None = None
         self.state = ""
-        self.unready_since = 0.0
-        self.period = 0
-        """How often it has ceased to be ready, or begun anew."""
-        self.was_ready = False
-        self.heard: dict[str, tuple[int, float]] = {}
-        """Of others that said that they are not ready: of which period that was, and when it was first heard."""
+        self.handler_runs_until: float | None = None
+        self.needs_handler = False
+        self.said_ready: dict[str, float] = {}
+        """By asker: when the question was sent that was last answered with ready."""
+        self.heard: dict[str, tuple[float, bool]] = {}
+        """By peer: when the question of its last answer was sent, and whether the answer was ready."""
 
 
 class Network:
-    """Moves on tick by tick, and remembers who might have approved when."""
+    """Goes on tick by tick, remembers who might have approved when, and fails when that was wrong."""
 
-    def __init__(self, count: int, seed: int, silence: float = 2.0) -> None:
+    def __init__(self, count: int, seed: int, silence: float = 4.0) -> None:
         self.random = random.Random(seed)  # noqa: S311 - the same course for the same seed
         self.names = tuple(f"web-{number}" for number in range(count))
         members = tuple(Member(name, "127.0.0.1", 1) for name in self.names)
@@ -62,9 +62,9 @@ class Network:
         self.machines = {name: Machine(name, self.random.uniform(0, 1e6)) for name in self.names}
         self.cut: set[tuple[str, str]] = set()
         self.delays: tuple[float, ...] = SLOW
-        self.flights: dict[tuple[str, str], _Flight] = {}
+        self.exchanges: dict[tuple[str, str], _Exchange] = {}
         self.next_ask = dict.fromkeys(((a, b) for a in self.names for b in self.names if a != b), 0.0)
-        self.mays: list[May] = []
+        self.approvals: list[Approval] = []
         for name in self.names:
             self.start(name)
 
@@ -72,39 +72,36 @@ class Network:
 
     def start(self, name: str) -> None:
         machine = self.machines[name]
-        if machine.book is None:
-            machine.book = Book(self.settings, name, self.now + machine.offset)
-            self.patience = machine.book.patience
-            machine.born = self.now
+        if machine.agent is None:
+            machine.agent = Readiness(self.settings, self.now + machine.offset)
+            machine.agent.me = name
+            self.timing = machine.agent.timing
             machine.heard = {}
-            self._cease(machine, "")
+            machine.state, machine.needs_handler = "", False
 
     def crash(self, name: str) -> None:
-        self.machines[name].book = None
+        """The agent dies. A handler of it dies with it."""
+        self.machines[name].agent = None
+        self.machines[name].handler_runs_until = None
 
-    def say(self, name: str, state: str) -> None:
+    def report(self, name: str, state: str) -> None:
         machine = self.machines[name]
-        if machine.book is not None:
-            machine.book.say(EVENT, self.names, state, name, self.now + machine.offset)
-            if state != READY and machine.state == READY:
-                self._cease(machine, state)
+        if machine.agent is not None and not machine.needs_handler:
             machine.state = state
-            machine.was_ready |= state == READY
+            machine.agent.report(EVENT, self.names, state, name, self.now + machine.offset)
 
-    def _cease(self, machine: Machine, state: str) -> None:
-        machine.state, machine.unready_since = state, self.now
-        machine.period += 1
+    def prepare(self, name: str) -> None:
+        """The machine must run a handler, and is ready afterwards."""
+        self.report(name, PREPARING)
+        self.machines[name].needs_handler = self.machines[name].agent is not None
 
     def heal(self) -> None:
-        """All alive, all linked, all quick, all ready."""
+        """All alive, all linked, all quick, all ready once their handlers are done."""
         self.cut.clear()
-        self.heal_but_links()
-
-    def heal_but_links(self) -> None:
         self.delays = QUICK
         for name in self.names:
             self.start(name)
-            self.say(name, READY)
+            self.report(name, READY)
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds
@@ -119,76 +116,77 @@ class Network:
         self.random.shuffle(pairs)
         for asker, asked in pairs:
             self._move(asker, asked)
-        names = list(self.names)
-        self.random.shuffle(names)
-        for name in names:
-            machine = self.machines[name]
-            if machine.book is not None and machine.book.decide(EVENT, self.now + machine.offset).may:
-                self._check_readiness(machine)
-                self.mays.append(May(name, self.now))
+        machines = list(self.machines.values())
+        self.random.shuffle(machines)
+        for machine in machines:
+            if machine.agent is None:
+                continue
+            self._handle(machine, machine.agent)
+            if machine.agent.decide(EVENT, self.now + machine.offset).may:
+                self._check_approval(machine)
+                self.approvals.append(Approval(machine.name, self.now))
+
+    def _handle(self, machine: Machine, agent: Readiness) -> None:
+        if machine.handler_runs_until is not None:
+            if self.now >= machine.handler_runs_until:
+                machine.handler_runs_until, machine.needs_handler = None, False
+                self.report(machine.name, READY)
+        elif machine.needs_handler and agent.may_run_handler(self.now + machine.offset):
+            self._check_handler(machine)
+            machine.handler_runs_until = self.now + self.random.choice((0.125, 0.5, 2.0))
 
     def _move(self, asker: str, asked: str) -> None:
-        book = self.machines[asker].book
-        flight = self.flights.get((asker, asked))
-        if flight and (flight.asker is not book or self.now - flight.sent >= self.patience.timeout):
-            flight = self.flights.pop((asker, asked)) and None
+        agent = self.machines[asker].agent
+        exchange = self.exchanges.get((asker, asked))
+        if exchange and (exchange.asker is not agent or self.now - exchange.sent >= self.timing.timeout):
+            exchange = self.exchanges.pop((asker, asked)) and None
         is_time = self.now >= self.next_ask[asker, asked]
-        if flight is None and book is not None and is_time and book.names_to_ask_as(asked):
-            flight = _Flight(self.now, self.now + self.random.choice(self.delays), None, 0, book)
-            self.flights[asker, asked] = flight
-        if flight and flight.word is None and self.now >= flight.due:
-            flight = self._reach(asker, asked, flight)
-        if flight and flight.word is not None and self.now >= flight.due:
-            self._return(asker, asked, flight)
+        if exchange is None and agent is not None and is_time and agent.members_to_ask():
+            exchange = _Exchange(self.now, self.now + self.random.choice(self.delays), None, agent)
+            self.exchanges[asker, asked] = exchange
+        if exchange and exchange.message is None and self.now >= exchange.due:
+            exchange = self._reach(asker, asked, exchange)
+        if exchange and exchange.message is not None and self.now >= exchange.due:
+            self._return(asker, asked, exchange)
 
-    def _reach(self, asker: str, asked: str, flight: _Flight) -> _Flight | None:
+    def _reach(self, asker: str, asked: str, exchange: _Exchange) -> _Exchange | None:
         machine = self.machines[asked]
-        if (asker, asked) in self.cut or machine.book is None:
-            self.next_ask[asker, asked] = self.now + self.patience.interval
-            self.flights.pop((asker, asked))
+        if (asker, asked) in self.cut or machine.agent is None:
+            self.next_ask[asker, asked] = self.now + self.timing.interval
+            self.exchanges.pop((asker, asked))
             return None
-        word = machine.book.answer(asker, asked, self.now + machine.offset)
-        assert word is not None
+        message = machine.agent.answer(asked, self.now + machine.offset)
+        assert message is not None
+        if machine.state == READY:
+            machine.said_ready[asker] = exchange.sent
         due = self.now + self.random.choice(self.delays)
-        flight = flight._replace(word=read_word(write_word(word)), due=due, period=machine.period)
-        self.flights[asker, asked] = flight
-        return flight
+        exchange = exchange._replace(message=read_status(write_status(message)), due=due)
+        self.exchanges[asker, asked] = exchange
+        return exchange
 
-    def _return(self, asker: str, asked: str, flight: _Flight) -> None:
+    def _return(self, asker: str, asked: str, exchange: _Exchange) -> None:
         machine = self.machines[asker]
-        self.flights.pop((asker, asked))
-        self.next_ask[asker, asked] = self.now + self.patience.interval
+        self.exchanges.pop((asker, asked))
+        self.next_ask[asker, asked] = self.now + self.timing.interval
         # An answer goes back on the way on which the question came: that way may be cut by now.
-        if (asker, asked) in self.cut or machine.book is None or flight.word is None:
+        if (asker, asked) in self.cut or machine.agent is None or exchange.message is None:
             return
-        machine.book.take(asked, asker, flight.word, flight.sent + machine.offset, self.now + machine.offset)
-        told = flight.word.event(EVENT)
-        if told is not None and told.state == READY:
-            machine.heard.pop(asked, None)
-        elif machine.heard.get(asked, (0, 0.0))[0] != flight.period:
-            machine.heard[asked] = (flight.period, self.now)
+        machine.agent.take(asked, exchange.message, exchange.sent + machine.offset, self.now + machine.offset)
+        told = exchange.message.event(EVENT)
+        machine.heard[asked] = exchange.sent, told is not None and told.state == READY
 
-    def _check_readiness(self, approver: Machine) -> None:
-        """Whoever approves must know what a majority knew when it was asked last."""
+    # What must never happen.
+
+    def _check_approval(self, approver: Machine) -> None:
+        assert approver.state == READY, f"{approver.name} would approve and is {approver.state}"
         for other in self.machines.values():
-            assert other.was_ready, f"{approver.name} would approve and {other.name} was never ready"
-            if other.state == READY or other is approver:
+            if other is approver:
                 continue
-            knowing = self._who_knows(other, self.now - self.patience.fresh)
-            assert approver.name not in self._who_knows(other, self.now), f"{approver.name} knew of {other.name}"
-            assert len(knowing) <= len(self.names) // 2, f"{approver.name} would approve; {knowing} know better"
+            sent, is_ready = approver.heard.get(other.name, (0.0, False))
+            assert is_ready, f"{approver.name} would approve and has not heard that {other.name} is ready"
+            assert self.now - sent < self.timing.fresh, f"{approver.name} would approve on an old word of {other.name}"
+            assert other.handler_runs_until is None, f"{approver.name} would approve and a handler of {other.name} runs"
 
-    def _who_knows(self, unready: Machine, before: float) -> list[str]:
-        """Who has known since before then that a machine is not ready any more, from itself."""
-        return [
-            machine.name
-            for machine in self.machines.values()
-            if machine.book is not None
-            and (
-                unready.unready_since <= before
-                if machine is unready
-                else unready.name in machine.heard
-                and machine.heard[unready.name][0] == unready.period
-                and machine.heard[unready.name][1] <= before
-            )
-        ]
+    def _check_handler(self, machine: Machine) -> None:
+        for other, sent in machine.said_ready.items():
+            assert self.now - sent >= self.timing.fresh, f"{machine.name} runs a handler, {other} may act on its word"

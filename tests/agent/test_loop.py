@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from agent.events import ME, told
+from agent.events import ME, NOW, told
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.loop import Agent, Options
-from forewarn.agent.peers.participation import Together
+from forewarn.agent.peers.network import PeerClient
+from forewarn.agent.peers.participation import Participation
 from forewarn.agent.policy import Config, Member, PeersSettings, Rule
 from forewarn.agent.state import PREPARED, begin
 
@@ -42,18 +44,33 @@ def test_a_loop_that_hangs_keeps_nobody_waiting_who_asks_how_it_is(tmp_path: Pat
 
 
 def test_no_handler_begins_while_another_may_act_on_the_word_that_this_machine_is_ready() -> None:
-    settings = PeersSettings(
-        ("127.0.0.1", 0), b"x" * 32, (Member(ME, "127.0.0.1", 1), Member("web-1", "127.0.0.1", 1)), timedelta(seconds=1)
-    )
-    together = Together(settings, lambda: None)
-    try:
-        assert together.may_begin()
-        together.begin(ME)
-        together.tell([READY], busy=False)
-        assert not together.may_begin()
-        together.tell([READY], busy=True)
+    address = socket.create_server(("127.0.0.1", 0))
+    listen: tuple[str, int] = address.getsockname()
+    address.close()
+    members = (Member(ME, *listen), Member("web-1", "127.0.0.1", 1))
+    settings = PeersSettings(listen, b"x" * 32, members, timedelta(seconds=1))
+    participation = Participation(settings, lambda: None)
+    client = PeerClient(members[0], settings.secret, 60)
+
+    def until_it_may() -> None:
         begun = real_seconds()
-        while not together.may_begin():
+        while not participation.may_run_handler():
             assert real_seconds() < begun + 60
+
+    def asked() -> str:
+        return client.ask("web-1").events[0].state
+
+    try:
+        assert not participation.may_run_handler()  # an earlier run may have said so
+        until_it_may()
+        participation.begin(ME)
+        participation.report([READY], NOW, busy=False)
+        assert participation.may_run_handler()  # nobody has asked
+        assert asked() == "ready"
+        participation.report([READY], NOW, busy=True)
+        assert asked() == "preparing"
+        assert not participation.may_run_handler()
+        until_it_may()
     finally:
-        together.stop()
+        client.close()
+        participation.stop()

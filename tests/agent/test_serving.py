@@ -1,4 +1,4 @@
-"""The small server that pages and peers share: who is answered, who is sent away, and what it lives through."""
+"""The HTTP server that pages and peers share: its bounds on connections, time and size, and what it survives."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.http_server import SmallServer, listen_on
+from forewarn.agent.http_server import BoundedServer, Reply, Request, listen_on
 from forewarn.errors import CannotListen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Respond = Callable[[bytes, str], bytes]
+    Answer = Callable[[Request], Reply | None]
 
 ASK = b"GET / HTTP/1.1\r\n\r\n"
 PATIENCE_SECONDS = 60
@@ -27,10 +27,10 @@ PATIENCE_SECONDS = 60
 class Door:
     """A server at a loopback port."""
 
-    def __init__(self, respond: Respond, **choices: Any) -> None:
+    def __init__(self, answer: Answer, **choices: Any) -> None:
         listener = listen_on("127.0.0.1", 0, CannotListen)
         self.address: tuple[str, int] = listener.getsockname()
-        self.server = SmallServer([listener], respond, name="door", **choices)
+        self.server = BoundedServer(listener, answer, name="door", **choices)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.address, PATIENCE_SECONDS)
@@ -38,12 +38,12 @@ class Door:
     def ask(self, request: bytes = ASK) -> bytes:
         with self.connect() as line:
             line.sendall(request)
-            return all_from(line)
+            return body_from(line)
 
 
 @contextmanager
-def serving(respond: Respond, **choices: Any) -> Iterator[Door]:
-    door = Door(respond, **choices)
+def serving(answer: Answer, **choices: Any) -> Iterator[Door]:
+    door = Door(answer, **choices)
     door.server.start()
     try:
         yield door
@@ -55,28 +55,76 @@ def all_from(line: socket.socket) -> bytes:
     return b"".join(iter(lambda: line.recv(65536), b""))
 
 
+def body_from(line: socket.socket) -> bytes:
+    return all_from(line).partition(b"\r\n\r\n")[2]
+
+
 def send_on(line: socket.socket) -> None:
     until = real_seconds() + PATIENCE_SECONDS
     while real_seconds() < until:
         line.sendall(b"x")
 
 
-def well(_: bytes, __: str) -> bytes:
-    return b"well"
+def well(_: Request) -> Reply:
+    return Reply(200, b"well")
 
 
-def echo(head: bytes, caller: str) -> bytes:
-    return caller.encode() + b" " + head
+def echo(request: Request) -> Reply:
+    said = " ".join((request.caller, request.method, request.target, request.headers.get("A", "")))
+    return Reply(request.error or 200, said.encode())
 
 
 # What is asked and answered.
 
 
-@pytest.mark.parametrize("head", [ASK, b"GET / HTTP/1.1\nA: b\n\n", b"A\n\r\n", b"A\r\n\n", b"\r\n\r\n"])
+@pytest.mark.parametrize(
+    "head", [b"GET /x HTTP/1.1\r\nA: b\r\n\r\n", b"GET /x HTTP/1.1\nA: b\n\n", b"GET /x HTTP/1.0\na: b\r\n\n"]
+)
 def test_a_head_ends_with_its_empty_line_and_what_follows_is_not_of_it(head: bytes) -> None:
     with serving(echo) as door:
-        assert door.ask(head) == b"127.0.0.1 " + head
-        assert door.ask(head + b"body\r\n\r\n") == b"127.0.0.1 " + head
+        assert door.ask(head) == b"127.0.0.1 GET /x b"
+        assert door.ask(head + b"body\r\n\r\n") == b"127.0.0.1 GET /x b"
+
+
+def test_an_answer_is_one_and_ends_its_connection() -> None:
+    with serving(lambda _: Reply(405, b"no", (("Allow", "GET"),))) as door, door.connect() as line:
+        line.sendall(ASK + ASK)
+        told = b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 2\r\nConnection: close\r\nAllow: GET\r\n\r\nno"
+        assert all_from(line) == told
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE", "BREW"])
+def test_every_method_is_asked_about(method: str) -> None:
+    with serving(echo) as door:
+        assert (
+            door.ask(f"{method} / HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody".encode())
+            == f"127.0.0.1 {method} / ".encode()
+        )
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\r\n\r\n",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/2.0\r\n\r\n",
+        b"GET / HTTP/1.1.1\r\n\r\n",
+        b"GET / HTTP/1.x\r\n\r\n",
+        b"GET / and more HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+        b"\x00\xff\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_known_as_such(garbage: bytes) -> None:
+    errors = []
+
+    def answer(request: Request) -> Reply:
+        errors.append(request.error)
+        return Reply(400, b"no")
+
+    with serving(answer) as door:
+        assert door.ask(garbage) == b"no"
+    assert errors == [400]
 
 
 def test_a_head_may_come_in_pieces() -> None:
@@ -84,84 +132,97 @@ def test_a_head_may_come_in_pieces() -> None:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for number in range(len(ASK)):
             line.sendall(ASK[number : number + 1])
-        assert all_from(line) == b"127.0.0.1 " + ASK
+        assert body_from(line) == b"127.0.0.1 GET / "
 
 
-def test_a_head_that_is_too_long_is_known_by_having_no_end() -> None:
-    heads = []
+@pytest.mark.parametrize(
+    "head",
+    [b"x" * 100_000, b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000, b"GET / HTTP/1.1\r\nA: " + b"x" * 100_000],
+    ids=["first line", "many headers", "one header"],
+)
+def test_a_head_that_is_too_long(head: bytes) -> None:
+    requests = []
 
-    def respond(head: bytes, _: str) -> bytes:
-        heads.append(head)
-        return b"too long"
+    def answer(request: Request) -> Reply:
+        requests.append(request)
+        return Reply(431, b"too long")
 
-    with serving(respond, largest_head=100) as door:
-        assert door.ask(b"x" * 100_000) == b"too long"
-        assert len(heads) == 1  # and it was asked about once, however much came
-        assert len(heads[0]) > 100
-        assert set(heads[0]) == set(b"x")
+    with serving(answer, largest_head=100) as door:
+        assert door.ask(head) == b"too long"
+    assert [request.error for request in requests] == [431]  # asked about once, however much came
+
+
+def test_a_head_of_just_the_size_is_taken() -> None:
+    head = b"GET / HTTP/1.1\r\nA: " + b"x" * 77 + b"\r\n\r\n"
+    with serving(echo, largest_head=len(head)) as door:
+        assert door.ask(head).endswith(b"x")
+    with serving(echo, largest_head=len(head) - 2) as door:
+        assert door.ask(head + b"more") == b"127.0.0.1   "
 
 
 def test_a_long_answer_comes_whole_and_others_need_not_wait_for_it() -> None:
     long = b"0123456789" * 2_000_000  # more than fits between the two
 
-    def respond(head: bytes, _: str) -> bytes:
-        return long if b"long" in head else b"well"
+    def answer(request: Request) -> Reply:
+        return Reply(200, long if request.target == "/long" else b"well")
 
-    with serving(respond) as door, door.connect() as slow:
-        slow.sendall(b"GET /long\r\n\r\n")
-        assert slow.recv(1) == b"0"
+    with serving(answer) as door, door.connect() as slow:
+        slow.sendall(b"GET /long HTTP/1.1\r\n\r\n")
+        assert slow.recv(1) == b"H"
         assert door.ask() == b"well"
-        assert b"0" + all_from(slow) == long
+        assert body_from(slow) == long
 
 
 def test_an_answer_is_not_lost_to_whoever_goes_on_sending() -> None:
     with serving(well) as door, door.connect() as line:
         line.sendall(ASK)
-        assert line.recv(4) == b"well"
+        assert line.recv(4) == b"HTTP"
         line.sendall(b"x" * 20_000_000)  # a connection that was closed would be reset by this
-        assert line.recv(1) == b""
+        assert all_from(line).endswith(b"well")
 
 
 def test_one_who_is_to_be_told_nothing_is_sent_away() -> None:
-    with serving(lambda head, _: b"" if b"stranger" in head else b"well") as door:
-        assert door.ask(b"stranger\r\n\r\n") == b""
+    with (
+        serving(lambda request: None if request.target == "/stranger" else well(request)) as door,
+        door.connect() as line,
+    ):
+        line.sendall(b"GET /stranger HTTP/1.1\r\n\r\n")
+        assert all_from(line) == b""
         assert door.ask() == b"well"
 
 
 def test_a_request_that_cannot_be_answered_is_no_end_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    def respond(head: bytes, _: str) -> bytes:
-        if b"bad" in head:
+    def answer(request: Request) -> Reply:
+        if request.target == "/bad":
             raise RuntimeError("beside itself")
-        return b"well"
+        return well(request)
 
-    with serving(respond, callers="a tester") as door:
+    with serving(answer, callers="a tester") as door:
         for _ in range(3):
-            assert door.ask(b"bad\r\n\r\n") == b""
+            assert door.ask(b"GET /bad HTTP/1.1\r\n\r\n") == b""
             assert door.ask() == b"well"
     (record,) = caplog.records  # not each time: whoever asks comes again
     assert record.getMessage() == "A request of a tester cannot be answered."
     assert record.exc_info is not None
 
 
-def test_several_listeners_of_several_kinds() -> None:
-    other = socket.socket(socket.AF_UNIX)
-    other.bind("")  # a name of the kernel's choice, in no folder
-    other.listen()
-    here = listen_on("::1", 0, CannotListen)
-    places = [other.getsockname(), here.getsockname()]
-    server = SmallServer([other, here], echo, name="doors")
-    server.start()
-    try:
-        told = []
-        for family, place in zip((socket.AF_UNIX, socket.AF_INET6), places, strict=True):
-            with socket.socket(family) as line:
+def test_listeners_of_several_kinds() -> None:
+    local = socket.socket(socket.AF_UNIX)
+    local.bind("")  # a name of the kernel's choice, in no folder
+    local.listen()
+    told = []
+    for listener in (local, listen_on("::1", 0, CannotListen)):
+        server = BoundedServer(listener, echo, name="door")
+        server.start()
+        try:
+            with socket.socket(listener.family) as line:
                 line.settimeout(PATIENCE_SECONDS)
-                line.connect(place)
+                line.connect(listener.getsockname())
                 line.sendall(ASK)
-                told.append(all_from(line))
-        assert told == [b" " + ASK, b"::1 " + ASK]
-    finally:
-        server.stop()
+                told.append(body_from(line))
+        finally:
+            server.stop()
+    assert told == [b" GET / ", b"::1 GET / "]
 
 
 # Who takes room, time or descriptors.
@@ -174,32 +235,35 @@ def test_the_oldest_makes_room_and_those_who_say_nothing_keep_nobody_out() -> No
             line.sendall(b"GET /")
         assert door.ask() == b"well"
         assert silent[0].recv(1) == b""
-        silent[-1].sendall(b"\r\n\r\n")
-        assert all_from(silent[-1]) == b"well"  # only as many go as must
+        silent[-1].sendall(b" HTTP/1.1\r\n\r\n")
+        assert body_from(silent[-1]) == b"well"  # only as many go as must
 
 
-def test_whoever_has_asked_is_answered_before_it_makes_room() -> None:
-    asked, go_on = threading.Event(), threading.Event()
+def test_whoever_is_being_answered_does_not_make_room() -> None:
+    asked, go_on = threading.Semaphore(0), threading.Event()
 
-    def respond(head: bytes, _: str) -> bytes:
-        if b"slow" in head:
-            asked.set()
+    def answer(request: Request) -> Reply:
+        if request.target == "/slow":
+            asked.release()
             assert go_on.wait(PATIENCE_SECONDS)
-        return b"well"
+        return well(request)
 
     with (
-        serving(respond, most_connections=2, seconds_each=1000.0) as door,
+        serving(answer, most_connections=2, seconds_each=1000.0) as door,
         door.connect() as oldest,
-        door.connect() as other,
+        door.connect() as silent,
     ):
-        other.sendall(b"slow\r\n\r\n")
-        assert asked.wait(PATIENCE_SECONDS)
+        oldest.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+        assert asked.acquire(timeout=PATIENCE_SECONDS)
         with door.connect() as newcomer:
-            oldest.sendall(ASK)  # when it looks again it sees both: the newcomer, and the one who must make room
+            assert silent.recv(1) == b""
+            newcomer.sendall(b"GET /slow HTTP/1.1\r\n\r\n")
+            assert asked.acquire(timeout=PATIENCE_SECONDS)
+            with door.connect() as too_many:  # all are being answered: there are never more threads than that
+                assert too_many.recv(1) == b""
             go_on.set()
-            assert all_from(oldest) == b"well"
-            newcomer.sendall(ASK)
-            assert all_from(newcomer) == b"well"
+            assert body_from(oldest) == body_from(newcomer) == b"well"
+        assert door.ask() == b"well"
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /", ASK], ids=["nothing", "a part", "all, and stays"])
@@ -209,28 +273,31 @@ def test_whoever_takes_too_long_is_sent_away(said: bytes) -> None:
         line.sendall(said)
         door.server.start()
         try:
-            assert all_from(line) == (b"well" if said == ASK else b"")
+            assert body_from(line) == (b"well" if said == ASK else b"")
             with pytest.raises(ConnectionError):  # what comes after both ends are closed is answered with a reset
                 send_on(line)
         finally:
             door.server.stop()
 
 
+@pytest.mark.parametrize("begin", [b"", b"GET / HTTP/1.1\r\nA: ", ASK], ids=["request", "header", "after the answer"])
+def test_to_send_slowly_does_not_buy_time(begin: bytes) -> None:
+    with serving(well, seconds_each=0.1, largest_head=10**9) as door, door.connect() as line:
+        line.sendall(begin)
+        with pytest.raises(ConnectionError):
+            send_on(line)
+
+
 def test_without_descriptors_the_oldest_goes_the_others_go_on_and_newcomers_wait(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    turned = threading.Semaphore(0)
-
-    def beat() -> None:
-        turned.release()
-
     caplog.set_level(logging.INFO)
     with (
-        serving(well, seconds_each=1000.0, callers="a tester", beat=beat) as door,
+        serving(well, seconds_each=1000.0, callers="a tester") as door,
         socket.socket() as newcomer,
         ExitStack() as stack,
     ):
-        oldest, *_, youngest = [stack.enter_context(door.connect()) for _ in range(30)]
+        oldest, second, third, *_, youngest = [stack.enter_context(door.connect()) for _ in range(30)]
         assert door.ask() == b"well"  # so they have been taken in
         newcomer.settimeout(PATIENCE_SECONDS)
         before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -238,39 +305,19 @@ def test_without_descriptors_the_oldest_goes_the_others_go_on_and_newcomers_wait
         try:
             newcomer.connect(door.address)
             newcomer.sendall(ASK)
-            assert oldest.recv(1) == b""
+            for line in (oldest, second, third):  # it goes on trying
+                assert line.recv(1) == b""
             youngest.sendall(ASK)
-            assert youngest.recv(4) == b"well"
-            while turned.acquire(blocking=False):
-                pass
-            for _ in range(5):  # it goes on trying
-                assert turned.acquire(timeout=PATIENCE_SECONDS)
+            assert youngest.recv(4) == b"HTTP"
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))
-        assert all_from(newcomer) == b"well"
+        assert body_from(newcomer) == b"well"
     assert [record.getMessage() for record in caplog.records] == [
         "No connection of a tester can be taken: Too many open files."
     ]
 
 
-# Beginning, beating and ending.
-
-
-def test_it_beats_in_time_though_nobody_comes() -> None:
-    beats: list[float] = []
-    enough = threading.Event()
-
-    def beat() -> float | None:
-        beats.append(real_seconds())
-        if len(beats) == 5:
-            enough.set()
-            return None
-        return real_seconds() + 0.01
-
-    with serving(well, beat=beat) as door:
-        assert enough.wait(PATIENCE_SECONDS)
-        assert door.ask() == b"well"  # now it is called when something happens
-        assert len(beats) > 5
+# Beginning and ending.
 
 
 def test_whoever_comes_before_it_is_served_waits() -> None:
@@ -279,7 +326,7 @@ def test_whoever_comes_before_it_is_served_waits() -> None:
         line.sendall(ASK)
         door.server.start()
         try:
-            assert all_from(line) == b"well"
+            assert body_from(line) == b"well"
         finally:
             door.server.stop()
 

@@ -15,7 +15,7 @@ from forewarn.agent.client import Client
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.decisions import Circumstances, Run, Seen, next_orders, presume, take_in, waits_for_time
 from forewarn.agent.machine import boot_id, up_seconds
-from forewarn.agent.peers.participation import Together
+from forewarn.agent.peers.participation import Participation
 from forewarn.agent.runner import Doing, pause_after
 from forewarn.agent.state import Ledger, NoFile, StateFile
 from forewarn.agent.status import describe_alone, describe_work, ready_reason
@@ -221,7 +221,7 @@ class Agent:
         )
         self._approver = Approver(self._client, self._ledger, self._approval_ended, dry_run=options.dry_run)
         # In a dry run nothing is prepared: the others must not hear that it is, and approve.
-        self._together = Together(None if options.dry_run else config.peers, self._wake)
+        self._peers = Participation(None if options.dry_run else config.peers, self._wake)
         self._counts: Counter[str] = Counter()
         self._events: tuple[ToldEvent, ...] | None = None
         self._outcomes: list[Outcome] = []
@@ -267,7 +267,7 @@ class Agent:
     def _end(self) -> None:
         self._client.close()
         self._poller.stop()
-        self._together.stop()
+        self._peers.stop()
         self._doing.stop()
         with self._lock:
             self._settle()
@@ -298,7 +298,7 @@ class Agent:
         if self._client.known[1] is None:
             return  # to take the host name for it might hide what is coming: the next poll asks again
         with self._lock:
-            self._together.begin(me.name)
+            self._peers.begin(me.name)
             if events != self._events:
                 self._events, self._taken = events, False
                 self._wake()
@@ -347,8 +347,10 @@ class Agent:
         while True:
             orders = next_orders(self._ledger.works, self._seen())
             runs = any(isinstance(order, Run) for order in orders)
-            self._together.tell(self._ledger.works.values(), busy=runs or bool(self._doing.busy))
-            if runs and not self._together.may_begin():
+            self._peers.report(
+                self._ledger.works.values(), self._client.clock.now(), busy=runs or bool(self._doing.busy)
+            )
+            if runs and not self._peers.may_run_handler():
                 break
             again = [self._doing.carry_out(order, self._approver.send) for order in orders]
             if not any(again):
@@ -387,7 +389,7 @@ class Agent:
 
     def _forget_what_is_over(self) -> None:
         for event_id in self._looked_after - self._ledger.works.keys():
-            self._together.forget(event_id)
+            self._peers.forget(event_id)
             self._doing.forget(event_id)
             self._approver.forget(event_id)
         self._looked_after = set(self._ledger.works)
@@ -407,7 +409,7 @@ class Agent:
             seconds=real_seconds(),
             busy=self._doing.busy,
             approving=frozenset(self._approver.under_way),
-            leading=self._together.problems(),
+            leading=self._peers.problems(),
             begun_at=self._doing.begun_at,
             undo_at=self._doing.undo_at,
             approve_at=self._approver.again_at,
@@ -449,7 +451,7 @@ class Agent:
                 *(describe_alone(event, mine=True) for event in self._alone.values()),
                 *(describe_alone(event, mine=False) for event in self._others.values()),
             ],
-            "peers": self._together.standing(),
+            "peers": self._peers.snapshot(),
             "counts": {name: self._counts[name] for name in COUNTS},
         }
 

@@ -6,16 +6,18 @@ import json
 import logging
 import os
 import socket
+import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.http_server import SmallServer, listen_on
 from forewarn.errors import CannotListen, PagesNotListening, StateInUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+
+    from forewarn.agent.http_server import BoundedServer, Reply, Request
 
 _log = logging.getLogger(__name__)
 
@@ -105,15 +107,6 @@ PAGES = {
     "/metrics": "metrics for Prometheus",
     "/status": "all that the agent knows and has done",
 }
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
 _TEXT, _JSON = "text/plain; charset=utf-8", "application/json"
 
 
@@ -123,20 +116,6 @@ class Page(NamedTuple):
     status: int
     body: str
     content_type: str = _TEXT
-
-    def render(self, *, with_body: bool = True) -> bytes:
-        """The whole answer."""
-        body = self.body.encode("utf-8", "backslashreplace")
-        head = [
-            f"HTTP/1.1 {self.status} {_REASONS[self.status]}",
-            f"Content-Type: {self.content_type}",
-            f"Content-Length: {len(body)}",
-            "Cache-Control: no-store",
-            "Connection: close",
-        ]
-        if self.status == 405:
-            head.append("Allow: GET, HEAD")
-        return "\r\n".join([*head, "", ""]).encode("latin-1") + (body if with_body else b"")
 
 
 def answer(method: str, target: str, snapshot: Mapping[str, Any]) -> Page:
@@ -243,7 +222,7 @@ LARGEST_REQUEST = 8192
 
 
 class Pages:
-    """The pages of an agent, and its word to systemd, which comes from the same thread."""
+    """The pages of an agent, and the thread that notifies systemd's watchdog."""
 
     def __init__(
         self,
@@ -258,12 +237,16 @@ class Pages:
         self._number: int | None = None
         self._listen = listen
         self._watchdog = watchdog
+        self._servers: list[BoundedServer] = []
+        self._stopping = threading.Event()
         self._failed = False
         self.address: tuple[str, int] | None = None
         """Where it listens by TCP, with the port that it was given."""
 
     def start(self) -> None:
         """Listen, and answer from now on; an error if an address cannot be had."""
+        from forewarn.agent.http_server import BoundedServer, listen_on  # here: other commands need `connect` alone
+
         listeners: list[socket.socket] = []
         try:
             if self._folder is not None:
@@ -272,20 +255,25 @@ class Pages:
             if self._listen is not None:
                 listeners.append(listen_on(*self._listen, PagesNotListening))
                 self.address = listeners[-1].getsockname()[:2]
-            self._server = SmallServer(
-                listeners, self._respond, name="pages", largest_head=LARGEST_REQUEST, beat=self._beat
-            )
         except BaseException:
-            self._remove()
+            self.stop()
             for listener in listeners:
                 listener.close()
             raise
-        self._server.start()
+        for listener in listeners:
+            server = BoundedServer(listener, self._reply, name="pages", largest_head=LARGEST_REQUEST)
+            self._servers.append(server)
+            server.start()
+        if self._watchdog is not None and self._watchdog.due_at is not None:
+            threading.Thread(target=self._watch, args=(self._watchdog,), name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """End; who is being answered is cut off."""
-        self._remove()
-        self._server.stop()
+        """End. A client that is being answered is cut off."""
+        self._stopping.set()
+        if self._folder is not None and self._number is not None:
+            remove_from(self._folder, self._number)
+        for server in self._servers:
+            server.stop()
 
     def __enter__(self) -> Pages:
         self.start()
@@ -294,36 +282,34 @@ class Pages:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _remove(self) -> None:
-        if self._folder is not None and self._number is not None:
-            remove_from(self._folder, self._number)
+    def _reply(self, request: Request) -> Reply:
+        from forewarn.agent.http_server import Reply
 
-    def _respond(self, head: bytes, _: str) -> bytes:
-        plain = head.replace(b"\r\n", b"\n")
-        if not plain.endswith(b"\n\n"):
-            return Page(431, f"A request may have {LARGEST_REQUEST} bytes.\n").render()
-        words = plain.partition(b"\n")[0].decode("latin-1").split(" ")
-        if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return Page(400, "This is no request of HTTP.\n").render()
-        return self._page(words[0], words[1]).render(with_body=words[0] != "HEAD")
+        page = self._page(request)
+        headers = [("Content-Type", page.content_type), ("Cache-Control", "no-store")]
+        if page.status == 405:
+            headers.append(("Allow", "GET, HEAD"))
+        return Reply(page.status, page.body.encode("utf-8", "backslashreplace"), tuple(headers))
 
-    def _page(self, method: str, target: str) -> Page:
+    def _page(self, request: Request) -> Page:
+        if request.error == 431:
+            return Page(431, f"A request may have {LARGEST_REQUEST} bytes.\n")
+        if request.error:
+            return Page(400, "This is no request of HTTP.\n")
         try:
-            return answer(method, target, self._snapshot())
+            return answer(request.method, request.target, self._snapshot())
         except Exception:  # noqa: BLE001 - whatever it is, the next page is served
             self._note_failure()
             return Page(500, "The agent cannot say how it is; its log says why.\n")
 
-    def _beat(self) -> float | None:
-        if self._watchdog is None:
-            return None
-        self._watchdog.beat(self._look)
-        return self._watchdog.due_at
+    def _watch(self, watchdog: Watchdog) -> None:
+        while (due := watchdog.due_at) is not None and not self._stopping.wait(max(0.0, due - real_seconds())):
+            watchdog.beat(self._look)
 
     def _look(self) -> Mapping[str, Any] | None:
         try:
             return self._snapshot()
-        except Exception:  # noqa: BLE001 - whatever it is, the pages go on
+        except Exception:  # noqa: BLE001 - whatever it is, the watch goes on
             self._note_failure()
             return None
 

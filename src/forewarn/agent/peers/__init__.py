@@ -1,1 +1,1 @@
-"""Agents that tell each other how far they are, so that one of them approves for all."""
+"""Agents that ask each other whether they are ready, so that one of them approves for all."""

@@ -1,4 +1,4 @@
-"""What peers send each other: a status as JSON, sealed with the group's secret, in a minimal HTTP.
+"""What peers send each other: how far a machine is with its events, as JSON, signed with the shared secret.
 
 Every value from outside is checked.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import math
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, unquote
 
-from forewarn.errors import BadWord
+from forewarn.errors import BadPeerMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,131 +21,87 @@ if TYPE_CHECKING:
 # --- The status as JSON ---------------------------------------------------------------------------
 
 
-WAITING, PREPARING, READY, FAILED, STARTED, GONE = STATES = (
+WAITING, PREPARING, READY, APPROVED, FAILED, STARTED, GONE = STATES = (
     "waiting",
     "preparing",
     "ready",
+    "approved",
     "failed",
     "started",
     "gone",
 )
-"""How far a machine is with an event."""
-UNKNOWN = ""
-"""In the place of a state: it answers, and says nothing of the event."""
+"""How far a machine is with an event. `approved`: it is ready, and its approval has been accepted."""
 
 LARGEST = 256 * 1024
-"""Bytes of one word."""
+"""Bytes of one message."""
 _LONGEST_NAME = 256
 _MOST_EVENTS = 256
-_MOST_HEARD = 1024
-_LARGEST_NUMBER = 2.0**53
 
 
-class Relay(NamedTuple):
-    """What the speaker was last told by another machine, by itself."""
-
-    vm: str
-    run: str
-    version: int
-    state: str
-    ago: float
-    """Seconds since the speaker got it."""
-
-
-class EventWord(NamedTuple):
-    """How far the speaker is with one event."""
+class EventStatus(NamedTuple):
+    """How far a machine is with one event."""
 
     id: str
     resources: str
-    """The `digest` of the event's machines: who sees other machines in it speaks of something else."""
+    """The `digest` of the event's machines: agents that see different machines must not approve."""
     state: str
-    leader: str
-    pledge: float
-    """For how many seconds the speaker supports the asker, and nobody else, as the one who approves. 0: it does not."""
-    heard: tuple[Relay, ...]
 
 
-class Word(NamedTuple):
-    """All that an agent says when it is asked."""
+class StatusMessage(NamedTuple):
+    """The answer of an agent."""
 
     vm: str
-    run: str
-    """Drawn when the agent starts: an agent that has started anew is another, and remembers nothing."""
-    version: int
-    """Goes up with each change of what this run has to say."""
-    events: tuple[EventWord, ...]
+    fresh: float
+    """For how many seconds, from the question on, the asker may act on this answer."""
+    events: tuple[EventStatus, ...]
 
-    def event(self, event_id: str) -> EventWord | None:
+    def event(self, event_id: str) -> EventStatus | None:
         """What it says of one event."""
-        wanted = event_id.casefold()
-        return next((event for event in self.events if event.id.casefold() == wanted), None)
+        return next((event for event in self.events if key(event.id) == key(event_id)), None)
+
+
+def key(name: str) -> str:
+    """Names of machines and ids of events are the same in any letter case."""
+    return name.casefold()
 
 
 def digest(resources: Iterable[str]) -> str:
     """A short form of the machines of an event, in their order."""
-    text = "\n".join(name.casefold() for name in resources)
+    text = "\n".join(key(name) for name in resources)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def write_word(word: Word) -> bytes:
-    """The word as JSON. One that would be too large is said without what was heard of others."""
-    body = _dump(word, whole=True)
-    return body if len(body) <= LARGEST else _dump(word, whole=False)
+def write_status(message: StatusMessage) -> bytes:
+    """The message as JSON. An event with an invalid id is left out, so that it does not make the rest unreadable."""
+    events = [event._asdict() for event in message.events if _is_name(event.id)][:_MOST_EVENTS]
+    return json.dumps({**message._asdict(), "events": events}, separators=(",", ":")).encode()
 
 
-def _dump(word: Word, *, whole: bool) -> bytes:
-    """What nobody would take is left out: one name that cannot be one must not make all the rest unreadable."""
-    events = [event for event in word.events if _is_name(event.id) and _is_name(event.leader, least=0)]
-    said = {
-        **word._asdict(),
-        "events": [
-            {**event._asdict(), "heard": [relay._asdict() for relay in _sayable(event)] if whole else []}
-            for event in events[:_MOST_EVENTS]
-        ],
-    }
-    return json.dumps(said, separators=(",", ":")).encode()
-
-
-def _sayable(event: EventWord) -> list[Relay]:
-    return [relay for relay in event.heard if _is_name(relay.vm)][:_MOST_HEARD]
-
-
-def read_word(body: bytes) -> Word:
-    """The word that somebody has sent, or BadWord. Members that are not known are left to newer agents."""
+def read_status(body: bytes) -> StatusMessage:
+    """The message, or BadPeerMessage. Unknown members are ignored: a newer agent may send them."""
     if len(body) > LARGEST:
-        raise BadWord(problem=f"it is larger than {LARGEST} bytes")
+        raise BadPeerMessage(problem=f"it is larger than {LARGEST} bytes")
     try:
-        parsed = json.loads(body, parse_constant=_refuse)
+        whole = _table(json.loads(body, parse_constant=_refuse), "the answer")
     except (ValueError, RecursionError) as error:
-        raise BadWord(problem="it is not JSON") from error
-    whole = _table(parsed, "the answer")
-    events = tuple(_event(event) for event in _list(whole, "events", _MOST_EVENTS))
-    if len({event.id.casefold() for event in events}) < len(events):
-        raise BadWord(problem="it names an event twice")
-    return Word(_text(whole, "vm"), _text(whole, "run"), _count(whole, "version"), events)
+        raise BadPeerMessage(problem="it is not JSON") from error
+    events = whole.get("events")
+    if not isinstance(events, list) or len(events) > _MOST_EVENTS:
+        raise BadPeerMessage(problem=f"events is not a list of at most {_MOST_EVENTS}")
+    read = tuple(_event(_table(event, "an event")) for event in events)
+    if len({key(event.id) for event in read}) < len(read):
+        raise BadPeerMessage(problem="it names an event twice")
+    fresh = whole.get("fresh")
+    if not isinstance(fresh, (int, float)) or isinstance(fresh, bool) or not 0 <= fresh <= 1e6:
+        raise BadPeerMessage(problem="fresh is not a number of seconds")
+    return StatusMessage(_text(whole, "vm"), float(fresh), read)
 
 
-def _event(value: object) -> EventWord:
-    event = _table(value, "an event")
-    return EventWord(
-        _text(event, "id"),
-        _text(event, "resources"),
-        _state(event, STATES),
-        _text(event, "leader", least=0),
-        _number(event, "pledge"),
-        tuple(_relay(relay) for relay in _list(event, "heard", _MOST_HEARD)),
-    )
-
-
-def _relay(value: object) -> Relay:
-    relay = _table(value, "an entry of heard")
-    return Relay(
-        _text(relay, "vm"),
-        _text(relay, "run"),
-        _count(relay, "version"),
-        _state(relay, (*STATES, UNKNOWN)),
-        _number(relay, "ago"),
-    )
+def _event(table: dict[str, Any]) -> EventStatus:
+    state = _text(table, "state")
+    if state not in STATES:
+        raise BadPeerMessage(problem=f"state is not one of {', '.join(STATES)}")
+    return EventStatus(_text(table, "id"), _text(table, "resources"), state)
 
 
 def _refuse(_: str) -> NoReturn:
@@ -156,169 +110,55 @@ def _refuse(_: str) -> NoReturn:
 
 def _table(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise BadWord(problem=f"{what} is not an object")
+        raise BadPeerMessage(problem=f"{what} is not an object")
     return value
 
 
-def _list(table: dict[str, Any], key: str, most: int) -> list[object]:
-    value = table.get(key)
-    if not isinstance(value, list) or len(value) > most:
-        raise BadWord(problem=f"{key} is not a list of at most {most}")
+def _text(table: dict[str, Any], name: str) -> str:
+    value = table.get(name)
+    if not isinstance(value, str) or not _is_name(value):
+        raise BadPeerMessage(problem=f"{name} is not a text of at most {_LONGEST_NAME} characters")
     return value
 
 
-def _text(table: dict[str, Any], key: str, least: int = 1) -> str:
-    value = table.get(key)
-    if not isinstance(value, str) or not _is_name(value, least):
-        raise BadWord(problem=f"{key} is not a text of at most {_LONGEST_NAME} characters")
-    return value
+def _is_name(text: str) -> bool:
+    # Names are shown on a person's terminal: nothing that moves the cursor.
+    return 1 <= len(text) <= _LONGEST_NAME and text.isprintable()
 
 
-def _is_name(text: str, least: int = 1) -> bool:
-    # Names come to a person's terminal: nothing that moves the cursor.
-    return least <= len(text) <= _LONGEST_NAME and text.isprintable()
+# --- Signatures -----------------------------------------------------------------------------------
 
 
-def _state(table: dict[str, Any], states: tuple[str, ...]) -> str:
-    value = table.get("state")
-    if not isinstance(value, str) or value not in states:
-        raise BadWord(problem=f"state is not one of {', '.join(STATES)}")
-    return value
-
-
-def _count(table: dict[str, Any], key: str) -> int:
-    value = table.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_NUMBER:
-        raise BadWord(problem=f"{key} is not a whole number")
-    return value
-
-
-def _number(table: dict[str, Any], key: str) -> float:
-    value = table.get(key)
-    # 1e999 is infinite to the reader of JSON, without being called so; a whole number may be too large for a float.
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= _LARGEST_NUMBER:
-        raise BadWord(problem=f"{key} is not a number of seconds")
-    seconds = float(value)
-    if not math.isfinite(seconds):
-        raise BadWord(problem=f"{key} is not a number of seconds")
-    return seconds
-
-
-# --- Seals ----------------------------------------------------------------------------------------
-
-
-PATH = "/v1/status"
+PATH = "/v2/status"
 
 
 def draw() -> str:
-    """A number that nobody can foretell, and that does not come twice."""
+    """A random text that nobody can predict and that does not repeat."""
     return os.urandom(16).hex()
 
 
-def seal_ask(secret: bytes, nonce: str, asker: str, asked: str) -> str:
-    """The seal of a request: from one machine, to one machine, once."""
-    return _seal(secret, "\n".join(("request", PATH, nonce, asker, asked)).encode("utf-8", "surrogatepass"))
+class Question(NamedTuple):
+    """What is signed of a question. It is good for one answer of one machine."""
+
+    challenge: str
+    """Chosen by the machine that is asked."""
+    nonce: str
+    """Chosen by the machine that asks."""
+    asker: str
+    asked: str
+
+    def sign(self, secret: bytes) -> str:
+        return _sign(secret, "\n".join(("question", PATH, *self)).encode("utf-8", "surrogatepass"))
+
+    def sign_answer(self, secret: bytes, body: bytes) -> str:
+        """The signature of an answer to this question, and to no other."""
+        return _sign(secret, f"answer\n{self.sign(secret)}\n".encode() + body)
 
 
-def seal_answer(secret: bytes, nonce: str, body: bytes) -> str:
-    """The seal of an answer: to this request, and to no other."""
-    return _seal(secret, b"answer\n" + nonce.encode("utf-8", "surrogatepass") + b"\n" + body)
-
-
-def is_right(given: str, expected: str) -> bool:
-    """Whether a seal is the expected one; how long that takes does not tell how far it was right."""
+def is_same(given: str, expected: str) -> bool:
+    """Whether a signature is the expected one. How long it takes does not reveal how much of it was right."""
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 
-def _seal(secret: bytes, said: bytes) -> str:
-    return hmac.new(secret, said, "sha256").hexdigest()
-
-
-# --- HTTP -----------------------------------------------------------------------------------------
-
-
-LARGEST_HEAD = 4096
-END = b"\r\n\r\n"
-_LINE = "\r\n"
-_NONCE, _ASKER, _ASKED, _SEAL = "forewarn-nonce", "forewarn-asker", "forewarn-asked", "forewarn-seal"
-_REASONS = {200: "OK", 401: "Unauthorized", 421: "Misdirected Request"}
-
-
-class Ask(NamedTuple):
-    """A request for the status of a machine."""
-
-    nonce: str
-    asker: str
-    asked: str
-    seal: str
-
-
-class Reply(NamedTuple):
-    """What came back."""
-
-    status: int
-    seal: str
-    body: bytes
-
-
-def write_ask(ask: Ask, host: str) -> bytes:
-    """The request as bytes."""
-    lines = (
-        f"GET {PATH} HTTP/1.1",
-        f"Host: {host}",
-        f"{_NONCE}: {ask.nonce}",
-        f"{_ASKER}: {_quoted(ask.asker)}",
-        f"{_ASKED}: {_quoted(ask.asked)}",
-        f"{_SEAL}: {ask.seal}",
-        "Connection: close",
-    )
-    return _LINE.join((*lines, "", "")).encode("ascii", "replace")
-
-
-def read_ask(head: bytes) -> Ask | None:
-    """The request that these bytes are; None if they are none."""
-    lines = head.decode("latin-1").split(_LINE)
-    if lines[0] not in (f"GET {PATH} HTTP/1.1", f"GET {PATH} HTTP/1.0"):
-        return None
-    fields = _fields(lines[1:])
-    if not all(fields.get(name) for name in (_NONCE, _ASKER, _ASKED, _SEAL)):
-        return None
-    return Ask(fields[_NONCE], _unquoted(fields[_ASKER]), _unquoted(fields[_ASKED]), fields[_SEAL])
-
-
-def write_reply(status: int, seal: str = "", body: bytes = b"") -> bytes:
-    """The answer as bytes."""
-    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", f"Content-Length: {len(body)}", "Connection: close"]
-    if body:
-        lines += ["Content-Type: application/json", "Cache-Control: no-store", f"{_SEAL}: {seal}"]
-    return _LINE.join((*lines, "", "")).encode() + body
-
-
-def read_reply(message: bytes) -> Reply | None:
-    """The answer that these bytes are; None if they are none, or not a whole one."""
-    head, end, body = message.partition(END)
-    lines = head.decode("latin-1").split(_LINE)
-    version, _, rest = lines[0].partition(" ")
-    status = rest[:3]
-    if not end or not version.startswith("HTTP/1.") or not (status.isascii() and status.isdigit()):
-        return None
-    fields = _fields(lines[1:])
-    if fields.get("content-length", str(len(body))) != str(len(body)):
-        return None
-    return Reply(int(status), fields.get(_SEAL, ""), body)
-
-
-def _fields(lines: list[str]) -> dict[str, str]:
-    fields = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        fields[name.strip().lower()] = value.strip()
-    return fields
-
-
-def _quoted(name: str) -> str:
-    return quote(name.encode("utf-8", "surrogatepass"), safe="")
-
-
-def _unquoted(text: str) -> str:
-    return unquote(text, errors="replace")
+def _sign(secret: bytes, signed: bytes) -> str:
+    return hmac.new(secret, signed, "sha256").hexdigest()

@@ -3,143 +3,126 @@
 from __future__ import annotations
 
 import logging
-import socket
+import threading
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
-from forewarn.agent.clock import real_seconds
-from forewarn.agent.http_server import SmallServer, listen_on
-from forewarn.agent.peers.messages import (
-    END,
-    LARGEST,
-    LARGEST_HEAD,
-    Ask,
-    draw,
-    is_right,
-    read_ask,
-    read_reply,
-    read_word,
-    seal_answer,
-    seal_ask,
-    write_ask,
-    write_reply,
-)
-from forewarn.agent.peers.quorum import key
-from forewarn.errors import BadWord, PeersNotListening, PeerTrouble
+from forewarn.agent import transport
+from forewarn.agent.address import Endpoint, show_host_port
+from forewarn.agent.http_server import BoundedServer, Reply
+from forewarn.agent.peers.messages import LARGEST, PATH, Question, draw, is_same, key, read_status
+from forewarn.errors import BadPeerMessage, EndpointTrouble, PeerTrouble
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
-    from forewarn.agent.peers.messages import Word
+    from forewarn.agent.http_server import Request
+    from forewarn.agent.peers.messages import StatusMessage
     from forewarn.agent.policy import Member
+    from forewarn.agent.transport import Answer
 
 _log = logging.getLogger(__name__)
+
+CHALLENGE, NONCE, ASKER, ASKED, SIGNATURE = HEADERS = (
+    "forewarn-challenge",
+    "forewarn-nonce",
+    "forewarn-asker",
+    "forewarn-asked",
+    "forewarn-signature",
+)
+"""Of a question. An answer has the last one, a refusal the first one."""
 
 
 # --- Asking a peer --------------------------------------------------------------------------------
 
 
-_CHUNK = 65536
-
-
-class Line:
-    """The way to one member. One thread asks; another may hang up."""
+class PeerClient:
+    """Asks one member. One thread asks; another may close it."""
 
     def __init__(self, member: Member, secret: bytes, timeout: float) -> None:
         self.member = member
         self._secret = secret
         self._timeout = timeout
-        self._link: socket.socket | None = None
-        self._closed = False
+        self._challenge = ""
+        self._address = show_host_port(member.host, member.port)
+        self._line = transport.Line(Endpoint("http", member.host, member.port, "[peers] members"))
 
-    def ask(self, asker: str) -> Word:
-        """What the member says, or PeerTrouble."""
-        vm = self.member.vm
-        nonce = draw()
-        request = Ask(nonce, asker, vm, seal_ask(self._secret, nonce, asker, vm))
-        reply = read_reply(self._exchange(write_ask(request, self.member.host)))
-        if reply is None:
-            raise PeerTrouble(vm=vm, problem="does not answer as an agent does.")
-        if reply.status == 401:
-            raise PeerTrouble(vm=vm, problem="does not take our secret: [peers] secret_file must be the same for all.")
-        if reply.status == 421:
-            raise PeerTrouble(vm=vm, problem=f"is not what answers at {self._address}: see [peers] members.")
-        if reply.status != 200:
-            raise PeerTrouble(vm=vm, problem=f"answers with status {reply.status}, which no agent does.")
-        if not is_right(reply.seal, seal_answer(self._secret, nonce, reply.body)):
-            raise PeerTrouble(vm=vm, problem="sent an answer that is not sealed with our secret for this request.")
+    def ask(self, asker: str) -> StatusMessage:
+        """The member's status, or PeerTrouble."""
+        question, answer = self._ask(asker)
+        if answer.status == 401 and answer.headers.get(CHALLENGE, "") != self._challenge:
+            self._challenge = answer.headers.get(CHALLENGE, "")
+            question, answer = self._ask(asker)
+        if answer.status == 401:
+            raise self._trouble(
+                "does not accept our secret: [peers] secret_file must be the same for all. Or its agent is of an older "
+                "release."
+            )
+        if answer.status == 421:
+            raise self._trouble(f"is not what answers at {self._address}: see [peers] members.")
+        if answer.status != 200:
+            raise self._trouble(f"answers with status {answer.status}, which no agent does.")
+        if len(answer.body) > LARGEST:
+            raise self._trouble(f"cannot be asked at {self._address}: the answer is too large.")
+        if not is_same(answer.headers.get(SIGNATURE, ""), question.sign_answer(self._secret, answer.body)):
+            raise self._trouble("sent an answer that is not signed with our secret for this question.")
         try:
-            word = read_word(reply.body)
-        except BadWord as error:
-            raise PeerTrouble(vm=vm, problem=f"sent an answer that cannot be used: {error}.") from error
-        if key(word.vm) != key(vm):
-            raise PeerTrouble(vm=vm, problem=f"was asked, and {word.vm} answers: see [peers] members.")
-        return word
+            message = read_status(answer.body)
+        except BadPeerMessage as error:
+            raise self._trouble(f"sent an answer that cannot be used: {error}.") from error
+        if key(message.vm) != key(self.member.vm):
+            raise self._trouble(f"was asked, and {message.vm} answers: see [peers] members.")
+        return message
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """End what is being asked, and ask no more."""
-        self._closed = True
-        if (link := self._link) is not None:
-            try:
-                link.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                return  # it was over already
+        self._line.close()
 
-    @property
-    def _address(self) -> str:
-        return f"{self.member.host}:{self.member.port}"
-
-    def _exchange(self, request: bytes) -> bytes:
-        until = real_seconds() + self._timeout
+    def _ask(self, asker: str) -> tuple[Question, Answer]:
+        question = Question(self._challenge, draw(), asker, self.member.vm)
+        values = (*(quote(text.encode("utf-8", "surrogatepass"), safe="") for text in question),)
+        headers = dict(zip(HEADERS, (*values, question.sign(self._secret)), strict=True))
         try:
-            with socket.create_connection((self.member.host, self.member.port), self._timeout) as link:
-                self._link = link
-                if self._closed:
-                    raise ConnectionAbortedError
-                link.sendall(request)
-                return _read_all(link, until)
-        except TimeoutError as error:
-            raise PeerTrouble(vm=self.member.vm, problem=f"does not answer at {self._address} in time.") from error
-        except (OSError, OverflowError, ValueError) as error:
-            told = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise PeerTrouble(vm=self.member.vm, problem=f"cannot be asked at {self._address}: {told}.") from error
-        finally:
-            self._link = None
+            return question, self._line.exchange("GET", PATH, {**headers, "Connection": "close"}, None, self._timeout)
+        except EndpointTrouble as trouble:
+            if trouble.kind == "unreachable":
+                problem = f"cannot be asked at {self._address}: {trouble.fields['problem']}."
+            elif trouble.kind in ("timeout", "stalled"):
+                problem = f"does not answer at {self._address} in time."
+            else:
+                problem = "does not answer as an agent does."
+            raise self._trouble(problem) from trouble
 
-
-def _read_all(link: socket.socket, until: float) -> bytes:
-    """All until the other side has closed; not more than an answer can have."""
-    got = b""
-    while len(got) <= LARGEST + LARGEST_HEAD:
-        left = until - real_seconds()
-        if left <= 0:
-            raise TimeoutError
-        link.settimeout(left)
-        part = link.recv(_CHUNK)
-        if not part:
-            return got
-        got += part
-    raise OSError(0, "the answer is too large")
+    def _trouble(self, problem: str) -> PeerTrouble:
+        return PeerTrouble(vm=self.member.vm, problem=problem)
 
 
 # --- Serving the status ---------------------------------------------------------------------------
 
 
-_MOST_NAMED = 64
+LARGEST_HEAD = 4096
+_MOST_LOGGED = 64
+_MOST_NONCES = 4096
+"""Then there is a new challenge, and the nonces of the old one are forgotten."""
 
 
-class StatusServer:
-    """Answers from `start` to `stop`. `listener` is from `listen`.
+class PeerServer:
+    """Answers from `start` to `stop`.
 
-    `answer(asker, asked)` gives the body for a member that asks, or None if it asks for another machine.
+    `answer(asked)` gives the body for a member that asks, or None if it asks for another machine.
     """
 
-    def __init__(self, listener: socket.socket, secret: bytes, answer: Callable[[str, str], bytes | None]) -> None:
+    def __init__(self, listener: socket.socket, secret: bytes, answer: Callable[[str], bytes | None]) -> None:
         self._secret = secret
         self._answer = answer
+        self._lock = threading.Lock()
+        self._challenge = draw()
+        self._nonces: set[str] = set()
+        self._logged: set[str] = set()
         self.address: tuple[str, int] = listener.getsockname()[:2]
-        self._named: set[str] = set()
-        self._server = SmallServer(
-            [listener], self._respond, name="peers-server", callers="a peer", largest_head=LARGEST_HEAD
+        self._server = BoundedServer(
+            listener, self._reply, name="peers-server", callers="a peer", largest_head=LARGEST_HEAD
         )
 
     def start(self) -> None:
@@ -149,33 +132,43 @@ class StatusServer:
         """Close everything; nobody is answered once this has returned."""
         self._server.stop()
 
-    def _respond(self, head: bytes, caller: str) -> bytes:
-        lines, end, _ = head.partition(END)
-        if not end:
-            return b""  # agents write shorter heads, and end them
-        ask = read_ask(lines)
-        if ask is None or not self._is_sealed(ask):
-            if self._is_new(caller):
-                _log.warning("%s asked as a peer and does not have our secret: it was told nothing.", caller)
-            return write_reply(401)
-        body = self._answer(ask.asker, ask.asked)
+    def _reply(self, request: Request) -> Reply | None:
+        if request.error == 431:
+            return None  # agents write shorter heads
+        *texts, signature = (unquote(request.headers.get(name, "")) for name in HEADERS)
+        question = Question(*texts)
+        is_question = (request.method, request.target) == ("GET", PATH)
+        is_signed = is_question and is_same(signature, question.sign(self._secret))
+        if not is_signed or not self._use(question):
+            # A member that does not know the challenge yet is no stranger.
+            if not is_signed and self._is_new(request.caller):
+                _log.warning(
+                    "%s asked as a peer and does not have our secret, or its agent is of an older release: it got no "
+                    "answer.",
+                    request.caller,
+                )
+            return Reply(401, headers=((CHALLENGE, self._challenge),))
+        body = self._answer(question.asked)
         if body is None:
-            if self._is_new(f"{ask.asker} {ask.asked}"):
-                _log.warning("%s takes this machine for %s: see its [peers] members.", ask.asker, ask.asked)
-            return write_reply(421)
-        return write_reply(200, seal_answer(self._secret, ask.nonce, body), body)
+            if self._is_new(f"{question.asker} {question.asked}"):
+                _log.warning("%s takes this machine for %s: see its [peers] members.", question.asker, question.asked)
+            return Reply(421)
+        headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
+        return Reply(200, body, (*headers, (SIGNATURE, question.sign_answer(self._secret, body))))
 
-    def _is_sealed(self, ask: Ask) -> bool:
-        return is_right(ask.seal, seal_ask(self._secret, ask.nonce, ask.asker, ask.asked))
+    def _use(self, question: Question) -> bool:
+        """Whether the question is a new one: a captured one is answered to nobody."""
+        with self._lock:
+            if question.challenge != self._challenge or question.nonce in self._nonces:
+                return False
+            self._nonces.add(question.nonce)
+            if len(self._nonces) >= _MOST_NONCES:
+                self._challenge, self._nonces = draw(), set()
+            return True
 
     def _is_new(self, complaint: str) -> bool:
-        """Whether it is to be said: once for each address or name, and not for every one there is."""
-        if complaint in self._named or len(self._named) >= _MOST_NAMED:
+        """Whether to log it: once for each address or name, and not for every one there is."""
+        if complaint in self._logged or len(self._logged) >= _MOST_LOGGED:
             return False
-        self._named.add(complaint)
+        self._logged.add(complaint)
         return True
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket at an address of this machine, or the error that names the key it came from."""
-    return listen_on(host, port, PeersNotListening)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forewarn.agent.clock import real_seconds
+from forewarn.agent.decisions import approval_due_at
 from forewarn.agent.policy import LEADER
 from forewarn.agent.status import phase_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from datetime import datetime
 
-    from forewarn.agent.peers.group import Circle
+    from forewarn.agent.peers.group import PeerGroup
     from forewarn.agent.policy import PeersSettings
     from forewarn.agent.state import Work
 
@@ -23,77 +24,70 @@ _STATES = {
     "waiting": "waiting",
     "preparing": "preparing",
     "prepared": "ready",
-    "approved": "ready",
+    "approved": "approved",
     "failed": "failed",
     "started": "started",
     "undoing": "gone",
     "done": "gone",
 }
-"""What the others are told, by where the work stands."""
+"""What is reported, by the phase of the work."""
 
 
-class Together:
-    """Nothing, where there are no peers."""
+class Participation:
+    """Does nothing where there are no peers."""
 
     def __init__(self, settings: PeersSettings | None, wake: Callable[[], None]) -> None:
-        self._settings = settings
-        self._wake = wake
-        self._circle: Circle | None = None
-        self._said: set[str] = set()
-        self._counted_on_until = 0.0
-        self._listener = None
+        self._group: PeerGroup | None = None
+        self._has_begun = False
+        self._reported: set[str] = set()
         if settings is not None:
-            # Who has no peers need not carry a server. An address that cannot be had is said before anything is begun.
-            from forewarn.agent.peers.network import listen
+            # Here, so that an agent without peers has no server in memory. An address that cannot be had is an error
+            # before anything begins.
+            from forewarn.agent.peers.group import PeerGroup
 
-            self._listener = listen(*settings.listen)
+            self._group = PeerGroup(settings, wake)
 
     def begin(self, me: str) -> None:
-        """Once it is known who this machine is."""
-        if self._settings is None or self._circle is not None:
-            return
-        from forewarn.agent.peers.group import Circle
+        """Once the name of this machine is known."""
+        if self._group is not None and not self._has_begun:
+            self._has_begun = True
+            self._group.start(me)
 
-        self._circle = Circle(self._settings, me, self._wake, self._listener)
-        self._circle.start()
-
-    def tell(self, works: Iterable[Work], *, busy: bool) -> None:
-        """Say how far this machine is. While a handler runs, for whatever event, it is ready for none."""
-        if self._circle is None:
+    def report(self, works: Iterable[Work], now: datetime, *, busy: bool) -> None:
+        """How far this machine is. While a handler runs, for whatever event, it is ready for none."""
+        if self._group is None or not self._has_begun:
             return
         for work in works:
             if work.rule.approve == LEADER:
                 state = _STATES[phase_of(work)]
-                if state == "failed" and work.is_prepared:  # the rule does not mind
+                if state == "failed" and work.is_prepared:  # the rule has on_failure = "approve"
                     state = "ready"
                 if busy and state == "ready":
                     state = "preparing"
-                if state == "ready" and not work.approved_at:
-                    self._counted_on_until = real_seconds() + self._circle.fresh_seconds
-                self._circle.say(work.id, work.event.resources, state, as_name=work.me)
-                self._said.add(work.id)
+                due = approval_due_at(work)
+                is_due = work.rule.approve_lead is None or (due is not None and now >= due)
+                self._group.report(work.id, work.event.resources, state, work.me, is_due=is_due)
+                self._reported.add(work.id)
 
-    def may_begin(self) -> bool:
-        """Whether a handler may begin: not as long as another may act on the word that this machine is ready."""
-        return real_seconds() >= self._counted_on_until
+    def may_run_handler(self) -> bool:
+        """Not as long as another machine may act on the word that this one is ready."""
+        return self._group is None or self._group.may_run_handler()
 
     def forget(self, event_id: str) -> None:
-        if self._circle is not None and event_id in self._said:
-            self._said.discard(event_id)
-            self._circle.forget(event_id)
+        if self._group is not None and event_id in self._reported:
+            self._reported.discard(event_id)
+            self._group.forget(event_id)
 
     def problems(self) -> dict[str, str]:
         """For each event: why this machine may not approve it. Empty: it may."""
-        if self._circle is None:
+        if self._group is None:
             return {}
-        verdicts = {event_id: self._circle.verdict(event_id) for event_id in self._said}
-        return {event_id: "" if verdict.may else verdict.why for event_id, verdict in verdicts.items()}
+        decisions = {event_id: self._group.decide(event_id) for event_id in self._reported}
+        return {event_id: "" if decision.may else decision.why for event_id, decision in decisions.items()}
 
-    def standing(self) -> dict[str, Any] | None:
-        return None if self._circle is None else self._circle.snapshot()
+    def snapshot(self) -> dict[str, Any] | None:
+        return self._group.snapshot() if self._group is not None and self._has_begun else None
 
     def stop(self) -> None:
-        if self._circle is not None:
-            self._circle.stop()
-        elif self._listener is not None:
-            self._listener.close()
+        if self._group is not None:
+            self._group.stop()

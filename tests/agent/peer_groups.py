@@ -1,4 +1,4 @@
-"""Real circles on loopback ports, and the links between them, which a test can cut."""
+"""Real peer groups on loopback ports, and the links between them, which a test can cut."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from forewarn.agent.peers.group import Circle
+from forewarn.agent.peers.group import PeerGroup
 from forewarn.agent.policy import Member, PeersSettings
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from forewarn.agent.peers.quorum import Verdict
+    from forewarn.agent.peers.readiness import Decision
 
 EVENT = "28512AF7-C957-4500-9BC4-842D6FB531E4"
 SECRET = b"sixteen bytes or more"
@@ -29,6 +29,7 @@ class Link:
     def __init__(self) -> None:
         self.target: tuple[str, int] | None = None
         self.is_cut = False
+        self.requests: list[bytes] = []
         self.answers: list[bytes] = []
         self.instead: Callable[[bytes], bytes] | None = None
         """Makes an answer of the request, in the place of the target."""
@@ -69,6 +70,7 @@ class Link:
             request = b"" if self.is_cut else near.recv(65536)
             if not request:
                 return
+            self.requests.append(request)
             if instead is not None:
                 near.sendall(instead(request))
                 return
@@ -85,43 +87,43 @@ class Link:
         self._open.discard(near)
 
 
-class Party:
-    """Some machines, each with its circle, and a link from each to each."""
+class Machines:
+    """Some machines, each with its peer group, and a link from each to each."""
 
     def __init__(self, count: int, silence: float = 1.0, secrets: dict[str, bytes] | None = None) -> None:
         self.names = tuple(f"web-{number}" for number in range(count))
         self.links = {(a, b): Link() for a in self.names for b in self.names if a != b}
-        self.circles: dict[str, Circle] = {}
+        self.groups: dict[str, PeerGroup] = {}
         self.may_have: set[str] = set()
-        """All who were ever seen to be allowed."""
+        """All that were ever allowed to approve."""
         self._secrets = secrets or {}
         self._silence = timedelta(seconds=silence)
         self._news = threading.Condition()
         for name in self.names:
             self.start(name)
 
-    def start(self, name: str) -> Circle:
+    def start(self, name: str) -> PeerGroup:
         members = tuple(
             Member(other, "127.0.0.1", self.links[name, other].port) for other in self.names if other != name
         )
         secret = self._secrets.get(name, SECRET)
-        circle = Circle(PeersSettings(("127.0.0.1", 0), secret, members, self._silence), name, self._wake)
-        circle.start()
-        self.circles[name] = circle
+        group = PeerGroup(PeersSettings(("127.0.0.1", 0), secret, members, self._silence), self._wake)
+        group.start(name)
+        self.groups[name] = group
         for other in self.names:
             if other != name:
-                self.links[other, name].target = circle.address
-        return circle
+                self.links[other, name].target = group.address
+        return group
 
     def stop(self, name: str) -> None:
-        self.circles.pop(name).stop()
+        self.groups.pop(name).stop()
         for other in self.names:
             if other != name:
                 self.links[other, name].target = None
 
     def close(self) -> None:
-        for circle in self.circles.values():
-            circle.stop()
+        for group in self.groups.values():
+            group.stop()
         for link in self.links.values():
             link.close()
 
@@ -133,24 +135,23 @@ class Party:
         self.links[one, other].join()
         self.links[other, one].join()
 
-    def say(self, state: str, *names: str) -> None:
-        for name in names or self.circles:
-            self.circles[name].say(EVENT, self.names, state)
+    def report(self, state: str, *names: str) -> None:
+        for name in names or self.groups:
+            self.groups[name].report(EVENT, self.names, state)
 
-    def verdicts(self) -> dict[str, Verdict]:
-        """What each says at this moment; two minds are an error."""
-        verdicts = {name: circle.verdict(EVENT) for name, circle in self.circles.items()}
-        allowed = {name for name, verdict in verdicts.items() if verdict.may}
-        assert len(allowed) <= 1, verdicts
-        self.may_have |= allowed
-        return verdicts
+    def decisions(self) -> dict[str, Decision]:
+        """What each decides at this moment."""
+        decisions = {name: group.decide(EVENT) for name, group in self.groups.items()}
+        self.may_have |= {name for name, decision in decisions.items() if decision.may}
+        return decisions
 
-    def until(self, enough: Callable[[dict[str, Verdict]], bool]) -> dict[str, Verdict]:
-        """Wait until what they say is enough: they wake whoever waits when it changes."""
-        last: dict[str, Verdict] = {}
+    def until(self, enough: Callable[[dict[str, Decision]], bool]) -> dict[str, Decision]:
+        """Wait until the decisions are enough. A group wakes its caller when one changes."""
+        last: dict[str, Decision] = {}
 
         def is_enough() -> bool:
-            last.update(self.verdicts())
+            last.clear()
+            last.update(self.decisions())
             return enough(last)
 
         with self._news:
@@ -158,10 +159,10 @@ class Party:
         return last
 
     def until_may(self, name: str) -> None:
-        self.until(lambda verdicts: verdicts[name].may)
+        self.until(lambda decisions: decisions[name].may)
 
     def until_why(self, name: str, *words: str) -> None:
-        self.until(lambda verdicts: all(word in verdicts[name].why for word in words))
+        self.until(lambda decisions: all(word in decisions[name].why for word in words))
 
     def until_logged(self, caplog: pytest.LogCaptureFixture, text: str) -> None:
         """A line of the log need not come in the same moment as what it is about."""

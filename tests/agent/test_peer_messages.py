@@ -1,0 +1,93 @@
+"""What agents send to each other, as bytes: what is meant comes through, all else is refused and nothing worse."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.peer_groups import SECRET
+from forewarn.agent.http_server import listen_on
+from forewarn.agent.peers.messages import LARGEST, READY, STATES, EventStatus, StatusMessage, read_status, write_status
+from forewarn.agent.peers.network import PeerClient, PeerServer
+from forewarn.agent.policy import Member
+from forewarn.errors import BadPeerMessage, CannotListen
+
+NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
+EVENTS = st.builds(EventStatus, NAMES, NAMES, st.sampled_from(STATES))
+MESSAGES = st.builds(
+    StatusMessage,
+    NAMES,
+    st.floats(0, 1e6),
+    st.lists(EVENTS, max_size=3, unique_by=lambda event: event.id.casefold()).map(tuple),
+)
+
+
+@given(MESSAGES)
+def test_a_message_is_read_as_it_was_meant(message: StatusMessage) -> None:
+    assert read_status(write_status(message)) == message
+
+
+@pytest.mark.parametrize("bad", ["x" * 300, "with\nlines", "no\u00a0break", ""])
+def test_an_event_with_an_invalid_id_does_not_silence_the_others(bad: str) -> None:
+    good = EventStatus("one", "digest", READY)
+    message = StatusMessage("web-0", 1.0, (good._replace(id=bad), good))
+    assert read_status(write_status(message)).events == (good,)
+
+
+def test_no_message_is_too_large_to_be_read() -> None:
+    events = tuple(EventStatus(f"{number:0256}", "d" * 32, READY) for number in range(1000))
+    body = write_status(StatusMessage("web-0", 1.0, events))
+    assert len(body) <= LARGEST
+    assert read_status(body).events == events[:256]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["vm", "fresh", "events", "id", "resources", "state", "x"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_what_is_no_message_is_refused_and_nothing_worse(body: bytes) -> None:
+    with suppress(BadPeerMessage):
+        read_status(body)
+
+
+@given(MESSAGES, st.data())
+def test_a_message_with_one_thing_wrong_is_refused(message: StatusMessage, data: st.DataObject) -> None:
+    whole = json.loads(write_status(message))
+    table = data.draw(st.sampled_from([whole, *whole["events"]]))
+    name = data.draw(st.sampled_from(sorted(table)))
+    wrong: object = data.draw(
+        st.sampled_from([None, True, -1, 10**400, {}, [1], "x" * 300, "\n", float("nan"), float("inf")])
+    )
+    table[name] = wrong
+    with pytest.raises(BadPeerMessage):
+        read_status(json.dumps(whole).encode())
+
+
+@pytest.mark.parametrize("name", ["web-1", "Größe-1", "名前", "a b%20c", "x\u0301"])
+def test_names_of_all_letters_come_through(name: str) -> None:
+    asked: list[str] = []
+
+    def answer(wanted: str) -> bytes:
+        asked.append(wanted)
+        return write_status(StatusMessage(wanted, 1.0, ()))
+
+    server = PeerServer(listen_on("127.0.0.1", 0, CannotListen), SECRET, answer)
+    server.start()
+    client = PeerClient(Member(name, *server.address), SECRET, 60)
+    try:
+        assert client.ask(f"{name}-2").vm == name
+    finally:
+        client.close()
+        server.stop()
+    assert asked == [name]

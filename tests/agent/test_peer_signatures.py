@@ -1,0 +1,272 @@
+"""Whom agents believe, and whom they answer: other secrets, old answers, captured questions, strangers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.peer_groups import EVENT, PATIENCE_SECONDS, SECRET, Machines
+from forewarn.agent.peers.group import PeerGroup
+from forewarn.agent.peers.messages import LARGEST, PATH, PREPARING, READY, Question, StatusMessage, write_status
+from forewarn.agent.peers.network import CHALLENGE, HEADERS, SIGNATURE, PeerClient
+from forewarn.agent.policy import Member, PeersSettings
+from forewarn.errors import PeersNotListening
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Who is believed.
+
+
+def test_another_secret_is_no_member(make_machines: Callable[..., Machines], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    machines = make_machines(2, secrets={"web-1": b"another secret, long enough"})
+    machines.report(READY)
+    machines.until_why("web-0", "web-1 (not heard, silent)")
+    machines.until_why("web-1", "web-0 (not heard, silent)")
+    assert not machines.may_have
+    told = [record.getMessage() for record in caplog.records]
+    assert sum(line.startswith("web-1 does not accept our secret: [peers] secret_file must be") for line in told) == 1
+    assert sum(line.startswith("127.0.0.1 asked as a peer and does not have our secret") for line in told) == 2
+
+
+def test_an_old_answer_is_not_taken_again(
+    make_machines: Callable[..., Machines], caplog: pytest.LogCaptureFixture
+) -> None:
+    machines = make_machines(2)
+    machines.report(READY)
+    machines.until_may("web-0")
+    link = machines.links["web-0", "web-1"]
+    old = link.answers[-1]
+    assert b'"state":"ready"' in old
+    link.instead = lambda _: old
+    machines.until_why("web-0", "web-1 (ready, silent)")
+    machines.until_logged(caplog, "not signed with our secret for this question")
+
+
+def test_an_answer_of_one_does_not_stand_for_another(
+    make_machines: Callable[..., Machines], caplog: pytest.LogCaptureFixture
+) -> None:
+    machines = make_machines(3)
+    machines.links["web-0", "web-2"].target = machines.groups["web-1"].address
+    machines.report(READY)
+    machines.until_why("web-0", "web-2 (not heard, silent)")
+    assert machines.groups["web-0"].snapshot()["web-2"]["heard_seconds_ago"] is None
+    machines.until_logged(caplog, "web-2 is not what answers at 127.0.0.1:")
+    machines.until_logged(caplog, "web-0 takes this machine for web-2: see its [peers] members.")
+
+
+def reply(signature: str, body: bytes) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{SIGNATURE}: {signature}\r\n\r\n".encode() + body
+
+
+def signed(body: bytes) -> Callable[[bytes], bytes]:
+    """Answers as a member would that has the secret, and has lost its mind."""
+
+    def answer(request: bytes) -> bytes:
+        lines = dict(line.split(": ") for line in request.decode().splitlines()[1:] if line)
+        *texts, _ = (lines[name] for name in HEADERS)
+        return reply(Question(*texts).sign_answer(SECRET, body), body)
+
+    return answer
+
+
+GOOD = write_status(StatusMessage("web-1", 1.0, ()))
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda _: b"", "does not answer as an agent does"),
+        (lambda _: b"SSH-2.0-OpenSSH_9.2p1\r\n", "does not answer as an agent does"),
+        (lambda _: b"\x00\xff" * 5000, "does not answer as an agent does"),
+        (lambda _: b"HTTP/1.1 200 OK\r\n\r\n", "not signed"),
+        (lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{}", "does not answer as an agent does"),
+        (lambda _: b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", "answers with status 500"),
+        (lambda _: b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n", "answers with status 302"),
+        (lambda _: b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (LARGEST + 10_000), "the answer is too large"),
+        (lambda _: reply(Question("", "0", "web-0", "web-1").sign_answer(b"another", GOOD), GOOD), "not signed"),
+        (signed(b"[]"), "cannot be used: the answer is not an object"),
+        (signed(b"{" * 100_000), "cannot be used: it is not JSON"),
+        (signed(b'{"vm":"web-1","fresh":-1,"events":[]}'), "fresh is not a number of seconds"),
+        (signed(write_status(StatusMessage("web-7", 1.0, ()))), "was asked, and web-7 answers"),
+    ],
+)
+def test_what_is_no_answer_is_said_once_and_not_believed(
+    make_machines: Callable[..., Machines],
+    caplog: pytest.LogCaptureFixture,
+    answer: Callable[[bytes], bytes],
+    told: str,
+) -> None:
+    caplog.set_level(logging.INFO)
+    machines = make_machines(2)
+    machines.links["web-0", "web-1"].instead = answer
+    machines.report(READY)
+    machines.until_why("web-0", "web-1 (not heard, silent)")
+    assert sum(told in record.getMessage() for record in caplog.records) == 1
+    machines.links["web-0", "web-1"].instead = None
+    machines.until_may("web-0")
+    machines.until_logged(caplog, "web-1 answers again.")
+
+
+# Who comes to the door.
+
+
+def call(address: tuple[str, int], request: bytes) -> bytes:
+    with socket.create_connection(address, PATIENCE_SECONDS) as link:
+        link.sendall(request)
+        link.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: link.recv(65536), b""))
+
+
+def asking(secret: bytes = SECRET, asked: str = "web-0", challenge: str = "", **changes: str) -> bytes:
+    question = Question(challenge, "0", "web-1", asked)
+    fields = {**question._asdict(), "signature": question.sign(secret), **changes}
+    lines = [f"GET {PATH} HTTP/1.1", *(f"forewarn-{name}: {text}" for name, text in fields.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def challenge_of(address: tuple[str, int]) -> str:
+    """Whoever asks without it is given it, and nothing else."""
+    head = call(address, asking()).decode()
+    return head.partition(f"{CHALLENGE}: ")[2].partition("\r\n")[0]
+
+
+def test_a_member_is_answered(make_machines: Callable[..., Machines]) -> None:
+    machines = make_machines(1)
+    group = machines.groups["web-0"]
+    group.report(EVENT, ["web-0", "web-1"], PREPARING)
+    head, _, body = call(group.address, asking(challenge=challenge_of(group.address))).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    told = json.loads(body)
+    assert [event["id"] for event in told["events"]] == [EVENT]
+    assert told["events"][0]["state"] == PREPARING
+
+
+def test_a_question_is_answered_once(make_machines: Callable[..., Machines]) -> None:
+    """Also where it was captured on its way, and after a restart of the machine that was asked."""
+    machines = make_machines(2)
+    machines.report(READY)
+    machines.until_may("web-0")
+    link, address = machines.links["web-0", "web-1"], machines.groups["web-1"].address
+    assert any(b" 200 OK" in answer for answer in link.answers)
+    captured = list(link.requests)
+    for request in captured:
+        assert call(address, request).startswith(b"HTTP/1.1 401 ")
+    machines.stop("web-1")
+    address = machines.start("web-1").address
+    for request in captured:
+        assert call(address, request).startswith(b"HTTP/1.1 401 ")
+
+
+def test_there_is_a_new_challenge_from_time_to_time(
+    monkeypatch: pytest.MonkeyPatch, make_machines: Callable[..., Machines]
+) -> None:
+    """So the server has to remember few questions, and the peers learn it by themselves."""
+    monkeypatch.setattr("forewarn.agent.peers.network._MOST_NONCES", 2)
+    address = make_machines(1).groups["web-0"].address
+    client = PeerClient(Member("web-0", *address), SECRET, PATIENCE_SECONDS)
+    seen = set()
+    for _ in range(6):
+        client.ask("web-1")
+        seen.add(challenge_of(address))
+    assert len(seen) > 2
+    client.close()
+
+
+QUESTION = Question("", "0", "web-1", "web-0")
+
+
+@pytest.mark.parametrize(
+    "request_of_a_stranger",
+    [
+        b"GET /v1/status HTTP/1.1\r\nHost: web-0\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"POST /v2/status HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",
+        b"\r\n\r\n",
+        asking(),
+        asking(secret=b"not the secret, but long"),
+        asking(signature=""),
+        asking(signature="00"),
+        asking(signature="\xe9" * 64),
+        asking(asker="web-2"),
+        asking(nonce="1"),
+        # A signature for one machine is none for another; and no signature of an answer is one of a question.
+        asking(signature=QUESTION._replace(asked="web-2").sign(SECRET)),
+        asking(signature=QUESTION.sign_answer(SECRET, b"")),
+        asking().replace(PATH.encode(), b"/v2/other"),
+    ],
+)
+def test_a_stranger_learns_nothing(make_machines: Callable[..., Machines], request_of_a_stranger: bytes) -> None:
+    machines = make_machines(1)
+    group = machines.groups["web-0"]
+    group.report(EVENT, ["web-0", "web-1"], PREPARING)
+    challenge = challenge_of(group.address)
+    told = f"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n{CHALLENGE}: {challenge}\r\n\r\n"
+    assert call(group.address, request_of_a_stranger) == told.encode()
+    right = request_of_a_stranger.replace(f"{CHALLENGE}: ".encode(), f"{CHALLENGE}: {challenge}".encode())
+    assert call(group.address, right) == told.encode()
+
+
+def test_a_member_that_means_another_machine_is_told_so_and_nothing_else(
+    make_machines: Callable[..., Machines], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each time; in the log it is once."""
+    machines = make_machines(1)
+    address = machines.groups["web-0"].address
+    challenge = challenge_of(address)
+    for number in range(3):
+        question = Question(challenge, str(number), "web-1", "web-5")
+        told = call(address, asking(**question._asdict(), signature=question.sign(SECRET)))
+        assert told.startswith(b"HTTP/1.1 421 ")
+        assert told.endswith(b"\r\n\r\n")
+    assert caplog.text.count("takes this machine for web-5") == 1
+
+
+@pytest.mark.parametrize("request_without_end", [b"GET /v2/status HTTP/1.1\r\n" * 1000, b"x" * 100_000])
+def test_a_request_that_is_too_large_is_cut_off(
+    make_machines: Callable[..., Machines], request_without_end: bytes
+) -> None:
+    machines = make_machines(1)
+    # A reset is an end too, at whatever point it comes: what had not been read yet was thrown away.
+    with suppress(OSError):
+        assert call(machines.groups["web-0"].address, request_without_end) == b""
+
+
+def settings(host: str, port: int) -> PeersSettings:
+    return PeersSettings((host, port), SECRET, (), timedelta(seconds=1))
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PeersNotListening, match=rf"\[peers\] listen: 127\.0\.0\.1:{port} cannot be listened on"):
+            PeerGroup(settings("127.0.0.1", port), lambda: None)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "a\0b"])
+def test_an_address_that_is_not_of_this_machine_is_named(host: str) -> None:
+    with pytest.raises(PeersNotListening, match="Name an address of this machine"):
+        PeerGroup(settings(host, 0), lambda: None)
+
+
+def test_one_that_was_never_started_gives_the_address_back() -> None:
+    group = PeerGroup(settings("127.0.0.1", 0), lambda: None)
+    group.stop()
+    socket.create_server(group.address).close()
+
+
+def test_it_listens_on_version_6_too() -> None:
+    group = PeerGroup(settings("::1", 0), lambda: None)
+    group.start("web-0")
+    try:
+        assert call(group.address, asking(challenge=challenge_of(group.address))).startswith(b"HTTP/1.1 200 ")
+    finally:
+        group.stop()

@@ -1,0 +1,278 @@
+"""Who may approve and when a handler may run: the rules one by one, and whole networks that fall apart at random."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agent.peer_network import EVENT, Network
+from depth import amount
+from forewarn.agent.peers.messages import (
+    APPROVED,
+    FAILED,
+    PREPARING,
+    READY,
+    STARTED,
+    WAITING,
+    EventStatus,
+    StatusMessage,
+    digest,
+)
+from forewarn.agent.peers.readiness import Readiness, Timing
+from forewarn.agent.policy import Member, PeersSettings
+
+NAMES = ("web-0", "web-1", "web-2")
+SILENCE = 6.0
+FRESH, TURN = 3.0, 1.0
+NOW = 1000.0
+
+
+def machine(me: str = "web-0", resources: tuple[str, ...] = NAMES, state: str = READY, **others: str) -> Readiness:
+    """It has asked the others at NOW, and each was ready, or as is said; `none`: it has not answered."""
+    members = tuple(Member(name, "127.0.0.1", 1) for name in (*NAMES, "web-3"))
+    made = Readiness(PeersSettings(("127.0.0.1", 0), b"", members, timedelta(seconds=SILENCE)), NOW - 100)
+    made.me = me
+    made.report(EVENT, resources, state, me, NOW)
+    for name in resources:
+        told = others.get(name.replace("-", "_"), READY)
+        if name.casefold() != me.casefold() and told != "none":
+            hear(made, name, told)
+    return made
+
+
+def hear(made: Readiness, name: str, state: str, sent: float = NOW, fresh: float = FRESH, seen: str = "") -> None:
+    events = (EventStatus(EVENT, seen or digest(NAMES), state),) if state else ()
+    made.take(name, StatusMessage(name, fresh, events), sent, sent)
+
+
+def test_the_first_may_at_once_and_each_other_a_turn_later() -> None:
+    for rank, name in enumerate(NAMES):
+        decisions = [machine(name).decide(EVENT, NOW + seconds / 4) for seconds in range(12)]
+        assert [decision.may for decision in decisions] == [seconds / 4 >= rank * TURN for seconds in range(12)]
+        for decision in decisions[: rank * 4]:
+            assert decision == (False, "all are ready; web-0 is to approve", ("web-0",))
+
+
+def test_the_turns_count_from_when_the_last_became_ready() -> None:
+    made = machine("web-1", web_2=PREPARING)
+    hear(made, "web-0", READY, NOW + 1.5)
+    hear(made, "web-2", READY, NOW + 2)
+    assert not made.decide(EVENT, NOW + 2.9).may
+    assert made.decide(EVENT, NOW + 3.1).may
+
+
+def test_the_turns_count_anew_after_a_gap() -> None:
+    made = machine("web-1")
+    hear(made, "web-2", READY, NOW + 10)
+    hear(made, "web-0", READY, NOW + 10)
+    assert not made.decide(EVENT, NOW + 10.9).may
+    assert made.decide(EVENT, NOW + 11).may
+
+
+def test_where_the_rule_gives_a_time_the_turns_count_from_then() -> None:
+    made = machine("web-1")
+    made.report(EVENT, NAMES, READY, "web-1", NOW + 1, is_due=False)
+    made.report(EVENT, NAMES, READY, "web-1", NOW + 1.5)
+    assert not made.decide(EVENT, NOW + 1.9).may
+    assert made.decide(EVENT, NOW + 2).may
+
+
+def test_a_word_counts_from_the_question_on_and_not_longer_than_either_says() -> None:
+    made = machine()
+    assert made.decide(EVENT, NOW + FRESH - 0.01).may
+    assert (
+        made.decide(EVENT, NOW + FRESH).why
+        == "waits for web-1 (ready, no fresh answer), web-2 (ready, no fresh answer)"
+    )
+    hear(made, "web-1", READY, NOW + 4, fresh=0.5)
+    hear(made, "web-2", READY, NOW + 4, fresh=100)
+    assert made.decide(EVENT, NOW + 4.4).may
+    assert made.decide(EVENT, NOW + 4.6).waiting_for == ("web-1",)
+    assert made.decide(EVENT, NOW + 4 + FRESH).waiting_for == ("web-1", "web-2")
+
+
+@pytest.mark.parametrize(
+    ("made", "why", "waiting_for"),
+    [
+        (machine(state=PREPARING), "waits for web-0 (preparing)", ("web-0",)),
+        (machine(state=FAILED), "waits for web-0 (failed)", ("web-0",)),
+        (machine(state=STARTED), "waits for web-0 (started)", ("web-0",)),
+        (machine(web_2="none"), "waits for web-2 (not heard)", ("web-2",)),
+        (machine(web_2=""), "waits for web-2 (knows nothing of it)", ("web-2",)),
+        (machine(web_2=FAILED, web_1=WAITING), "waits for web-1 (waiting), web-2 (failed)", ("web-1", "web-2")),
+        (machine("web-2", web_1=APPROVED), "all are ready; web-1 has approved", ("web-1",)),
+        (machine(resources=(*NAMES, "db-9")), "db-9 is not among [peers] members", ("db-9",)),
+        (machine(resources=(*NAMES, "db-8", "db-9")), "db-8, db-9 are not among [peers] members", ("db-8", "db-9")),
+        (machine("web-7"), "web-7 is not one of the machines of the event", ()),
+        (machine(resources=("web-0", "web-1")), "waits for web-1 (sees other machines in the event)", ("web-1",)),
+    ],
+)
+def test_else_it_says_who_is_waited_for(made: Readiness, why: str, waiting_for: tuple[str, ...]) -> None:
+    assert made.decide(EVENT, NOW + 2.5) == (False, why, waiting_for)
+
+
+def test_who_is_silent_is_said_to_be() -> None:
+    made = machine(web_1=WAITING, web_2="none")
+    assert made.decide(EVENT, NOW + SILENCE).why == "waits for web-1 (waiting, silent), web-2 (not heard, silent)"
+    made = machine()
+    assert made.decide(EVENT, NOW + SILENCE).why == "waits for web-1 (ready, silent), web-2 (ready, silent)"
+
+
+def test_who_has_started_anew_and_knows_nothing_is_waited_for() -> None:
+    made = machine()
+    assert made.decide(EVENT, NOW).may
+    hear(made, "web-1", "", NOW + 0.1)
+    assert made.decide(EVENT, NOW + 0.1).why == "waits for web-1 (knows nothing of it)"
+
+
+def test_names_are_the_same_in_any_letter_case_and_count_once() -> None:
+    made = machine("WEB-0", resources=("web-0", "web-1", "Web-1", "web-2", "WEB-0"))
+    assert made.decide(EVENT.lower(), NOW).may
+
+
+def test_one_machine_needs_nobody() -> None:
+    made = machine(resources=("web-0",))
+    assert made.decide(EVENT, NOW) == (True, "this machine is ready, and the only one", ())
+    assert made.members_to_ask() == []
+    assert made.may_run_handler(NOW)
+
+
+def test_what_was_said_about_other_machines_does_not_count() -> None:
+    made = machine()
+    made.report(EVENT, (*NAMES, "web-3"), READY, "web-0", NOW)
+    hear(made, "web-3", READY, seen=digest((*NAMES, "web-3")))
+    assert made.decide(EVENT, NOW).waiting_for == ("web-1", "web-2")
+
+
+def test_no_handler_runs_while_somebody_may_act_on_the_word() -> None:
+    made = machine("web-1", web_0=PREPARING)
+    assert made.may_run_handler(NOW)
+    made.answer("web-1", NOW + 1)
+    made.report(EVENT, NAMES, PREPARING, "web-1", NOW + 2)
+    made.answer("web-1", NOW + 2)  # that it is not ready does not bind it
+    assert not made.may_run_handler(NOW + 1 + FRESH)
+    assert made.may_run_handler(NOW + 1 + FRESH * 1.02)
+
+
+def test_no_handler_runs_while_this_machine_approves() -> None:
+    made = machine()
+    assert made.decide(EVENT, NOW).may
+    assert not made.may_run_handler(NOW + FRESH - 0.01)
+    assert made.may_run_handler(NOW + FRESH)
+
+
+def test_no_handler_runs_just_after_a_start() -> None:
+    made = Readiness(PeersSettings(("", 0), b"", (), timedelta(seconds=SILENCE)), NOW)
+    assert not made.may_run_handler(NOW + FRESH)
+    assert made.may_run_handler(NOW + FRESH * 1.02)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 1, 4, 10, 600])
+def test_a_dead_machine_counts_until_the_next_has_had_its_turn(seconds: float) -> None:
+    timing = Timing.of(timedelta(seconds=seconds))
+    assert timing.fresh <= min(3, timing.silence / 2)
+    assert timing.timeout <= timing.fresh
+    # It answered one interval before it died, and all the others became ready one interval later.
+    assert 2 * timing.interval + timing.turn < timing.fresh
+
+
+# Whole networks.
+
+STEPS = st.tuples(
+    st.sampled_from(
+        ["cut", "one way", "join", "join", "crash", "start", "start", "report", "prepare", "prepare", "restart", "heal"]
+    ),
+    st.integers(0, 4),
+    st.integers(0, 4),
+    st.sampled_from([WAITING, READY, READY, FAILED]),
+    st.sampled_from([0.125, 0.375, 0.75, 1.0, 2.0, 2.5]),
+)
+
+
+def play(network: Network, steps: list[tuple[str, int, int, str, float]]) -> None:
+    count = len(network.names)
+    for what, first, second, state, seconds in steps:
+        one, other = network.names[first % count], network.names[second % count]
+        if what == "cut":
+            network.cut |= {(one, other), (other, one)}
+        elif what == "one way":
+            network.cut.add((one, other))
+        elif what == "join":
+            network.cut -= {(one, other), (other, one)}
+        elif what == "crash":
+            network.crash(one)
+        elif what == "start":
+            network.start(one)
+        elif what == "prepare":
+            network.prepare(one)
+        elif what == "restart":  # as after a reboot: what was prepared is prepared again
+            network.crash(one)
+            network.start(one)
+            network.prepare(one)
+        elif what == "heal":
+            network.heal()
+        else:
+            network.report(one, state)
+        network.run(seconds)
+
+
+@settings(max_examples=amount(400))
+@given(st.integers(2, 5), st.integers(0, 10**6), st.lists(STEPS, max_size=25))
+def test_whatever_happens_never_too_early_and_in_the_end_somebody(
+    count: int, seed: int, steps: list[tuple[str, int, int, str, float]]
+) -> None:
+    """The network itself fails where an approval or a handler comes too early."""
+    network = Network(count, seed)
+    play(network, steps)
+    network.heal()
+    network.run(2 * network.timing.fresh + 2)  # handlers that have waited, and their two seconds
+    network.approvals.clear()
+    network.run(network.timing.timeout + 2 * network.timing.interval)
+    assert network.approvals, [one.agent and one.agent.decide_all(0) for one in network.machines.values()]
+
+
+@settings(max_examples=amount(200))
+@given(st.integers(2, 5), st.integers(0, 10**6), st.integers(0, 4), st.integers(0, 8))
+@example(2, 0, 0, 0)
+def test_somebody_approves_although_any_of_them_dies(count: int, seed: int, dead: int, ticks: int) -> None:
+    network = Network(count, seed)
+    dies, last = network.names[dead % count], network.names[(dead + 1) % count]
+    network.heal()
+    network.report(last, PREPARING)
+    network.run(2)
+    assert not network.approvals
+    # Everybody has heard that it is ready. It dies, a little before or after the last one is ready too.
+    network.crash(dies)
+    network.run(ticks * 0.0625)
+    network.report(last, READY)
+    network.run(network.timing.fresh)
+    assert network.approvals
+    assert dies not in {approval.who for approval in network.approvals}
+    # It is unknown from now on.
+    network.approvals.clear()
+    network.run(5)
+    assert not network.approvals
+    network.start(dies)
+    network.run(2)
+    assert not network.approvals
+    network.report(dies, READY)
+    network.run(network.timing.fresh)
+    assert network.approvals
+
+
+@settings(max_examples=amount(100))
+@given(st.integers(2, 5), st.integers(0, 10**6))
+def test_on_a_quick_network_the_first_is_the_first(count: int, seed: int) -> None:
+    """By more than an approval takes to be known."""
+    network = Network(count, seed)
+    network.heal()
+    network.report(network.names[-1], PREPARING)
+    network.run(2)
+    network.report(network.names[-1], READY)
+    network.run(2)
+    first = network.approvals[0]
+    assert first.who == "web-0"
+    assert all(other.at - first.at > network.timing.turn / 4 for other in network.approvals if other.who != first.who)
