@@ -175,6 +175,7 @@ def house() -> Iterator[Service]:
 
 def test_a_group_may_have_so_many_operations_of_users_pending_and_no_more(house: Service) -> None:
     def too_many(*names: str) -> str:
+        house.advance("0s")  # what the fabric has reported is written
         before = everything(house, WEB, READY)
         refused = house.control("POST", "/v1/operations", {"cause": "restart", "vms": list(names)})
         assert (refused.status, refused.json()["title"]) == (409, "Conflict")

@@ -107,5 +107,5 @@ def _before_end(
 
 def _failure(failed: FailedAttempt) -> str:
     attempts = "the last attempt" if failed.failures == 1 else f"{failed.failures} attempts"
-    following = "is under way" if failed.next_at is None else f"begins {failed.next_at:%Y-%m-%d %H:%M:%S} UTC"
+    following = "is under way" if failed.next_at is None else f"begins {format_moment(failed.next_at)}"
     return f"; {attempts} failed: {failed.problem}; the next attempt {following}"

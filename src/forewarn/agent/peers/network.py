@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from forewarn.agent import transport
-from forewarn.agent.address import Endpoint, show_host_port
+from forewarn.agent.address import Endpoint
 from forewarn.agent.http_server import BoundedServer, Reply
 from forewarn.agent.peers.messages import LARGEST, PATH, Question, draw, is_same, key, read_status
 from forewarn.errors import BadPeerMessage, EndpointTrouble, PeerTrouble
+from forewarn.system.addresses import show_host_port
 
 if TYPE_CHECKING:
     import socket
