@@ -332,10 +332,8 @@ def test_what_was_not_delivered_goes_with_the_row_it_is_about(tmp_path: Path) ->
     store = SqliteStore(tmp_path)
     store.commit(Changes(history=[Entry(START + number * DAY, "enabled", "web", number) for number in range(1, 6)]))
     for number in range(1, 6):
-        values = ("hook", number, 0, 1, "")
         store._db.execute(
-            "INSERT INTO undelivered (webhook, sequence, attempts, attempts_left, problem) VALUES (?, ?, ?, ?, ?)",
-            values,
+            "INSERT INTO undelivered (webhook, sequence, attempts, problem) VALUES ('hook', ?, 0, '')", (number,)
         )
     while store.remove(store.expired(START + 4 * DAY, START), 1):
         pass
