@@ -49,7 +49,6 @@ class Decision(NamedTuple):
 
     may: bool
     why: str
-    waiting_for: tuple[str, ...] = ()
 
 
 class Contact(NamedTuple):
@@ -204,19 +203,18 @@ class Readiness:
         strangers = tuple(name for name in others if key(name) not in self._members)
         if strangers:
             verb = "is" if len(strangers) == 1 else "are"
-            return Decision(False, f"{', '.join(strangers)} {verb} not among [peers] members", strangers)
+            return Decision(False, f"{', '.join(strangers)} {verb} not among [peers] members")
         unready = {name: how for name in event.resources if (how := self._why_unready(event, name, now))}
         if unready:
             told = ", ".join(f"{name} ({how})" for name, how in unready.items())
-            return Decision(False, f"waits for {told}", tuple(unready))
+            return Decision(False, f"waits for {told}")
         approver = next((name for name in others if event.peers[key(name)].state == APPROVED), "")
         if approver:
-            return Decision(False, f"all are ready; {approver} has approved", (approver,))
+            return Decision(False, f"all are ready; {approver} has approved")
         rank = [key(name) for name in event.resources].index(key(event.me))
         since = max((event.ready_since, *(event.peers[key(name)].since for name in others)))
         if now < since + rank * self.timing.turn:
-            first = event.resources[0]
-            return Decision(False, f"all are ready; {first} is to approve", (first,))
+            return Decision(False, f"all are ready; {event.resources[0]} is to approve")
         if others:  # it acts on its own word: no handler runs meanwhile
             self._counted_on_until = max(self._counted_on_until, now + self.timing.fresh)
         return Decision(True, "all are ready" if others else "this machine is ready, and the only one")
