@@ -182,15 +182,16 @@ def _after(moment: datetime, length: timedelta) -> datetime:
 
 def _peers_problem(peers: PeersSettings, event: ToldEvent, me: str) -> str:
     """Why no machine may approve once all are ready and answer; empty: the first of them may."""
-    from forewarn.agent.peers.messages import READY
-    from forewarn.agent.peers.quorum import Answer, Patience, Standing, Statement, key, verdict
+    from forewarn.agent.peers.messages import READY, EventStatus, StatusMessage, digest, key
+    from forewarn.agent.peers.readiness import Readiness
 
     first = (me, *(name for name in dict.fromkeys(event.resources) if key(name) != key(me)))
-    patience = Patience.of(peers.silence)
-    answers = {key(name): Answer(0.0, patience.silence) for name in first}
-    words = {key(name): (Statement("", 1, READY, 0.0),) for name in first}
-    standing = Standing(me, READY, first, 0.0, answers, words, None, 0.0)
-    found = verdict(standing, {key(member.vm) for member in peers.members}, 0.0, patience)
+    readiness = Readiness(peers, 0.0)
+    readiness.report(event.id, first, READY, me, 0.0)
+    for name in first[1:]:
+        status = EventStatus(event.id, digest(first), READY)
+        readiness.take(name, StatusMessage(name, readiness.timing.fresh, (status,)), 0.0, 0.0)
+    found = readiness.decide(event.id, 0.0)
     return "" if found.may else found.why
 
 
