@@ -139,7 +139,7 @@ class PeersSettings(NamedTuple):
     members: tuple[Member, ...]
     """By VM name; this machine may be among them."""
     silence: timedelta
-    """A machine that has not answered for this long is shown as silent. An answer is fresh for half of it, at most 3 s."""
+    """A machine that has not answered for this long is silent. An answer is fresh for half of it, at most 3 s."""
 
 
 class Config(NamedTuple):
