@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.system.backoff import backoff_seconds
+from forewarn.core.durations import backoff_seconds
 
 
 def test_each_pause_is_twice_the_one_before_up_to_the_longest() -> None:

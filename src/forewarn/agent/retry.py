@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from forewarn.system.backoff import backoff_seconds
+from forewarn.core.durations import backoff_seconds
 
 # --- Backoff and timeouts -------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from forewarn.agent.config_file import handler_of
 from forewarn.agent.decisions import Approve, Note, Run, limit_seconds, with_outcome
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.state import CAME_BACK, PREPARING, UNDOING
+from forewarn.core.durations import backoff_seconds
 from forewarn.errors import ForewarnError, HandlerFailed
-from forewarn.system.backoff import backoff_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

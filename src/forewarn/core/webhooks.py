@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from forewarn.core.access import check_name
+from forewarn.core.durations import backoff_seconds
 from forewarn.core.history import HAPPENINGS
 from forewarn.core.state import Entry
 from forewarn.errors import BadOption, BadWebhookTarget, ForbiddenTarget, TooMany, Unknown, WebhookExists, nearest
@@ -310,8 +311,8 @@ class Pace(NamedTuple):
 
     def pause_seconds(self, attempts: int, luck: float) -> float:
         """After so many attempts: twice as long each time, and by luck (from 0 to 1) a little longer."""
-        doubled = self.retry_seconds * 2.0 ** min(attempts - 1, 60)
-        return min(doubled, _LONGEST_PAUSE_SECONDS) * (1 + _JITTER * luck)
+        spread = (1.0, 1.0 + _JITTER)
+        return backoff_seconds(attempts, self.retry_seconds, _LONGEST_PAUSE_SECONDS, spread=spread, luck=luck)
 
 
 class Attempt(NamedTuple):

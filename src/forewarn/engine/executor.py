@@ -13,11 +13,11 @@ from itertools import count
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.core import progress, rollout_commands
+from forewarn.core.durations import backoff_seconds
 from forewarn.core.event_types import Verb
 from forewarn.core.operations import FailedAttempt, Health
 from forewarn.errors import ForewarnError, IncompleteFabric, Stopping, StoreFailed, WorkFailed
 from forewarn.ports import Order
-from forewarn.system.backoff import backoff_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

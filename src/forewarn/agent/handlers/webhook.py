@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from forewarn.agent.clock import real_moment, real_seconds
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_json
 from forewarn.agent.handlers.options import read_path
+from forewarn.core.durations import backoff_seconds
 from forewarn.errors import HandlerFailed
-from forewarn.system.backoff import backoff_seconds
 from forewarn.wire.signing import ATTEMPT, signatures
 
 if TYPE_CHECKING:
