@@ -128,13 +128,14 @@ class Connection(HTTPConnection):
         self.sock: Any = carrier
 
 
-def secured(caller: socket.socket, endpoint: Endpoint) -> socket.socket:
-    """With TLS, if the endpoint wants it."""
+def secured(caller: socket.socket, endpoint: Endpoint, ca_file: str) -> socket.socket:
+    """With TLS, if the endpoint wants it. Without a CA file, the system's authorities are trusted."""
     if endpoint.scheme != "https":
         return caller
     import ssl  # rarely needed
 
-    return ssl.create_default_context().wrap_socket(caller, server_hostname=endpoint.host)
+    context = ssl.create_default_context(cafile=ca_file or None)
+    return context.wrap_socket(caller, server_hostname=endpoint.host)
 
 
 def has_ended(connection: Connection) -> bool:
@@ -175,8 +176,9 @@ class Answer(NamedTuple):
 class Line:
     """The connection to an endpoint. One exchange at a time; others wait for it."""
 
-    def __init__(self, endpoint: Endpoint | None = None) -> None:
+    def __init__(self, endpoint: Endpoint | None = None, ca_file: str = "") -> None:
         self.endpoint = endpoint
+        self._ca_file = ca_file
         self._turn = threading.Lock()
         self._guard = threading.Lock()
         """For what `cut` and an exchange under way both touch."""
@@ -301,7 +303,7 @@ class Line:
                 caller.settimeout(min(CONNECT_SECONDS, effort.left()))
                 caller.connect(address)
                 caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                caller = secured(caller, effort.endpoint)
+                caller = secured(caller, effort.endpoint, self._ca_file)
                 self._hold(caller)  # it may have been cut just before it was connected
             except OSError as error:
                 self._drop()

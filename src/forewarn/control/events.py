@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from forewarn.control.explanations import ExplanationShape, explanation
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.input import A_MOMENT, read_body, read_length, read_moment
-from forewarn.control.paging import Paging, PagingAll, hint, only, page, rows_page
+from forewarn.control.paging import All, Paging, hint, only, page, rows_page
 from forewarn.control.routing import Endpoint, caller
 from forewarn.control.schema import (
     DryRun,
@@ -88,9 +88,10 @@ class EventExplanationShape(ExplanationShape):
     event: EventShape
 
 
-class EventsQuery(PagingAll):
+class EventsQuery(Paging):
     """Which events."""
 
+    all: All = False
     group: Annotated[Name, help_text("Only those of this group.")] = ""
 
 

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from forewarn.control.schema import Body
 
-B = TypeVar("B", bound="Body")
-Q = TypeVar("Q", bound=msgspec.Struct)
+B = TypeVar("B", bound=msgspec.Struct)
 
 LARGEST_OBJECT = 1_048_576
 LARGEST_FLEET = 256 * 1_048_576
@@ -71,7 +69,7 @@ _TYPES = {
 }
 
 
-def _rejected(text: str, kind: type[Body]) -> BadRequestBody:
+def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
     """What msgspec has found, in our words: where, what is wrong, and what would be right."""
     message, _, path = text.partition(" - at `$")
     names = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", path)
@@ -136,7 +134,7 @@ def read_moment(text: str | None, pointer: str, now: datetime) -> datetime | Non
 # --- Queries --------------------------------------------------------------------------------------
 
 
-def read_query(request: Request, kind: type[Q]) -> Q:
+def read_query(request: Request, kind: type[B]) -> B:
     """The parameters behind the question mark. One that is not known, mistyped or empty is not taken for none."""
     known = properties_of(kind)
     values: dict[str, Any] = {}

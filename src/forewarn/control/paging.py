@@ -6,7 +6,7 @@ import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -29,6 +29,9 @@ T = TypeVar("T")
 USUAL, MOST = 100, 1000
 
 
+All: TypeAlias = Annotated[bool, help_text("Also those that are over, newest first.")]
+
+
 class Paging(Struct):
     """Which page of a list."""
 
@@ -41,7 +44,7 @@ class Paging(Struct):
 class PagingAll(Paging):
     """Which page of a list of things that end."""
 
-    all: Annotated[bool, help_text("Also those that are over, newest first.")] = False
+    all: All = False
 
 
 class Wanted(NamedTuple):

@@ -28,8 +28,8 @@ class NoMembers(Body):
     """An empty object, or nothing."""
 
 
-class DryRun(Body):
-    """Whether to change anything."""
+class DryRun(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A body that says whether to change anything."""
 
     dry_run: Annotated[bool | None, Meta(description="Only say what would happen; change nothing.")] = None
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import http.client
 import re
-import socket
 import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from forewarn.agent.address import PORTS, Endpoint
 from forewarn.agent.clock import real_moment, real_seconds
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_json
 from forewarn.agent.handlers.options import read_path
+from forewarn.agent.transport import Line
 from forewarn.core.durations import backoff_seconds
-from forewarn.errors import HandlerFailed
+from forewarn.errors import EndpointSilent, EndpointStalled, EndpointTrouble, HandlerFailed
 from forewarn.wire.signing import ATTEMPT, signatures
 
 if TYPE_CHECKING:
@@ -39,13 +38,14 @@ class Posting:
     """
 
     def __init__(self, url: str, headers: dict[str, str], body: bytes, ca_file: str) -> None:
-        self._url = urlsplit(url)
+        parts = urlsplit(url)
+        self._receiver = parts.netloc
+        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._headers = headers
         self._body = body
-        self._ca_file = ca_file
+        endpoint = Endpoint(parts.scheme, parts.hostname or "", parts.port or PORTS[parts.scheme], "url")
+        self._line = Line(endpoint, ca_file)
         self._over = threading.Event()
-        self._given_up = False
-        self._connection: http.client.HTTPConnection | None = None
         self._problem = ""
 
     def send(self, job: Job) -> str:
@@ -59,46 +59,24 @@ class Posting:
             if job.wait(0):
                 return self._give_up("it is not wanted any more")
             if real_seconds() >= until:
-                return self._give_up(f"{self._url.netloc} has not answered within {seconds:.0f} s")
+                return self._give_up(f"{self._receiver} has not answered within {seconds:.0f} s")
         return self._problem
 
     def _give_up(self, problem: str) -> str:
-        self._given_up = True
-        connection = self._connection
-        if connection is not None and connection.sock is not None:
-            with suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
+        self._line.close()  # what nobody waits for any more is not sent late
         return problem
 
     def _exchange(self, seconds: float) -> None:
         try:
-            self._problem = self._ask(seconds)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            self._problem = f"{self._url.netloc}: {str(error) or type(error).__name__}"
+            status = self._line.exchange("POST", self._target, self._headers, self._body, seconds).status
+            self._problem = "" if 200 <= status < 300 else f"{self._receiver} answered {status}"
+        except (EndpointSilent, EndpointStalled):
+            self._problem = f"{self._receiver} has not answered within {seconds:.0f} s"
+        except EndpointTrouble as error:
+            self._problem = f"{self._receiver}: {error.fields.get('problem') or error}"
         finally:
-            if self._connection is not None:
-                self._connection.close()
+            self._line.close()
             self._over.set()
-
-    def _ask(self, seconds: float) -> str:
-        self._connection = self._connect(seconds)
-        self._connection.connect()
-        if self._given_up:
-            # What nobody waits for any more must not be told late.
-            return ""
-        target = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
-        self._connection.request("POST", target, self._body, self._headers)
-        status = self._connection.getresponse().status
-        return "" if 200 <= status < 300 else f"{self._url.netloc} answered {status}"
-
-    def _connect(self, seconds: float) -> http.client.HTTPConnection:
-        host, port = self._url.hostname or "", self._url.port
-        if self._url.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=seconds)
-        import ssl  # large, and only needed here
-
-        context = ssl.create_default_context(cafile=self._ca_file or None)
-        return http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
 
 
 # --- The handler ----------------------------------------------------------------------------------
