@@ -1,4 +1,4 @@
-"""What happens to events in the course of time, and what is known of it (contract, sections 4 and 5).
+"""What happens to events in the course of time, and what is known of it (docs/contract.md, sections 4 and 5).
 
 Each line names the test that holds the service to it.
 """

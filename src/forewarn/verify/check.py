@@ -19,7 +19,7 @@ SECTIONS = {
     6: "/metadata/instance",
     7: "Finding the endpoint",
 }
-"""The sections of the contract. The eighth, ARM, is not spoken at this endpoint."""
+"""The sections of docs/contract.md. The eighth, ARM, is not spoken at this endpoint."""
 
 
 class Mark(StrEnum):
