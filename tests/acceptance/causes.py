@@ -24,7 +24,7 @@ FIELD_SINCE = {
     "EventSource": "2019-08-01",
     "DurationInSeconds": NEWEST,
 }
-"""The members of an event in the order of the wire, each with the version that brought it (contract, sections 1 and 2)."""
+"""The members of an event in the order of the wire, each with its first version (contract, sections 1 and 2)."""
 TYPE_SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01", "SpotRebalanceRecommendation": PREVIEW}
 """Types that older versions do not show; the others were there from the beginning."""
 

@@ -11,7 +11,7 @@ from golden.answers_limits import LIMITS
 from golden.behaviours import BEHAVIOURS
 from golden.bodies import BODIES
 from golden.cases import ASSUMED, CASES, DOCUMENTED, MARKS, OBSERVED
-from golden.rows import LENIENT
+from golden.rows import LENIENT, STRANGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,10 +33,20 @@ Line = TypeVar("Line", bound=Marked)
 
 REQUESTS = (*ANSWERS, *LIMITS)
 
+SECTION_ANCHORS = {
+    2: "2-the-document",
+    3: "3-requests-and-answers",
+    4: "4-life-of-an-event",
+    6: "6-metadatainstance-and-metadataversions",
+}
+"""The sections of docs/contract.md that lines belong to, by the anchors of their headings."""
+
 INTRODUCTION = """# Fidelity
 
 What Forewarn answers, line by line, and how each line is known. The suite holds the service to every one of
 them, to the byte; the documents themselves are in `tests/golden/documents`.
+
+The last column links to the section of the [contract](contract.md) that has the rule, with its source.
 
 This page is made by `script/fidelity` from the lists in `tests/golden`. Do not edit it.
 """
@@ -54,14 +64,13 @@ def page() -> str:
     parts = [INTRODUCTION, _counts()]
     for mark in MARKS:
         parts.append(f"## {mark.capitalize()}\n\n{ABOUT[mark]}\n")
-        parts.append(_table("Documents", ("case", "what it says"), map(_case, _marked(CASES, mark))))
-        parts.append(_table("Requests", ("request", "what it says", "answer"), map(_row, _marked(REQUESTS, mark))))
-        parts.append(
-            _table("Courses of events", ("what", "what it says", "held by"), map(_behaviour, _marked(BEHAVIOURS, mark)))
-        )
-        parts.append(
-            _table("Bodies of approvals", ("body", "what it says", "read as"), map(_body, _marked(BODIES, mark)))
-        )
+        parts.append(_table("Documents", ("case", "what it says", "contract"), map(_case, _marked(CASES, mark))))
+        columns: tuple[str, ...] = ("request", "what it says", "answer", "contract")
+        parts.append(_table("Requests", columns, map(_row, _marked(REQUESTS, mark))))
+        columns = ("what", "what it says", "held by", "contract")
+        parts.append(_table("Courses of events", columns, map(_behaviour, _marked(BEHAVIOURS, mark))))
+        columns = ("body", "what it says", "read as", "contract")
+        parts.append(_table("Bodies of approvals", columns, map(_body, _marked(BODIES, mark))))
     return "\n".join(part for part in parts if part)
 
 
@@ -91,20 +100,29 @@ def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]
     return "\n".join([f"### {title}\n", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", *lines, ""])
 
 
+def _section(number: int) -> str:
+    return f"[{number}](contract.md#{SECTION_ANCHORS[number]})"
+
+
 def _case(case: Case) -> tuple[str, ...]:
     published = f" Published at {case.published}." if case.published else ""
-    return f"`{case.name}`", case.says + published
+    return f"`{case.name}`", case.says + published, _section(2)
 
 
 def _row(row: Row) -> tuple[str, ...]:
     name = f"{row.name} (by a setting)" if row.rules == LENIENT else row.name
-    return name, row.says, f"{row.status} `{row.answer.decode()}`" if row.status >= 400 else str(row.status)
+    answer = f"{row.status} `{row.answer.decode()}`" if row.status >= 400 else str(row.status)
+    is_about_instance = (
+        row.target.lower().startswith(("/metadata/instance", "/metadata/versions")) and row.source != STRANGER
+    )
+    return name, row.says, answer, _section(6 if is_about_instance else 3)
 
 
 def _behaviour(behaviour: Behaviour) -> tuple[str, ...]:
-    return behaviour.name, behaviour.says, f"`tests/{behaviour.test}`"
+    return behaviour.name, behaviour.says, f"`tests/{behaviour.test}`", _section(4)
 
 
 def _body(body: Body) -> tuple[str, ...]:
     read_as = f"refused: {body.outcome}" if isinstance(body.outcome, str) else f"{len(body.outcome)} id"
-    return body.name, body.says, read_as + ("s" if read_as[0].isdigit() and read_as != "1 id" else "")
+    read_as += "s" if read_as[0].isdigit() and read_as != "1 id" else ""
+    return body.name, body.says, read_as, _section(3)

@@ -1,4 +1,4 @@
-"""Operations: the causes (one row each, docs/contract.md, sections 2 and 4), what was requested, and how far it has come."""
+"""Operations: the causes (one row each, contract, sections 2 and 4), what was requested, and how far it has come."""
 
 from __future__ import annotations
 
