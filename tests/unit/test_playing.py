@@ -105,7 +105,7 @@ def approve_everything(engine: Engine) -> None:
         for group in published.groups:
             open_ = [e.id for e in engine.document(group).events if e.status is Status.SCHEDULED and not e.approved_at]
             if open_:
-                engine.approve_and_tell(open_, "app", group, lambda _, error: None)
+                engine.approve_with_callback(open_, "app", group, lambda _, error: None)
 
     engine.subscribe(on_published)
 
@@ -161,7 +161,7 @@ async def test_an_expectation_that_is_false_fails_with_what_came_and_nothing_is_
         assert (run.state, states(run)) == (RunState.FAILED, ["failed", "waiting", "waiting"])
         assert run.steps[0].problem.startswith(problem)
         assert not stage.engine.live_events()
-        (withdrawn,) = await stage.engine.archive.operations_beginning(run.operations[0])
+        (withdrawn,) = await stage.engine.records.operations_beginning(run.operations[0])
         assert withdrawn.outcome == f"run {run.id} of mine has failed"
 
 
@@ -303,7 +303,7 @@ async def test_only_some_of_the_vms() -> None:
         run = await stage.play(text, "web-0", "web-1")
         assert run.state is RunState.PASSED
         (operation_id,) = run.operations
-        rows = await stage.engine.archive.operations_beginning(operation_id)
+        rows = await stage.engine.records.operations_beginning(operation_id)
         assert [row.vms for row in rows] == [("web-1",)]
 
 

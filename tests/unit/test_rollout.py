@@ -197,7 +197,7 @@ def test_what_is_planned_is_what_is_walked(
             await engine.execute(start, ["*"], course, "test")
             await engine.advance(timedelta(days=90))
             out: dict[datetime, list[Operation]] = {}
-            for _, one in reversed(await engine.archive.operations(ListFilter(live=False))):
+            for _, one in reversed(await engine.records.operations(ListFilter(live=False))):
                 out.setdefault(one.requested_at, []).append(one)
             walked = [
                 (
@@ -209,7 +209,7 @@ def test_what_is_planned_is_what_is_walked(
                 for at, wave in sorted(out.items())
             ]
             assert walked == [(wave.announced_at, {*wave.hosts}, wave.starts_at, wave.ends_at) for wave in made.waves]
-            ((_, rollout),) = await engine.archive.rollouts(ListFilter(live=False))
+            ((_, rollout),) = await engine.records.rollouts(ListFilter(live=False))
             assert rollout.stage is Stage.DONE
             assert {host for host, _ in rollout.skipped} == {host for host, _ in made.skipped}
 

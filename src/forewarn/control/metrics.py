@@ -67,10 +67,10 @@ class Metrics:
         notice = {(name,): given for name, given in self._notice.items()}
         help_text = "Seconds from when an event was told until it started."
         yield histogram("forewarn_notice_seconds", help_text, ["type"], notice)
-        vitals = self._engine.vitals
-        yield histogram("forewarn_tick_lag_seconds", "How late what was due was looked at.", [], {(): vitals.lag})
-        yield histogram("forewarn_store_commit_seconds", "How long commits took.", [], {(): vitals.commits})
-        failed = {(): vitals.failed_commits}
+        measurements = self._engine.measurements
+        yield histogram("forewarn_tick_lag_seconds", "How late what was due was looked at.", [], {(): measurements.lag})
+        yield histogram("forewarn_store_commit_seconds", "How long commits took.", [], {(): measurements.commits})
+        failed = {(): measurements.failed_commits}
         yield count("forewarn_store_failures_total", "Commits that could not be written.", [], failed)
         for source in self._sources:
             yield from source()

@@ -38,7 +38,7 @@ STOP_SECONDS = 2.0
 
 async def row_of(engine: Engine, sequence: int) -> Entry | None:
     """A row of history; None when it is not kept any more."""
-    found = await engine.archive.history(HistoryFilter(after=sequence - 1, before=sequence + 1))
+    found = await engine.records.history(HistoryFilter(after=sequence - 1, before=sequence + 1))
     return found[0] if found else None
 
 
@@ -114,12 +114,12 @@ class Channel:
 
     async def _step(self) -> float | None:
         """Send the next row, if it is due. Returns how many seconds to wait then; None: until something happens."""
-        if self.outbox.needs_history and self.outbox.newest < self._engine.archive.newest:
+        if self.outbox.needs_history and self.outbox.newest < self._engine.records.newest:
             await self._read_page()
         self._begin_write()
         due_at = self.outbox.due_at()
         if due_at is None:
-            return 0 if self.outbox.newest < self._engine.archive.newest else None
+            return 0 if self.outbox.newest < self._engine.records.newest else None
         attempt = self.outbox.next()
         if attempt.entry is None and attempt.sequence not in self._engine.draft().undelivered(self._webhook.name):
             self.outbox.pass_over(attempt)  # it has gone with history: nothing needs to wait for it
@@ -132,8 +132,8 @@ class Channel:
         return 0
 
     async def _read_page(self) -> None:
-        newest = self._engine.archive.newest
-        entries = await self._engine.archive.history(HistoryFilter(after=self.outbox.newest, limit=PAGE))
+        newest = self._engine.records.newest
+        entries = await self._engine.records.history(HistoryFilter(after=self.outbox.newest, limit=PAGE))
         if lost := self.outbox.take(entries, newest):
             self._engine.count_lost(self._webhook.name, lost)
             what = "Webhook %s: %s rows were not sent while history kept them, and are lost."

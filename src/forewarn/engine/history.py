@@ -31,7 +31,7 @@ LOOKED_AT_ONCE = 20_000
 """Rows of history."""
 
 
-class Archive:
+class StoredRecords:
     """Reads that go to the disk: they wait their turn, unlike those of the ledger, but hold up no commit.
 
     What was on disk before a call is seen by it.
@@ -141,10 +141,10 @@ class Retention:
     What is left of history has no gap, so the rows of an operation that has been live for longer go too.
     """
 
-    def __init__(self, clock: Clock, writer: Writer, archive: Archive, terms: Terms) -> None:
+    def __init__(self, clock: Clock, writer: Writer, records: StoredRecords, terms: Terms) -> None:
         self._clock = clock
         self._writer = writer
-        self._archive = archive
+        self._records = records
         self._length = terms.history_retention
         self._looked_at: datetime | None = None
         self._task: asyncio.Task[None] | None = None
@@ -177,10 +177,10 @@ class Retention:
         self._writer.forget_answers(now - KEPT_FOR)
         before = now - self._length if self._length else BEGINNING
         try:
-            expired = await self._archive.expired(before, now - KEPT_FOR)
+            expired = await self._records.expired(before, now - KEPT_FOR)
             while not self._stopping and await self._writer.remove(expired, MOST_AT_ONCE):
                 pass
-            oldest = await self._archive.oldest()
+            oldest = await self._records.oldest()
         except StoreFailed as error:
             logger.warning("What is too old to be kept is removed later: %s", error)
             return

@@ -175,7 +175,7 @@ class Connection(asyncio.Protocol):
             if (self._epoch == server.epoch or self._prepare()) and (
                 not server.limited or self._caller.allowed()  # type: ignore[union-attr]
             ):
-                server.asked.add(self._group)
+                server.polled.add(self._group)
                 self._counter.count += 1
                 self.transport.write(self._head + server.common_headers.next() + self._tail)
                 if self._seen.watching:

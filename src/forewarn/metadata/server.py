@@ -62,7 +62,7 @@ class MetadataServer:
         self._faults = InjectedFaults(engine, faults, self.routes) if faults is not None and faults.allowed else None
         if faults is not None:
             faults.on_change = self._start_epoch
-        self.asked = engine.asked
+        self.polled = engine.polled
         self.epoch = 0
         """Goes up with every change of any document, of the fleet or of the faults: an answer holds within one."""
         # What almost everybody asks for need not be parsed each time.
@@ -78,7 +78,7 @@ class MetadataServer:
         self.applying = asyncio.Lock()
         """One fleet at a time: two could reserve the same address."""
         engine.subscribe(lambda _: self._start_epoch())
-        engine.hearing.held = self.waiters.by_group
+        engine.last_seen.held = self.waiters.by_group
 
     # --- For connections ------------------------------------------------------------------------------
 

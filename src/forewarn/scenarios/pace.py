@@ -127,7 +127,7 @@ class Pace:
 
     def _keep_listening(self) -> None:
         """While a run moves the clock nobody can ask often enough: that is not the groups' silence."""
-        self._engine.asked.update(self._groups)
+        self._engine.polled.update(self._groups)
 
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -274,7 +274,7 @@ class Playing:
         raise StepFailed(f"there is nothing that could be answered by {step.do}: it has started, or is over")
 
     async def _events(self, causes: Sequence[str], vms: Sequence[str]) -> list[Event]:
-        found = [await self._engine.archive.event(event_id) for event_id in self.record.events(causes, vms)]
+        found = [await self._engine.records.event(event_id) for event_id in self.record.events(causes, vms)]
         return [event for event in found if event is not None]
 
     async def _wait_until(self, what: Until, within: timedelta) -> None:
@@ -292,7 +292,7 @@ class Playing:
                     f"expected it to come to its end, and the event of {_some(event.resources)} was withdrawn"
                 )
         for cause in self._asked.causes:
-            for rollout in await self._engine.archive.rollouts_beginning(cause):
+            for rollout in await self._engine.records.rollouts_beginning(cause):
                 if rollout.stage is not Stage.DONE:
                     raise StepFailed(f"expected the rollout to come to its end, and it is {rollout.stage}")
 

@@ -107,8 +107,8 @@ class Player:
         if enable:
             for group in groups:
                 await engine.enable(group, by)
-            engine.asked.update(groups)
-        engine.hearing.take()
+            engine.polled.update(groups)
+        engine.last_seen.take()
         draft, now = engine.draft(), engine.clock.now()
         for group in groups:
             if why := why_no_notice(draft, group, now, engine.terms):

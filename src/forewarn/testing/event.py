@@ -108,7 +108,7 @@ class Event:
 
     async def look(self) -> core.Event:
         """The event as it is now. It runs in the service's own loop."""
-        found = await self._engine.archive.event(self._id)
+        found = await self._engine.records.event(self._id)
         if found is None:
             raise UnknownEvent(event_id=self.id, hint="")
         return found
