@@ -16,7 +16,7 @@ from engines import FLEET, START, approve, ask, make_engine
 
 from forewarn.core.fleet_commands import Policy, set_policy
 from forewarn.core.limits import Terms
-from forewarn.core.state import Tally
+from forewarn.core.state import DeliveryStats
 from forewarn.core.webhooks import (
     MOST_GROUPS,
     MOST_IN_DOUBT,
@@ -188,12 +188,12 @@ async def test_a_row_that_fails_holds_up_all_that_comes_after_it(receiver: Recei
         webhook = engine.draft().webhook("hook")
         assert webhook is not None
         assert dispatcher.position(webhook) == webhook.cursor == int(first)
-        assert dispatcher.tally(webhook).waiting == len(expected) - 1
+        assert dispatcher.stats(webhook).waiting == len(expected) - 1
         attempts = [int(got.headers["forewarn-attempt"]) for got in receiver.got if got.id == first]
         assert attempts == list(range(1, len(attempts) + 1))
         receiver.answer = lambda _: Reply()
         await until_settled(engine)
-        assert dispatcher.tally(webhook) == Tally()
+        assert dispatcher.stats(webhook) == DeliveryStats()
     check_order(receiver.taken, expected)
 
 
@@ -541,12 +541,12 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
     receiver.answer = lambda _: Reply(400)
     async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
-        told = engine.draft().told
+        deliveries = engine.draft().webhook_deliveries
         most = 0
 
         def all_given_up() -> bool:
             nonlocal most
-            most = max(most, told.tally("hook").given_up)
+            most = max(most, deliveries.stats("hook").given_up)
             return engine.records.newest in undelivered(engine)
 
         for number in range(40):
@@ -557,7 +557,7 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
         kept = sorted(undelivered(engine))
         assert kept == list(range(kept[0], engine.records.newest + 1)), "the oldest are dropped"
         lost = kept[0] - added.cursor - 1
-        assert told.tally("hook")[1:] == (len(kept), "answered with status 400", lost)
+        assert deliveries.stats("hook")[1:] == (len(kept), "answered with status 400", lost)
         assert lost + len(kept) == 40
         assert caplog.text.count("the oldest are kept no more") == 1
         receiver.answer = lambda _: Reply()
@@ -565,7 +565,7 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
         await until_settled(engine)
         assert [int(got.id) for got in receiver.taken] == kept
         await engine.execute(remove_webhook, "hook", "ops")
-        assert told.tally("hook") == Tally()
+        assert deliveries.stats("hook") == DeliveryStats()
 
 
 async def test_delivering_writes_no_history(receiver: Receiver) -> None:
@@ -608,7 +608,7 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         (old,) = undelivered(engine)
         await engine.advance(timedelta(days=8))
         assert old not in undelivered(engine)
-        assert engine.draft().told.tally("hook").lost == 1
+        assert engine.draft().webhook_deliveries.stats("hook").lost == 1
         assert "Webhook hook: 1 rows were not delivered while history kept them, and are lost." in caplog.text
         # Nothing waits for it any longer. That the group has been silent is refused as well.
         await dispatcher.retry("hook")
@@ -620,7 +620,7 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         newest = engine.records.newest
         assert str(old) not in {got.id for got in receiver.taken}
         assert str(newest) in {got.id for got in receiver.taken}
-        assert engine.draft().told.tally("hook").lost == 1, "each is counted once"
+        assert engine.draft().webhook_deliveries.stats("hook").lost == 1, "each is counted once"
     async with running(tmp_path, terms=week) as (engine, _):
         assert undelivered(engine) == {}
         await until_settled(engine)
@@ -653,7 +653,7 @@ async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
         await engine.enable("web", by="test")
         await until_settled(engine)
         expected = await history(engine)
-        assert engine.draft().told.tally("hook").lost == lost
+        assert engine.draft().webhook_deliveries.stats("hook").lost == lost
         said = re.findall(r"Webhook hook: (\d+) rows were not sent while history kept them", caplog.text)
         assert sum(map(int, said)) == lost
     assert [got.id for got in receiver.taken] == [str(added.cursor + 1), *expected]

@@ -13,7 +13,7 @@ from forewarn.core import fleet_commands
 from forewarn.core.events import Status
 from forewarn.core.explain import explain
 from forewarn.core.fleet import VM, Fleet, Group, Host
-from forewarn.core.history import HAPPENINGS
+from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import Terms
 from forewarn.core.operations import Progress, Request
 from forewarn.core.requests import request
@@ -181,7 +181,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
         document = engine.document("web")
         assert (document.incarnation, document.enabled) == (0, True)
         assert document.enabling != first
-        assert {entry.what for entry in await engine.records.history(HistoryFilter())} <= HAPPENINGS.keys()
+        assert {entry.what for entry in await engine.records.history(HistoryFilter())} <= HISTORY_KINDS.keys()
 
 
 async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:

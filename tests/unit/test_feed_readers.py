@@ -13,7 +13,7 @@ from engines import START, ask, cancel, running_engine
 from msgspec import to_builtins
 
 from forewarn.core.access import Role, Token, create_token
-from forewarn.core.history import HAPPENINGS
+from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import Terms
 from forewarn.core.state import Changes, Entry
 from forewarn.delivery import feed as feed_module
@@ -299,7 +299,7 @@ async def test_what_is_kept_for_readers_has_a_bound(monkeypatch: pytest.MonkeyPa
 
 
 def test_kinds_are_one_word_each_and_mean_one_thing() -> None:
-    assert sorted(KINDS.values()) == sorted(HAPPENINGS)
+    assert sorted(KINDS.values()) == sorted(HISTORY_KINDS)
     assert not any(" " in kind for kind in KINDS)
     assert KINDS["carried-out"] == "carried out"
     assert KINDS["host-in-use"] == "host in-use"

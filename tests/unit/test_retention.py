@@ -120,7 +120,7 @@ async def test_answers_to_repeated_requests_are_kept_for_a_day_whatever_is_said_
         assert await answer("second") == "first"
         await engine.advance(timedelta(hours=25))
         assert await engine.records.kept_answer("somebody k") is None
-        assert engine._writer.ledger.answers == {}
+        assert engine._writer.state.answers == {}
         assert await answer("third") == "third"
         assert len(await rows(engine)) > len(FLEET.groups)
 

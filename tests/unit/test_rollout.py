@@ -18,7 +18,7 @@ from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
 from forewarn.core.limits import Terms
 from forewarn.core.rollout_commands import LARGEST_BUDGET, MOST_HOSTS, plan, prepare, start
 from forewarn.core.rollouts import Course, Rollout, Stage, Walk, in_order, matching
-from forewarn.core.state import Changes, Draft, Ledger
+from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.core.windows import parse_window
 from forewarn.errors import BadOption, NoSuchHosts, NothingToWalk, RolloutOverlaps, TooMany
 from forewarn.ports import ListFilter
@@ -113,9 +113,9 @@ def test_a_walk_that_can_take_but_one_of_many_at_a_time_takes_them_all() -> None
 
 
 def drafted(fleet: Fleet, *rollouts: Rollout) -> Draft:
-    ledger = Ledger(fleet)
-    ledger.absorb(Changes(rollouts={rollout.id: rollout for rollout in rollouts}))
-    return Draft(ledger, lambda: "new")
+    state = ServiceState(fleet)
+    state.absorb(Changes(rollouts={rollout.id: rollout for rollout in rollouts}))
+    return Draft(state, lambda: "new")
 
 
 @st.composite

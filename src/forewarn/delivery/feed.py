@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from forewarn.core.history import HAPPENINGS
+from forewarn.core.history import HISTORY_KINDS
 from forewarn.delivery.history_rows import EntryShape, as_tenants_see
 from forewarn.errors import HistoryGone, NotYetHistory, Stopping, StoreFailed, TooManyReaders
 from forewarn.ports import HistoryFilter
@@ -24,7 +24,7 @@ EVENT_STREAM = "text/event-stream"
 RETRY_MILLISECONDS = 1000
 """After how long a client that was cut off is to come back."""
 
-KINDS = {what.replace(" ", "-"): what for what in HAPPENINGS}
+KINDS = {what.replace(" ", "-"): what for what in HISTORY_KINDS}
 """What history says, by its name on this wire, which is one word."""
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.limits import Terms
-    from forewarn.core.state import Changes, Draft, Entry, Tally
+    from forewarn.core.state import Changes, DeliveryStats, Draft, Entry
     from forewarn.core.webhooks import Attempt, Pace, Settlement, Undelivered, Webhook
     from forewarn.delivery.outbound import Outbound
     from forewarn.engine.engine import Engine
@@ -53,7 +53,7 @@ class Channel:
     """
 
     def __init__(
-        self, engine: Engine, outbound: Outbound, outbox: Outbox, source: str, tally: Counter[tuple[str, str]]
+        self, engine: Engine, outbound: Outbound, outbox: Outbox, source: str, attempts: Counter[tuple[str, str]]
     ) -> None:
         self.outbox = outbox
         self.writing: Webhook | None = None
@@ -61,7 +61,7 @@ class Channel:
         self._engine = engine
         self._outbound = outbound
         self._source = source
-        self._tally = tally
+        self._attempts = attempts
         self._webhook = outbox.webhook
         self._stirred = asyncio.Event()
         self._closing = False
@@ -157,7 +157,7 @@ class Channel:
 
     async def _record(self, attempt: Attempt, outcome: Outcome) -> None:
         """Have the outcome written. A failure is on disk before the next row goes out."""
-        self._tally[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1
+        self._attempts[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1
         if outcome.delivered:
             self.outbox.delivered(attempt)
         else:
@@ -288,11 +288,11 @@ class Dispatcher:
         channel = self._channels.get(webhook.name)
         return webhook.cursor if channel is None else channel.outbox.cursor
 
-    def tally(self, webhook: Webhook) -> Tally:
+    def stats(self, webhook: Webhook) -> DeliveryStats:
         """How it fares. What waits are undelivered rows with attempts left, and all of history after the cursor."""
         draft = self._engine.draft()
-        tally = draft.told.tally(webhook.name)
-        return tally._replace(waiting=tally.waiting + draft.sequence - self.position(webhook))
+        stats = draft.webhook_deliveries.stats(webhook.name)
+        return stats._replace(waiting=stats.waiting + draft.sequence - self.position(webhook))
 
     @property
     def _source(self) -> str:

@@ -75,17 +75,17 @@ class Engine:
 
     async def start(self) -> None:
         """Take up where the store left off: what fell due meanwhile is done now, each once."""
-        ledger = await self._writer.load()
+        state = await self._writer.load()
         self._scheduler.resume()
         self.last_seen.forgive_downtime()
-        for operation in ledger.operations.values():
+        for operation in state.operations.values():
             self._schedule(operation)
-        for rollout in ledger.rollouts.values():
+        for rollout in state.rollouts.values():
             self._timers.add(rollout_commands.when_due(rollout) or self.clock.now(), "rollout", rollout.id)
-        for delivery in ledger.deliveries.values():
+        for delivery in state.deliveries.values():
             if delivery.enabled:
                 self.last_seen.watch(delivery.group)
-        unfinished = [operation for operation in ledger.operations.values() if operation.needs_fabric]
+        unfinished = [operation for operation in state.operations.values() if operation.needs_fabric]
         await self._fabric.recover([operation.id for operation in unfinished])
         for operation in unfinished:
             self._executor.take(operation, operation.concerned(self.fleet))
@@ -128,7 +128,7 @@ class Engine:
 
     def draft(self) -> Draft:
         """The state now, to be asked like a draft."""
-        return Draft(self._writer.ledger, new_id)
+        return Draft(self._writer.state, new_id)
 
     async def request(self, asked: Request, by: str) -> list[Operation]:
         """Begin an operation, or one for each VM."""
@@ -212,7 +212,7 @@ class Engine:
         """Replace the fleet by this one. Says what is added, changed and removed."""
         while True:
             before = self.fleet
-            after, change = await asyncio.to_thread(renew, before, fleet, self._writer.ledger.destinations())
+            after, change = await asyncio.to_thread(renew, before, fleet, self._writer.state.destinations())
 
             def apply(draft: Draft, now: datetime, terms: Terms) -> bool:
                 # What has set out for a spare host meanwhile must find it. (B023: runs before the loop goes on.)
@@ -241,7 +241,7 @@ class Engine:
         def do_what_is_due(draft: Draft, now: datetime, terms: Terms) -> None:
             for operation_id in operations:
                 progress.move(draft, now, terms, operation_id)
-            draft.stirred.update(dict.fromkeys(rollouts))
+            draft.rollouts_to_step.update(dict.fromkeys(rollouts))
             for group in silent:
                 enabling.disable_if_silent(draft, now, terms, group)
 
@@ -262,7 +262,7 @@ class Engine:
 
     @property
     def fleet(self) -> Fleet:
-        return self._writer.ledger.fleet
+        return self._writer.state.fleet
 
     @property
     def polled(self) -> set[str]:
@@ -276,24 +276,24 @@ class Engine:
 
     @property
     def facts(self) -> dict[str, str]:
-        return self._writer.ledger.facts
+        return self._writer.state.facts
 
     def document(self, group: str) -> Document:
         """What the group would be told now."""
-        return self._writer.ledger.document(group)
+        return self._writer.state.document(group)
 
     def live_operations(self) -> list[Operation]:
-        return list(self._writer.ledger.operations.values())
+        return list(self._writer.state.operations.values())
 
     def failed_attempt(self, operation_id: str) -> FailedAttempt | None:
         """The fabric's last attempt at an operation, where it failed and is to be repeated."""
         return self._executor.failed_attempt(operation_id)
 
     def live_rollouts(self) -> list[Rollout]:
-        return self._writer.ledger.live_rollouts()
+        return self._writer.state.live_rollouts()
 
     def live_events(self) -> list[Event]:
-        return self._writer.ledger.live_events()
+        return self._writer.state.live_events()
 
     def last_heard(self, group: str) -> datetime | None:
         """When the group last asked."""
@@ -303,18 +303,18 @@ class Engine:
 
     def _publish(self, changes: Changes) -> list[Operation]:
         """Take over what is on disk, note when it is due, and publish it. Returns what the fabric is to begin."""
-        ledger = self._writer.ledger
+        state = self._writer.state
         started = [
             operation
             for operation in changes.operations.values()
             if operation.needs_fabric
-            and ((before := ledger.operation(operation.id)) is None or before.progress is Progress.PENDING)
+            and ((before := state.operation(operation.id)) is None or before.progress is Progress.PENDING)
         ]
-        ledger.absorb(changes)
+        state.absorb(changes)
         # An event may be due at another time than before although its operation is as it was.
         touched = dict.fromkeys((*changes.operations, *(event.operation for event in changes.events.values())))
         for operation_id in touched:
-            if (operation := ledger.operation(operation_id)) is not None:
+            if (operation := state.operation(operation_id)) is not None:
                 self._schedule(operation)
         for rollout in changes.rollouts.values():
             if (moment := rollout_commands.when_due(rollout)) is not None:
@@ -343,7 +343,7 @@ class Engine:
     # --- Time -------------------------------------------------------------------------------------
 
     def _schedule(self, operation: Operation) -> None:
-        moment = progress.when_due(self._writer.ledger, operation)
+        moment = progress.when_due(self._writer.state, operation)
         if moment is not None:
             self._timers.add(moment, "operation", operation.id)
         if operation.request.rollout and (overdue_at := rollout_commands.overdue_at(self.terms, operation)) is not None:

@@ -41,7 +41,7 @@ def with_rollout_steps(
 
     def command(draft: Draft, now: datetime) -> T:
         result = decide(draft, now, terms, *args, **kwargs)
-        for rollout_id in draft.stirred:
+        for rollout_id in draft.rollouts_to_step:
             rollout_commands.step(draft, now, terms, rollout_id)
         return result
 
@@ -84,12 +84,12 @@ class WorkReports:
 
     def gate(self, operation_id: str) -> Gate | None:
         """Who must be well until when after an operation; None: nobody asks any more."""
-        ledger = self._writer.ledger
-        operation = ledger.operation(operation_id)
+        state = self._writer.state
+        operation = state.operation(operation_id)
         closes_at = rollout_commands.gate_closes_at(self._terms, operation) if operation is not None else None
         if operation is None or closes_at is None:
             return None
-        return Gate(closes_at, operation.concerned(ledger.fleet))
+        return Gate(closes_at, operation.concerned(state.fleet))
 
 
 # --- The executor ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from forewarn.errors import StoreFailed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.core.access import Kept
+    from forewarn.core.access import KeptAnswer
     from forewarn.core.events import Event
     from forewarn.core.limits import Terms
     from forewarn.core.operations import Operation
@@ -32,7 +32,7 @@ LOOKED_AT_ONCE = 20_000
 
 
 class StoredRecords:
-    """Reads that go to the disk: they wait their turn, unlike those of the ledger, but hold up no commit.
+    """Reads that go to the disk: they wait their turn, unlike those of the state in memory, but hold up no commit.
 
     What was on disk before a call is seen by it.
     """
@@ -55,7 +55,7 @@ class StoredRecords:
 
     async def event(self, event_id: str) -> Event | None:
         """An event, live or long over."""
-        return self._writer.ledger.event(event_id) or await self._read(self._records.event, event_id)
+        return self._writer.state.event(event_id) or await self._read(self._records.event, event_id)
 
     async def events_beginning(self, start: str, group: str = "") -> list[Event]:
         """The event of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
@@ -67,7 +67,7 @@ class StoredRecords:
 
     async def operation(self, operation_id: str) -> Operation | None:
         """An operation, live or long over."""
-        return self._writer.ledger.operation(operation_id) or await self._read(self._records.operation, operation_id)
+        return self._writer.state.operation(operation_id) or await self._read(self._records.operation, operation_id)
 
     async def operations_beginning(self, start: str) -> list[Operation]:
         """The operation of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
@@ -85,7 +85,7 @@ class StoredRecords:
         """Rollouts, each with its place in the list."""
         return await self._read(self._records.rollouts, wanted)
 
-    async def kept_answer(self, key: str) -> Kept | None:
+    async def kept_answer(self, key: str) -> KeptAnswer | None:
         """The answer kept for a key, whole."""
         return await self._read(self._records.kept_answer, key)
 
@@ -107,7 +107,7 @@ class StoredRecords:
     @property
     def newest(self) -> int:
         """The sequence of the newest row of history."""
-        return self._writer.ledger.sequence
+        return self._writer.state.sequence
 
     async def oldest(self) -> int:
         """The sequence of the oldest row of history that is kept."""

@@ -43,24 +43,24 @@ class LastSeen:
         """Note that all who asked were heard now."""
         self.polled.update(self.held)
         if self.polled:
-            known = self.polled & self._writer.ledger.deliveries.keys()  # others have left the fleet since
+            known = self.polled & self._writer.state.deliveries.keys()  # others have left the fleet since
             self._writer.note_seen(dict.fromkeys(known, self._clock.now()))
             self._unwritten |= known
             self.polled.clear()
 
     def heard_at(self, group: str) -> datetime | None:
         """When the group last asked, of one group alone: many are looked at one after the other."""
-        if (group in self.polled or group in self.held) and self._writer.ledger.delivery(group) is not None:
+        if (group in self.polled or group in self.held) and self._writer.state.delivery(group) is not None:
             return self._clock.now()
-        return self._writer.ledger.heard_at(group)
+        return self._writer.state.heard_at(group)
 
     def forgive_downtime(self) -> None:
         """The service's own downtime is not silence: move what was heard along by it."""
-        alive_at = self._writer.ledger.facts.get("alive_at")
+        alive_at = self._writer.state.facts.get("alive_at")
         if alive_at is None or self._clock.virtual:
             return
         downtime = max(self._clock.now() - from_text(alive_at), timedelta(0))
-        heard = {group: heard_at + downtime for group, heard_at in self._writer.ledger.heard.items()}
+        heard = {group: heard_at + downtime for group, heard_at in self._writer.state.heard.items()}
         self._writer.note_seen(heard)
         self._unwritten = set(heard)
 
@@ -70,7 +70,7 @@ class LastSeen:
         """Note when the group will have been silent for too long; False when that has come already."""
         if group in self._watched:  # what is noted for it comes no later, and is looked at again then
             return True
-        heard_at = self._writer.ledger.heard_at(group)
+        heard_at = self._writer.state.heard_at(group)
         if heard_at is None:
             return False
         moment = heard_at + self._longest

@@ -90,7 +90,7 @@ class Scheduler:
 
     def resume(self) -> None:
         """Virtual time goes on where it stood; no time goes back behind what has happened."""
-        facts = self._writer.ledger.facts
+        facts = self._writer.state.facts
         known = [from_text(facts[name]) for name in ("virtual_now", "alive_at") if name in facts]
         latest = max(known, default=None)
         if latest is None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from forewarn.clock import real_seconds
 from forewarn.core.durations import to_text
-from forewarn.core.state import Changes, Draft, Ledger
+from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.engine.measurements import Measurements
 from forewarn.errors import Stopping, StoreFailed
 
@@ -118,7 +118,7 @@ class Writer:
         publish: Callable[[Changes], list[Operation]],
         carry_out: Callable[[Changes, list[Operation]], None],
     ) -> None:
-        self.ledger = Ledger()
+        self.state = ServiceState()
         self._clock = clock
         self._store = store
         self._publish = publish
@@ -138,14 +138,14 @@ class Writer:
         self.measurements = Measurements()
         self._began_seconds = 0.0
 
-    async def load(self) -> Ledger:
+    async def load(self) -> ServiceState:
         """Begin with what is in the store."""
         saved = await self.in_store(self._store.load)
-        self.ledger = Ledger(saved.fleet)
+        self.state = ServiceState(saved.fleet)
         # Rows of history are only counted here, so absorbing them afresh must not add to the sequence.
-        self.ledger.absorb(saved.as_changes())
-        self.ledger.sequence = saved.sequence
-        return self.ledger
+        self.state.absorb(saved.as_changes())
+        self.state.sequence = saved.sequence
+        return self.state
 
     async def stop(self) -> None:
         """Write the commands that were submitted, refuse new ones, and let go of the store."""
@@ -210,15 +210,15 @@ class Writer:
 
     def note_seen(self, moments: Mapping[str, datetime]) -> None:
         """When groups last polled: too often for a commit each."""
-        self.ledger.note_seen(moments)
+        self.state.note_seen(moments)
 
     def count_lost(self, webhook: str, count: int) -> None:
         """Rows that a webhook will never deliver, since the service was started."""
-        self.ledger.told.count_lost(webhook, count)
+        self.state.webhook_deliveries.count_lost(webhook, count)
 
     def forget_answers(self, before: datetime) -> None:
         """Answers to idempotency keys. They go from memory first: what memory knows must be in the store."""
-        self.ledger.forget_answers(before)
+        self.state.forget_answers(before)
 
     async def remove(self, expired: Expired, most: int) -> bool:
         """Remove what is too old from the store, a part at a time. Whether there may be more."""
@@ -226,7 +226,7 @@ class Writer:
 
     def forget_history(self, oldest: int) -> Counter[str]:
         """History begins with this row now. Returns how many rows each webhook has lost by it."""
-        return self.ledger.told.forget_before(oldest)
+        return self.state.webhook_deliveries.forget_before(oldest)
 
     # --- From command to answer -------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class Writer:
         results = []
         for pending in batch:
             # On a draft of its own, so that a command that fails leaves nothing in the others' way.
-            draft = Draft(whole or self.ledger, new_id)
+            draft = Draft(whole or self.state, new_id)
             try:
                 result = pending.command(draft, now)
             except Exception as error:  # noqa: BLE001 - it belongs to the caller, not to the writer
@@ -284,7 +284,7 @@ class Writer:
                 results.append(CommandResult(pending.done, result, None))
         changes = whole.changes if whole is not None else Changes()
         if changes:
-            first = self.ledger.sequence + 1
+            first = self.state.sequence + 1
             changes.history = [entry._replace(sequence=first + i) for i, entry in enumerate(changes.history)]
             if self._clock.virtual:
                 changes.facts["virtual_now"] = to_text(now)
