@@ -30,18 +30,18 @@ class Lookup:
     """Asks the system's resolver, once for all who ask for the same name at the same time."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, int], asyncio.Future[list[str] | str]] = {}
+        self._lookups: dict[tuple[str, int], asyncio.Future[list[str] | str]] = {}
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """Every address of a host, the likeliest first. An address is its own."""
         with contextlib.suppress(ValueError):
             return [str(ip_address(host))]
         key = (host, port)
-        if key not in self._asked:
+        if key not in self._lookups:
             loop = asyncio.get_running_loop()
             threading.Thread(target=self._ask, args=(key, loop), name="look-up", daemon=True).start()
-            self._asked[key] = loop.create_future()  # nobody is told before this turn of the loop is over
-        found = await asyncio.shield(self._asked[key])
+            self._lookups[key] = loop.create_future()  # nobody is told before this turn of the loop is over
+        found = await asyncio.shield(self._lookups[key])
         if isinstance(found, str):
             raise NameNotFound(name=host, problem=found)
         return found
@@ -57,7 +57,7 @@ class Lookup:
             loop.call_soon_threadsafe(self._tell, key, found)
 
     def _tell(self, key: tuple[str, int], found: list[str] | str) -> None:
-        self._asked.pop(key).set_result(found)
+        self._lookups.pop(key).set_result(found)
 
 
 # --- Requests -------------------------------------------------------------------------------------
