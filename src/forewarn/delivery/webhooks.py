@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from forewarn.clock import real_seconds, unix_seconds
 from forewarn.core.webhooks import MOST_GIVEN_UP, MOST_IN_DOUBT, Outbox, find_webhook
 from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, trial_event
-from forewarn.delivery.outbound import LONGEST_PROBLEM, Outcome
+from forewarn.delivery.outbound import LONGEST_PROBLEM, DeliveryOutcome
 from forewarn.errors import Stopping, StoreFailed
 from forewarn.ports import HistoryFilter
 
@@ -139,7 +139,7 @@ class Channel:
             what = "Webhook %s: %s rows were not sent while history kept them, and are lost."
             logger.warning(what, self._webhook.name, lost)
 
-    async def _send(self, attempt: Attempt) -> Outcome | None:
+    async def _send(self, attempt: Attempt) -> DeliveryOutcome | None:
         """What came of an attempt. None: it did not come to it, because history does not keep the row any more."""
         try:
             entry = attempt.entry or await row_of(self._engine, attempt.sequence)
@@ -153,9 +153,9 @@ class Channel:
             raise
         except Exception as error:  # of this row, perhaps: it has its attempts like any other, and then others go on
             logger.exception("Webhook %s: row %s of history could not be sent.", self._webhook.name, attempt.sequence)
-            return Outcome(delivered=False, problem=f"{type(error).__name__}: {error}"[:LONGEST_PROBLEM])
+            return DeliveryOutcome(delivered=False, problem=f"{type(error).__name__}: {error}"[:LONGEST_PROBLEM])
 
-    async def _record(self, attempt: Attempt, outcome: Outcome) -> None:
+    async def _record(self, attempt: Attempt, outcome: DeliveryOutcome) -> None:
         """Have the outcome written. A failure is on disk before the next row goes out."""
         self._attempts[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1
         if outcome.delivered:
@@ -168,7 +168,7 @@ class Channel:
         if not outcome.delivered or self.outbox.in_doubt >= MOST_IN_DOUBT:
             await self._until_written()
 
-    def _log(self, outcome: Outcome) -> None:
+    def _log(self, outcome: DeliveryOutcome) -> None:
         """Once when retries begin, and once when they end: not for each attempt."""
         retrying = self.outbox.is_retrying
         if retrying and not self._was_retrying:
@@ -240,7 +240,7 @@ class Dispatcher:
         self.attempts: Counter[tuple[str, str]] = Counter()
         """How many there were, by webhook and outcome."""
         self._channels: dict[str, Channel] = {}
-        self._trials: set[asyncio.Task[Outcome]] = set()
+        self._trials: set[asyncio.Task[DeliveryOutcome]] = set()
         self._stopping = False
 
     async def start(self) -> None:
@@ -259,7 +259,7 @@ class Dispatcher:
         await asyncio.gather(*(channel.stop() for channel in self._channels.values()))
         await self._outbound.close()
 
-    async def try_out(self, name: str) -> Outcome:
+    async def try_out(self, name: str) -> DeliveryOutcome:
         """Send a webhook an event about nothing, now and once."""
         webhook = find_webhook(self._engine.draft(), name)
         body = trial_event(str(uuid.uuid4()), self._source, name, self._engine.clock.now())
