@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from forewarn.agent.changes import Account, Happening
+from forewarn.agent.changes import Account, BaseChange
 from forewarn.agent.client import Client
 from forewarn.agent.clock import real_seconds
 
@@ -29,7 +29,7 @@ _LEAVING_SECONDS = 1.0
 """How long is waited for a thread that shall end. A search for an address can take longer, and ends when it ends."""
 
 
-class AsyncChange(Happening):
+class AsyncChange(BaseChange):
     """What happened to an event, and a way to answer."""
 
     sender: Callable[[ToldEvent], Awaitable[bool]]
