@@ -31,7 +31,7 @@ from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.routes import Rules
 from forewarn.metadata.server import MetadataServer
-from forewarn.scenarios.runs import Player
+from forewarn.scenarios.runs import ScenarioRuns
 from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.system.addresses import read_host_port
@@ -162,9 +162,9 @@ class Assembly:
         outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
         pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
-        audience = partial(self.metadata.seen.audience, limit=SEEN_WITHIN)
+        audience = partial(self.metadata.delivery_tracker.audience, limit=SEEN_WITHIN)
         newest = self.metadata.versions[max(self.metadata.versions)]
-        self.player = Player(self.engine, self.faults, audience, newest)
+        self.scenario_runs = ScenarioRuns(self.engine, self.faults, audience, newest)
         metrics = Metrics(self.engine)
         metrics.add(partial(metadata_metrics, self.metadata))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
@@ -175,7 +175,7 @@ class Assembly:
             metrics,
             self.webhooks,
             self.faults,
-            self.player,
+            self.scenario_runs,
             preview_versions=rules.preview_versions,
         )
         self._feed = control.feed
@@ -199,7 +199,9 @@ class Assembly:
         """Answer what is under way, also what is held back, then stop."""
         self._feed.stop()
         try:
-            await asyncio.gather(self.metadata.stop(), self.control.stop(), self.webhooks.stop(), self.player.stop())
+            await asyncio.gather(
+                self.metadata.stop(), self.control.stop(), self.webhooks.stop(), self.scenario_runs.stop()
+            )
         finally:
             await self.engine.stop()
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from datetime import datetime, timedelta
 
-    from forewarn.core.access import Kept, Token
+    from forewarn.core.access import KeptAnswer, Token
     from forewarn.core.events import Event
     from forewarn.core.fleet import Fleet
     from forewarn.core.operations import Operation
@@ -60,7 +60,7 @@ class Saved:
     heard: dict[str, datetime] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     tokens: list[Token] = field(default_factory=list)
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[KeptAnswer] = field(default_factory=list)
     """Without their bodies."""
     sequence: int = 0
     webhooks: list[Webhook] = field(default_factory=list)
@@ -163,7 +163,7 @@ class Records(Protocol):
     def history(self, wanted: HistoryFilter) -> list[Entry]:
         """Rows of history in their order, or the newest first."""
 
-    def kept_answer(self, key: str) -> Kept | None:
+    def kept_answer(self, key: str) -> KeptAnswer | None:
         """The answer kept for a key, whole."""
 
     def oldest(self) -> int:

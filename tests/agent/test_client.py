@@ -504,8 +504,8 @@ def test_who_has_moved_is_found_again_unless_the_endpoint_was_given(
         for given, expected in (("", server.url), (nowhere.url, nowhere.url)):
             client = Client(nowhere.url, "web-0", pause=shifted.pause)
             found = iter([nowhere, nowhere, server.endpoint])
-            client._reach._find = lambda *_, found=found, **__: next(found)
-            client._reach._settled = bool(given)
+            client._locator._find = lambda *_, found=found, **__: next(found)
+            client._locator._settled = bool(given)
             began = shifted.monotonic()
             while client.poll().trouble is not None and shifted.monotonic() - began < 120:
                 shifted.pause(5)
@@ -519,12 +519,12 @@ def test_what_one_endpoint_has_taught_is_not_held_against_the_next(shifted: Shif
     """Its tag would mean nothing there, or another document."""
     with RawServer(answer(404, b"no such version"), document(7, tag='"5"'), answer(304)) as first:
         client = Client(first.url, "web-0", pause=shifted.pause)
-        client._reach._settled = False
+        client._locator._settled = False
         for _ in range(3):
             client.poll(20)
         assert (first.asked[-1].headers["if-none-match"], client.offers_long_poll) == ('"5"', False)
     with RawServer(document(3, tag='"5"')) as second:
-        client._reach._find = lambda *_, **__: second.endpoint
+        client._locator._find = lambda *_, **__: second.endpoint
         while client.poll(20).trouble is not None:
             shifted.pause(5)
         assert "if-none-match" not in second.asked[0].headers
@@ -544,7 +544,7 @@ def test_as_long_as_no_endpoint_is_found_it_is_looked_for(shifted: Shifted) -> N
                 raise EndpointNotFound(problem="nothing here.")
             return server.endpoint
 
-        client._reach._find = find
+        client._locator._find = find
         assert kind_of(lambda: client.endpoint) == "unreachable"
         assert kind_of(client.document) == "unreachable"
         assert next(client.changes()).what == "scheduled"

@@ -18,7 +18,7 @@ from agent.shifted import Shifted
 from depth import amount
 from forewarn.agent import transport
 from forewarn.agent.address import Endpoint
-from forewarn.agent.transport import LARGEST_BODY, Answer, Line
+from forewarn.agent.transport import LARGEST_BODY, Answer, EndpointConnection
 from forewarn.errors import EndpointTrouble
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ SHORT, LONG = 0.3, 20.0
 
 @pytest.fixture
 def ask() -> Iterator[Callable[..., Answer]]:
-    lines: dict[int, Line] = {}
+    connections: dict[int, EndpointConnection] = {}
 
     def exchange(server: RawServer, method: str = "GET", seconds: float = LONG, body: bytes | None = None) -> Answer:
-        line = lines.setdefault(server.port, Line(server.endpoint))
-        return line.exchange(method, "/x", {"Metadata": "true"}, body, seconds)
+        connection = connections.setdefault(server.port, EndpointConnection(server.endpoint))
+        return connection.exchange(method, "/x", {"Metadata": "true"}, body, seconds)
 
     yield exchange
-    for line in lines.values():
-        line.close()
+    for connection in connections.values():
+        connection.close()
 
 
 def test_an_answer_comes_with_its_status_headers_body_and_date(ask: Callable[..., Answer]) -> None:
@@ -188,11 +188,11 @@ def test_every_failure_is_a_trouble_and_the_next_exchange_goes_well(
 
 def test_what_follows_the_first_byte_has_a_limit_of_its_own() -> None:
     with RawServer(then(b"HTTP/1.1 200 OK\r\n", silence)) as server:
-        line = Line(server.endpoint)
+        connection = EndpointConnection(server.endpoint)
         with pytest.raises(EndpointTrouble, match="and not the rest of it within ") as trouble:
-            line.exchange("GET", "/", {}, None, 600, SHORT)
+            connection.exchange("GET", "/", {}, None, 600, SHORT)
         assert trouble.value.kind == "stalled"
-        line.close()
+        connection.close()
 
 
 def test_the_largest_body_is_taken(ask: Callable[..., Answer]) -> None:
@@ -224,19 +224,19 @@ def test_each_time_that_something_is_sent_it_is_admitted(ask: Callable[..., Answ
     """The second one over a connection that the server has closed is sent twice."""
     admitted = []
     with RawServer(GOOD, close, GOOD) as server:
-        line = Line(server.endpoint)
+        connection = EndpointConnection(server.endpoint)
         for _ in range(2):
-            line.exchange("GET", "/", {}, None, LONG, admit=lambda: admitted.append(len(server.asked)))
-        line.close()
+            connection.exchange("GET", "/", {}, None, LONG, admit=lambda: admitted.append(len(server.asked)))
+        connection.close()
         assert admitted == [0, 1, 2]
 
 
 def test_what_an_admission_takes_is_not_taken_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     shifted = Shifted(monkeypatch)
     with RawServer(GOOD) as server:
-        line = Line(server.endpoint)
-        assert line.exchange("GET", "/", {}, None, LONG, admit=lambda: shifted.pause(2 * LONG)).body == b"good"
-        line.close()
+        connection = EndpointConnection(server.endpoint)
+        assert connection.exchange("GET", "/", {}, None, LONG, admit=lambda: shifted.pause(2 * LONG)).body == b"good"
+        connection.close()
 
 
 def test_a_redirect_is_not_followed(ask: Callable[..., Answer]) -> None:
@@ -261,17 +261,17 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "x" * 70])
 def test_who_is_not_there_cannot_be_reached(host: str) -> None:
-    line = Line(Endpoint("http", host, free_port(), "test"))
+    connection = EndpointConnection(Endpoint("http", host, free_port(), "test"))
     with pytest.raises(EndpointTrouble, match="cannot be reached") as trouble:
-        line.exchange("GET", "/", {}, None, LONG)
+        connection.exchange("GET", "/", {}, None, LONG)
     assert trouble.value.kind == "unreachable"
 
 
 def test_tls_with_somebody_who_does_not_speak_it_is_a_trouble() -> None:
     with RawServer(GOOD) as server:
-        line = Line(server.endpoint._replace(scheme="https"))
+        connection = EndpointConnection(server.endpoint._replace(scheme="https"))
         with pytest.raises(EndpointTrouble, match="cannot be reached"):
-            line.exchange("GET", "/", {}, None, SHORT)
+            connection.exchange("GET", "/", {}, None, SHORT)
 
 
 @pytest.fixture
@@ -290,14 +290,14 @@ def full() -> Iterator[int]:
 
 
 def test_who_takes_no_call_in_time_cannot_be_reached(full: int) -> None:
-    line = Line(Endpoint("http", "127.0.0.1", full, "test"))
+    connection = EndpointConnection(Endpoint("http", "127.0.0.1", full, "test"))
     with pytest.raises(EndpointTrouble, match="no connection was made in time") as trouble:
-        line.exchange("GET", "/", {}, None, SHORT)
+        connection.exchange("GET", "/", {}, None, SHORT)
     assert trouble.value.kind == "unreachable"
 
 
 def test_cutting_ends_a_connection_that_is_being_made(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Line(Endpoint("http", "127.0.0.1", full, "test"))
+    connection = EndpointConnection(Endpoint("http", "127.0.0.1", full, "test"))
     connecting = threading.Event()
     addresses = transport.addresses
 
@@ -307,9 +307,9 @@ def test_cutting_ends_a_connection_that_is_being_made(full: int, monkeypatch: py
 
     monkeypatch.setattr("forewarn.agent.transport.addresses", noted)
     with ThreadPoolExecutor(1) as thread:
-        under_way = thread.submit(line.exchange, "GET", "/", {}, None, 600.0)
+        under_way = thread.submit(connection.exchange, "GET", "/", {}, None, 600.0)
         assert connecting.wait(LONG)
-        line.cut()
+        connection.cut()
         with pytest.raises(EndpointTrouble) as trouble:
             under_way.result(LONG)
     assert trouble.value.kind == "closed"
@@ -320,27 +320,27 @@ def test_cutting_ends_an_exchange_in_another_thread_and_mending_lets_the_next_pa
     deed: Callable[[socket.socket], object],
 ) -> None:
     with RawServer(GOOD, deed, GOOD) as server, ThreadPoolExecutor(1) as thread:
-        line = Line(server.endpoint)
-        line.exchange("GET", "/", {}, None, LONG)
+        connection = EndpointConnection(server.endpoint)
+        connection.exchange("GET", "/", {}, None, LONG)
         assert server.came.acquire(timeout=LONG)
-        under_way = thread.submit(line.exchange, "GET", "/", {}, None, 600.0)
+        under_way = thread.submit(connection.exchange, "GET", "/", {}, None, 600.0)
         assert server.came.acquire(timeout=LONG)
-        line.cut()
+        connection.cut()
         with pytest.raises(EndpointTrouble) as trouble:
             under_way.result(LONG)
         assert trouble.value.kind == "closed"
         with pytest.raises(EndpointTrouble):
-            line.exchange("GET", "/", {}, None, LONG)
-        line.mend()
-        assert line.exchange("GET", "/", {}, None, LONG).body == b"good"
-        line.close()
+            connection.exchange("GET", "/", {}, None, LONG)
+        connection.mend()
+        assert connection.exchange("GET", "/", {}, None, LONG).body == b"good"
+        connection.close()
 
 
 def test_a_limit_of_time_holds_for_sending_too() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        line = Line(Endpoint("http", "127.0.0.1", deaf.getsockname()[1], "test"))
+        connection = EndpointConnection(Endpoint("http", "127.0.0.1", deaf.getsockname()[1], "test"))
         with pytest.raises(EndpointTrouble) as trouble:
-            line.exchange("POST", "/", {}, b"x" * 50_000_000, SHORT)
+            connection.exchange("POST", "/", {}, b"x" * 50_000_000, SHORT)
     assert trouble.value.kind == "timeout"
 
 
@@ -365,11 +365,11 @@ PIECES = st.sampled_from(
 @given(raw=st.lists(PIECES | st.binary(max_size=20), max_size=8).map(b"".join))
 def test_whatever_comes_back_is_an_answer_or_a_trouble(raw: bytes) -> None:
     with RawServer(then(raw, close)) as server:
-        line = Line(server.endpoint)
+        connection = EndpointConnection(server.endpoint)
         kind = "none"
         try:
-            line.exchange("GET", "/", {}, None, LONG)
+            connection.exchange("GET", "/", {}, None, LONG)
         except EndpointTrouble as trouble:
             kind = trouble.kind
-        line.close()
+        connection.close()
         assert kind in {"none", "reset", "cut-off", "unreadable"}

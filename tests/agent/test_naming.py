@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from forewarn.agent import identity
-from forewarn.agent.identity import Naming
+from forewarn.agent.identity import NameResolver
 from forewarn.agent.transport import Answer
 from forewarn.errors import EndpointReset
 
@@ -24,8 +24,8 @@ def nobody(_: str) -> Answer:
     raise AssertionError("it was asked though it is known")
 
 
-def until_settled() -> Naming:
-    asked = Naming("")
+def until_settled() -> NameResolver:
+    asked = NameResolver("")
     for _ in range(100):
         if asked.settled:
             return asked
@@ -45,11 +45,11 @@ def test_a_trouble_that_goes_on_leaves_the_host_name_for_a_while(monkeypatch: py
 
 @pytest.mark.parametrize("status", [400, 404])
 def test_an_endpoint_without_names_is_not_asked_again(status: int) -> None:
-    asked = Naming("")
+    asked = NameResolver("")
     asked.me(lambda _: Answer(status, {}, b"", None))
     assert asked.settled
     assert asked.me(nobody).name == socket.gethostname()
 
 
 def test_what_is_given_is_not_asked_for() -> None:
-    assert Naming("mine").me(nobody).name == "mine"
+    assert NameResolver("mine").me(nobody).name == "mine"

@@ -14,12 +14,12 @@ from agent.events import ME, NOW, told
 from depth import amount
 from forewarn.agent.decisions import (
     Approve,
-    Circumstances,
+    DecisionContext,
+    DocumentContext,
     Finish,
     Run,
-    Seen,
     limit_seconds,
-    next_orders,
+    next_instructions,
     take_in,
     with_outcome,
 )
@@ -228,7 +228,7 @@ def course(whole: Config, event: ToldEvent, *, slow: bool, cancelled: bool = Fal
         seconds = (now - NOW).total_seconds()
         starts = not cancelled and event.not_before is not None and now >= event.not_before > NOW
         shown = event._replace(status="Started", not_before=None) if starts else event
-        around = Circumstances(whole.rules, lambda _: ME, now, "boot", 10**6, is_first=False)
+        around = DocumentContext(whole.rules, lambda _: ME, now, "boot", 10**6, is_first=False)
         if cancelled and now == NOW:
             works = take_in({}, [event], around).works
             works = {each.id: each for each in map(prepared, works.values())}
@@ -242,22 +242,27 @@ def course(whole: Config, event: ToldEvent, *, slow: bool, cancelled: bool = Fal
                         ended[handler] = now
                     changed = with_outcome(works, run.work.id, run.step, run.action)
                     works.update((each.id, each) for each in changed)
-            seen = Seen(now, seconds, frozenset(running), leading={"E1": ""} if whole.peers else {}, begun_at=begun_at)
-            orders = next_orders(works, seen)
-            busy = bool(orders)
-            for order in orders:
-                if isinstance(order, Finish):
+            context = DecisionContext(
+                now, seconds, frozenset(running), leading={"E1": ""} if whole.peers else {}, begun_at=begun_at
+            )
+            instructions = next_instructions(works, context)
+            busy = bool(instructions)
+            for instruction in instructions:
+                if isinstance(instruction, Finish):
                     return Course(begun, ended, approved_at, undone)
-                works[order.work.id] = order.work
-                if isinstance(order, Approve):
+                works[instruction.work.id] = instruction.work
+                if isinstance(instruction, Approve):
                     approved_at = now
-                    works[order.work.id] = order.work._replace(approved_at="then")
-                elif isinstance(order, Run):
-                    handler = order.work.steps[order.step].handler
-                    first = begun_at.setdefault(order.work.id, seconds)
-                    limit = limit_seconds(order, whole.handlers[handler].timeout, first, seconds)
-                    running[handler] = order, now + timedelta(seconds=limit if slow and order.action == PREPARE else 0)
-                    if order.action == PREPARE:
+                    works[instruction.work.id] = instruction.work._replace(approved_at="then")
+                elif isinstance(instruction, Run):
+                    handler = instruction.work.steps[instruction.step].handler
+                    first = begun_at.setdefault(instruction.work.id, seconds)
+                    limit = limit_seconds(instruction, whole.handlers[handler].timeout, first, seconds)
+                    running[handler] = (
+                        instruction,
+                        now + timedelta(seconds=limit if slow and instruction.action == PREPARE else 0),
+                    )
+                    if instruction.action == PREPARE:
                         begun[handler] = now
                     else:
                         undone.append(handler)

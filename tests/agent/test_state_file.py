@@ -12,7 +12,7 @@ import pytest
 
 from agent.events import ME, told
 from forewarn.agent.policy import Rule
-from forewarn.agent.state import FILE, PREPARED, Ledger, StateFile, begin, from_json, to_json
+from forewarn.agent.state import FILE, PREPARED, StateFile, WorkStore, begin, from_json, to_json
 from forewarn.errors import NotPermitted, StateInUse
 from forewarn.wire.document_reader import read_event_if_possible
 
@@ -24,7 +24,7 @@ WORK = begin(told(), ME, Rule("r", prepare=("a",)), "boot").with_step(0, state=P
 
 def test_the_next_agent_finds_what_was_begun(tmp_path: Path) -> None:
     first = StateFile(tmp_path / "deep" / "state")
-    assert Ledger(first).keep(WORK)
+    assert WorkStore(first).keep(WORK)
     first.close()
     assert StateFile(tmp_path / "deep" / "state").load() == [WORK]
     assert stat.S_IMODE((tmp_path / "deep" / "state" / FILE).stat().st_mode) == 0o600
@@ -57,27 +57,27 @@ def test_a_file_that_cannot_be_read_is_kept_aside(tmp_path: Path, text: str, cap
 
 def test_what_cannot_be_written_is_written_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    ledger = Ledger(StateFile(tmp_path))
+    store = WorkStore(StateFile(tmp_path))
     (tmp_path / FILE).mkdir()  # in the way of every write, also for root
-    assert not ledger.keep(WORK)
-    assert not ledger.settle()
+    assert not store.keep(WORK)
+    assert not store.settle()
     assert caplog.text.count("cannot be noted") == 1
     (tmp_path / FILE).rmdir()
-    assert ledger.settle()
+    assert store.settle()
     assert "can be noted again" in caplog.text
-    ledger.close()
+    store.close()
     assert StateFile(tmp_path).load() == [WORK]
 
 
 def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
-    ledger = Ledger(StateFile(tmp_path))
-    ledger.keep(WORK)
+    store = WorkStore(StateFile(tmp_path))
+    store.keep(WORK)
     os.utime(tmp_path / FILE, (1, 1))
-    assert ledger.replace(dict(ledger.works))
+    assert store.replace(dict(store.works))
     assert (tmp_path / FILE).stat().st_mtime == 1
-    ledger.drop("unknown")
+    store.drop("unknown")
     assert (tmp_path / FILE).stat().st_mtime == 1
-    ledger.drop(WORK.id)
+    store.drop(WORK.id)
     assert (tmp_path / FILE).stat().st_mtime != 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.raw_server import event
-from forewarn.agent.protocol import VERSIONS, Seen, Watch
+from forewarn.agent.protocol import VERSIONS, AnswerContent, Watch
 from forewarn.agent.transport import Answer
 from forewarn.errors import EndpointTrouble
 from forewarn.wire.document_reader import ToldDocument
@@ -25,7 +25,7 @@ def document(incarnation: int = 0, *events: dict[str, Any], **headers: str) -> A
     return Answer(200, {"etag": f'"{incarnation}"', **headers}, body, None)
 
 
-def take(watch: Watch, answer: Answer, wait_seconds: int = 0) -> Seen:
+def take(watch: Watch, answer: Answer, wait_seconds: int = 0) -> AnswerContent:
     return watch.answered(watch.ask(wait_seconds), answer)
 
 
@@ -45,11 +45,11 @@ def test_it_asks_as_the_endpoint_wants_it() -> None:
 
 def test_the_tag_of_the_last_document_is_sent_back() -> None:
     watch = Watch()
-    seen = take(watch, document(3))
-    assert (seen.changed, seen.went_back) == (True, False)
+    content = take(watch, document(3))
+    assert (content.changed, content.went_back) == (True, False)
     assert watch.ask().headers["If-None-Match"] == '"3"'
     again = take(watch, NOT_MODIFIED)
-    assert (again.document, again.changed) == (seen.document, False)
+    assert (again.document, again.changed) == (content.document, False)
 
 
 @pytest.mark.parametrize("tag", ["", "x" * 2000, '"\r\nX: 1"', '"\x00"', '"é"'])
@@ -87,10 +87,10 @@ def test_after_a_minute_of_nothing_new_the_whole_document_is_asked_for() -> None
 def test_a_document_that_goes_back_is_handed_on_and_said_to_be_so() -> None:
     watch = Watch()
     take(watch, document(5, event(1)))
-    seen = take(watch, document(4))
-    assert seen == Seen(ToldDocument(4, ()), changed=True, went_back=True)
+    content = take(watch, document(4))
+    assert content == AnswerContent(ToldDocument(4, ()), changed=True, went_back=True)
     assert not take(watch, document(4)).went_back
-    assert take(watch, document(5, event(1))) == Seen(watch.document, changed=True)
+    assert take(watch, document(5, event(1))) == AnswerContent(watch.document, changed=True)
 
 
 def test_a_wait_is_asked_for_when_a_document_is_there_and_until_it_is_known_to_mean_nothing() -> None:
@@ -118,7 +118,7 @@ def test_an_older_version_is_asked_for_where_the_newest_is_not_there_and_remembe
     watch = Watch()
     for version in VERSIONS[:3]:
         assert watch.ask().path.endswith(version)
-        assert take(watch, NO_VERSION) == Seen(None)
+        assert take(watch, NO_VERSION) == AnswerContent(None)
     assert watch.ask().path.endswith("2019-01-01")
     take(watch, document(1))
     assert watch.ask().path.endswith("2019-01-01")
@@ -129,7 +129,7 @@ def test_an_older_version_is_asked_for_where_the_newest_is_not_there_and_remembe
 def test_a_refusal_in_the_words_of_the_sister_endpoint_is_one_too() -> None:
     watch = Watch()
     body = b'{"error":"Bad request. api-version is invalid","newest-versions":["2019-08-01"]}'
-    assert take(watch, Answer(400, {}, body, None)) == Seen(None)
+    assert take(watch, Answer(400, {}, body, None)) == AnswerContent(None)
     assert watch.version == "2019-08-01"
 
 
@@ -220,16 +220,16 @@ def test_the_endpoints_own_wish_is_read(text: str, seconds: float | None) -> Non
 def test_documents_of_every_version_are_taken_in() -> None:
     assert GOLDEN
     for path in GOLDEN:
-        seen = take(Watch(), Answer(200, {}, path.read_bytes(), None))
-        assert seen.document is not None, path
-        assert [told.raw for told in seen.document.events] == json.loads(path.read_bytes())["Events"], path
+        content = take(Watch(), Answer(200, {}, path.read_bytes(), None))
+        assert content.document is not None, path
+        assert [told.raw for told in content.document.events] == json.loads(path.read_bytes())["Events"], path
 
 
 @pytest.mark.parametrize("value", [5, None, ["x"], {"a": 1}, True])
 def test_what_an_event_need_not_have_counts_as_missing_when_it_is_something_else(value: object) -> None:
     odd = event(1, Description=value, EventSource=value, DurationInSeconds="x" if value == 5 else value)
-    seen = take(Watch(), document(1, odd))
-    assert seen.document is not None
-    (told,) = seen.document.events
+    content = take(Watch(), document(1, odd))
+    assert content.document is not None
+    (told,) = content.document.events
     assert (told.description, told.source, told.duration_seconds) == (None, None, None)
     assert told.raw == odd

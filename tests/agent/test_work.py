@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from agent.events import ME, NOW, told
 from forewarn.agent.decisions import (
     Approve,
-    Circumstances,
+    DecisionContext,
+    DocumentContext,
     Finish,
     Note,
     Run,
-    Seen,
     Taken,
     approval_problem,
     end,
-    next_orders,
+    next_instructions,
     presume,
     take_in,
     undone,
@@ -47,10 +47,10 @@ from forewarn.agent.state import (
 )
 
 if TYPE_CHECKING:
-    from forewarn.agent.decisions import Order
+    from forewarn.agent.decisions import Instruction
     from forewarn.wire.document_reader import ToldEvent
 
-SEEN = Seen(NOW, 0.0)
+CONTEXT = DecisionContext(NOW, 0.0)
 WEB = Rule("web", prepare=("leave-pool", "stop-web"), approve="self")
 MINUTE = timedelta(minutes=1)
 
@@ -63,15 +63,19 @@ def work(rule: Rule = WEB, *states: str, event: ToldEvent | None = None, **field
     return made._replace(**fields)
 
 
-def orders(*works: Work, seen: Seen = SEEN) -> list[Order]:
-    return next_orders({each.id: each for each in works}, seen)
+def instructions(*works: Work, context: DecisionContext = CONTEXT) -> list[Instruction]:
+    return next_instructions({each.id: each for each in works}, context)
 
 
-def runs(*works: Work, seen: Seen = SEEN) -> list[tuple[str, str]]:
+def runs(*works: Work, context: DecisionContext = CONTEXT) -> list[tuple[str, str]]:
     """Which handlers are run, and for what; nothing else may be ordered."""
-    found = orders(*works, seen=seen)
-    assert all(isinstance(order, Run) for order in found)
-    return [(order.work.steps[order.step].handler, order.action) for order in found if isinstance(order, Run)]
+    found = instructions(*works, context=context)
+    assert all(isinstance(instruction, Run) for instruction in found)
+    return [
+        (instruction.work.steps[instruction.step].handler, instruction.action)
+        for instruction in found
+        if isinstance(instruction, Run)
+    ]
 
 
 # --- Preparing ----------------------------------------------------------------------------------------
@@ -95,8 +99,8 @@ def test_the_others_are_prepared_after_a_failure_if_the_rule_says_so() -> None:
 
 
 def test_nothing_is_run_twice_at_a_time() -> None:
-    busy = SEEN._replace(busy=frozenset({"leave-pool"}))
-    assert runs(work(WEB, PREPARING), seen=busy) == []
+    busy = CONTEXT._replace(busy=frozenset({"leave-pool"}))
+    assert runs(work(WEB, PREPARING), context=busy) == []
 
 
 @pytest.mark.parametrize(
@@ -111,14 +115,14 @@ def test_nothing_is_run_twice_at_a_time() -> None:
 )
 def test_when_preparing_begins(lead: timedelta | None, status: str, passed: timedelta, begins: bool) -> None:
     waiting = work(WEB._replace(lead=lead), event=told(status=status))
-    assert bool(runs(waiting, seen=SEEN._replace(now=NOW + passed))) is begins
+    assert bool(runs(waiting, context=CONTEXT._replace(now=NOW + passed))) is begins
 
 
 def test_the_beginning_of_all_time_is_a_moment_like_any_other() -> None:
     odd = told()._replace(not_before=datetime.min.replace(tzinfo=UTC))
     assert runs(work(WEB._replace(lead=5 * MINUTE), event=odd)) == [("leave-pool", PREPARE)]
     ready = work(WEB._replace(lead=5 * MINUTE, approve_lead=MINUTE), PREPARED, PREPARED, event=odd)
-    assert orders(ready) == [Approve(ready)]
+    assert instructions(ready) == [Approve(ready)]
 
 
 def test_what_was_begun_goes_on_even_if_the_event_is_postponed() -> None:
@@ -128,27 +132,30 @@ def test_what_was_begun_goes_on_even_if_the_event_is_postponed() -> None:
 
 def test_nothing_is_begun_while_an_approval_is_under_way() -> None:
     other = work(Rule("other", prepare=("save",)), event=told("E2"))
-    assert runs(other, seen=SEEN._replace(approving=frozenset({"E1"}))) == []
+    assert runs(other, context=CONTEXT._replace(approving=frozenset({"E1"}))) == []
     assert (
-        runs(other._replace(ending=OVER).with_step(0, state=PREPARED), seen=SEEN._replace(approving=frozenset({"E1"})))
+        runs(
+            other._replace(ending=OVER).with_step(0, state=PREPARED),
+            context=CONTEXT._replace(approving=frozenset({"E1"})),
+        )
         == []
     )
 
 
 def test_the_limit_of_a_rule_fails_what_has_not_had_its_turn() -> None:
     slow = work(WEB._replace(timeout=MINUTE), PREPARED)
-    (order,) = orders(slow, seen=SEEN._replace(seconds=100.0, begun_at={slow.id: 40.0}))
-    assert isinstance(order, Note)
-    assert order.work.steps[1].state == SKIPPED
-    assert runs(slow, seen=SEEN._replace(seconds=99.0, begun_at={slow.id: 40.0})) == [("stop-web", PREPARE)]
+    (instruction,) = instructions(slow, context=CONTEXT._replace(seconds=100.0, begun_at={slow.id: 40.0}))
+    assert isinstance(instruction, Note)
+    assert instruction.work.steps[1].state == SKIPPED
+    assert runs(slow, context=CONTEXT._replace(seconds=99.0, begun_at={slow.id: 40.0})) == [("stop-web", PREPARE)]
 
 
 def test_a_handler_that_another_event_has_prepared_is_shared() -> None:
     first = work(WEB, PREPARED, PREPARED, approved_at="x").with_step(0, memo={"was": "ready"}, table={"a": 1})
     second = work(Rule("other", prepare=("leave-pool",)), event=told("E2", "Freeze"))
-    (order,) = orders(first, second)
-    assert isinstance(order, Note)
-    assert order.work.steps == (Step("leave-pool", PREPARED, {"a": 1}, {"was": "ready"}),)
+    (instruction,) = instructions(first, second)
+    assert isinstance(instruction, Note)
+    assert instruction.work.steps == (Step("leave-pool", PREPARED, {"a": 1}, {"was": "ready"}),)
 
 
 # --- Approving ----------------------------------------------------------------------------------------
@@ -157,34 +164,34 @@ DONE = work(WEB, PREPARED, PREPARED)
 
 
 @pytest.mark.parametrize(
-    ("given", "seen", "approves"),
+    ("given", "context", "approves"),
     [
-        (DONE, SEEN, True),
-        (work(Rule("r", approve="self")), SEEN, True),  # there is nothing to prepare
-        (work(WEB._replace(approve="never"), PREPARED, PREPARED), SEEN, False),
-        (work(WEB, PREPARED, FAILED), SEEN, False),
-        (work(WEB._replace(on_failure="continue"), PREPARED, FAILED), SEEN, False),
-        (work(WEB._replace(on_failure="approve"), FAILED, PREPARED), SEEN, True),
-        (DONE._replace(approved_at="x"), SEEN, False),
-        (DONE._replace(event=told(status="Started")), SEEN, False),
-        (DONE._replace(event=told(resources=("web-1", ME))), SEEN, False),
-        (DONE, SEEN._replace(busy=frozenset({"of another event"})), False),
-        (DONE, SEEN._replace(approving=frozenset({"E1"})), False),
-        (DONE, SEEN._replace(approve_at={"E1": 1.0}), False),
-        (DONE, SEEN._replace(approve_at={"E1": 0.0}), True),
-        (DONE, SEEN._replace(has_looked=False), False),
-        (DONE, SEEN._replace(stopping=True), False),
-        (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), SEEN, False),
-        (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), SEEN._replace(now=NOW + 14 * MINUTE), True),
-        (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED, event=told(NotBefore="")), SEEN, False),
-        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), SEEN, False),
-        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), SEEN._replace(leading={"E1": "b first"}), False),
-        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), SEEN._replace(leading={"E1": ""}), True),
+        (DONE, CONTEXT, True),
+        (work(Rule("r", approve="self")), CONTEXT, True),  # there is nothing to prepare
+        (work(WEB._replace(approve="never"), PREPARED, PREPARED), CONTEXT, False),
+        (work(WEB, PREPARED, FAILED), CONTEXT, False),
+        (work(WEB._replace(on_failure="continue"), PREPARED, FAILED), CONTEXT, False),
+        (work(WEB._replace(on_failure="approve"), FAILED, PREPARED), CONTEXT, True),
+        (DONE._replace(approved_at="x"), CONTEXT, False),
+        (DONE._replace(event=told(status="Started")), CONTEXT, False),
+        (DONE._replace(event=told(resources=("web-1", ME))), CONTEXT, False),
+        (DONE, CONTEXT._replace(busy=frozenset({"of another event"})), False),
+        (DONE, CONTEXT._replace(approving=frozenset({"E1"})), False),
+        (DONE, CONTEXT._replace(approve_at={"E1": 1.0}), False),
+        (DONE, CONTEXT._replace(approve_at={"E1": 0.0}), True),
+        (DONE, CONTEXT._replace(has_looked=False), False),
+        (DONE, CONTEXT._replace(stopping=True), False),
+        (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), CONTEXT, False),
+        (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), CONTEXT._replace(now=NOW + 14 * MINUTE), True),
+        (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED, event=told(NotBefore="")), CONTEXT, False),
+        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), CONTEXT, False),
+        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), CONTEXT._replace(leading={"E1": "b first"}), False),
+        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), CONTEXT._replace(leading={"E1": ""}), True),
     ],
 )
-def test_when_it_is_approved(given: Work, seen: Seen, approves: bool) -> None:
-    assert orders(given, seen=seen) == ([Approve(given)] if approves else [])
-    assert bool(approval_problem(given, seen)) is not approves or seen.stopping or not seen.has_looked
+def test_when_it_is_approved(given: Work, context: DecisionContext, approves: bool) -> None:
+    assert instructions(given, context=context) == ([Approve(given)] if approves else [])
+    assert bool(approval_problem(given, context)) is not approves or context.stopping or not context.has_looked
 
 
 # --- Undoing ------------------------------------------------------------------------------------------
@@ -206,19 +213,19 @@ def test_it_is_undone_in_reverse(states: tuple[str, ...], expected: list[tuple[s
 
 
 def test_nothing_is_undone_while_one_of_its_handlers_runs() -> None:
-    assert runs(work(WEB, PREPARING, ending=CANCELLED), seen=SEEN._replace(busy=frozenset({"leave-pool"}))) == []
+    assert runs(work(WEB, PREPARING, ending=CANCELLED), context=CONTEXT._replace(busy=frozenset({"leave-pool"}))) == []
 
 
 def test_it_is_finished_when_everything_is_undone() -> None:
     over = work(WEB, UNDONE, UNDONE, ending=OVER)
-    assert orders(over) == [Finish(over)]
-    assert orders(over._replace(done=True)) == []
+    assert instructions(over) == [Finish(over)]
+    assert instructions(over._replace(done=True)) == []
 
 
 def test_what_failed_to_be_undone_is_tried_again_after_a_pause() -> None:
     failing = work(WEB, PREPARED, UNDOING, ending=OVER)
-    assert runs(failing, seen=SEEN._replace(undo_at={"E1": 5.0})) == []
-    assert runs(failing, seen=SEEN._replace(undo_at={"E1": 5.0}, seconds=5.0)) == [("stop-web", UNDO)]
+    assert runs(failing, context=CONTEXT._replace(undo_at={"E1": 5.0})) == []
+    assert runs(failing, context=CONTEXT._replace(undo_at={"E1": 5.0}, seconds=5.0)) == [("stop-web", UNDO)]
 
 
 def test_a_rule_may_name_what_is_undone() -> None:
@@ -228,25 +235,25 @@ def test_a_rule_may_name_what_is_undone() -> None:
     over = over.with_step(2, state=UNDONE)
     assert runs(over) == [("leave-pool", UNDO)]
     over = over.with_step(0, state=UNDONE)
-    assert orders(over) == [Finish(over)]
+    assert instructions(over) == [Finish(over)]
     nothing = end(work(WEB._replace(undo=()), PREPARED, PREPARED), OVER)
-    assert orders(nothing) == [Finish(nothing)]
+    assert instructions(nothing) == [Finish(nothing)]
 
 
 @pytest.mark.parametrize("state", [PREPARED, FAILED, PREPARING])
 def test_what_another_event_needs_stays_prepared_and_with_it_what_came_before(state: str) -> None:
     over = work(WEB, PREPARED, PREPARED, ending=OVER)
     other = work(Rule("other", prepare=("stop-web",)), state, event=told("E2"))
-    busy = SEEN._replace(busy=frozenset({"stop-web"}) if state == PREPARING else frozenset())
-    assert runs(over, other, seen=busy) == []
+    busy = CONTEXT._replace(busy=frozenset({"stop-web"}) if state == PREPARING else frozenset())
+    assert runs(over, other, context=busy) == []
 
 
 def test_what_is_shared_in_a_turn_is_not_undone_in_the_same() -> None:
     needs = work(WEB, PREPARED)
     over = work(Rule("other", prepare=("stop-web",)), PREPARED, event=told("E2"), ending=OVER)
-    (order,) = orders(needs, over)
-    assert isinstance(order, Note)
-    assert order.work.id == needs.id
+    (instruction,) = instructions(needs, over)
+    assert isinstance(instruction, Note)
+    assert instruction.work.id == needs.id
     assert runs(over, needs) == [("stop-web", UNDO)], "whoever is asked first"
 
 
@@ -264,22 +271,22 @@ def test_what_another_event_remembers_of_the_machine_is_not_lost(state: str) -> 
     """It has stopped something and failed: whoever prepares after it finds nothing running, and must know better."""
     first = work(WEB, state, ending=OVER).with_step(0, memo={"was": "running"}, table={"kind": "process"})
     second = work(Rule("other", prepare=("leave-pool",)), event=told("E2"))
-    (order,) = [each for each in orders(second, first._replace(ending="")) if each.work.id == "E2"]
-    assert isinstance(order, Run)
-    assert order.work.steps[0].memo == {"was": "running"}
+    (instruction,) = [each for each in instructions(second, first._replace(ending="")) if each.work.id == "E2"]
+    assert isinstance(instruction, Run)
+    assert instruction.work.steps[0].memo == {"was": "running"}
 
 
 @pytest.mark.parametrize("states", [(SKIPPED, TO_DO), (TO_DO, SKIPPED)])
 def test_what_was_never_begun_is_not_undone(states: tuple[str, ...]) -> None:
     given = work(WEB, *states)
     assert given.has_failed
-    assert orders(given._replace(ending=CANCELLED)) == [Finish(given._replace(ending=CANCELLED))]
+    assert instructions(given._replace(ending=CANCELLED)) == [Finish(given._replace(ending=CANCELLED))]
 
 
 def test_nothing_is_prepared_before_the_first_look() -> None:
-    blind = SEEN._replace(has_looked=False)
-    assert runs(work(), seen=blind) == []
-    assert runs(work(WEB, PREPARED, ending=CAME_BACK), seen=blind) == [("leave-pool", UNDO)]
+    blind = CONTEXT._replace(has_looked=False)
+    assert runs(work(), context=blind) == []
+    assert runs(work(WEB, PREPARED, ending=CAME_BACK), context=blind) == [("leave-pool", UNDO)]
 
 
 # --- Taking documents in ------------------------------------------------------------------------------
@@ -288,7 +295,7 @@ def test_nothing_is_prepared_before_the_first_look() -> None:
 def taken(
     known: list[Work], *events: ToldEvent, boot: str = "boot", up_seconds: float = 1e6, is_first: bool = False
 ) -> Taken:
-    around = Circumstances(
+    around = DocumentContext(
         (WEB._replace(on=("Reboot",)),), lambda names: ME if ME in names else None, NOW, boot, up_seconds, is_first
     )
     return take_in({each.id: each for each in known}, events, around)
@@ -444,37 +451,37 @@ class Machine:
             self.disk[event_id] = self.disk[event_id].with_step(step, state=state)
 
     def turn(self) -> None:
-        around = Circumstances(
+        around = DocumentContext(
             RULES, lambda names: ME if ME in names else None, self.now, str(self.boot), 1e6, self.first
         )
         self.disk, self.first = take_in(self.disk, self.told.values(), around).works, False
         for _ in range(50):
-            found = next_orders(self.disk, Seen(self.now, 0.0, frozenset(self.running)))
+            found = next_instructions(self.disk, DecisionContext(self.now, 0.0, frozenset(self.running)))
             if not found:
                 return
-            for order in found:
-                self.carry_out(order)
+            for instruction in found:
+                self.carry_out(instruction)
         raise AssertionError("it spins")
 
-    def carry_out(self, order: Order) -> None:
-        work = order.work
-        if isinstance(order, Run):
-            handler = work.steps[order.step].handler
+    def carry_out(self, instruction: Instruction) -> None:
+        work = instruction.work
+        if isinstance(instruction, Run):
+            handler = work.steps[instruction.step].handler
             assert handler not in self.running, "twice at a time"
-            state = PREPARING if order.action == PREPARE else UNDOING
-            self.disk[work.id] = work.with_step(order.step, state=state)
-            self.running[handler] = (work.id, order.step, order.action)
-            if order.action == PREPARE:
+            state = PREPARING if instruction.action == PREPARE else UNDOING
+            self.disk[work.id] = work.with_step(instruction.step, state=state)
+            self.running[handler] = (work.id, instruction.step, instruction.action)
+            if instruction.action == PREPARE:
                 self.touched.add(handler)
             else:
                 assert handler in self.touched, "undone though nothing was prepared"
                 for other in self.disk.values():
                     if other.id == work.id:
-                        later = [step for step in other.steps[order.step + 1 :] if step.state in BEGUN]
+                        later = [step for step in other.steps[instruction.step + 1 :] if step.state in BEGUN]
                         assert not later, "undone before what was prepared after it"
                     elif not other.ending:
                         assert not other.held(handler), "undone though another event needs it"
-        elif isinstance(order, Approve):
+        elif isinstance(instruction, Approve):
             assert not self.running
             assert self.told[work.id].status == "Scheduled"
             assert work.id not in self.approved
@@ -482,8 +489,8 @@ class Machine:
             assert work.rule.name == "redeploy" or not work.has_failed
             self.approved.append(work.id)
             self.disk[work.id] = work._replace(approved_at="x")
-        elif isinstance(order, Note):
-            self.disk[work.id] = order.work
+        elif isinstance(instruction, Note):
+            self.disk[work.id] = instruction.work
         elif work.ending == CAME_BACK:
             self.disk[work.id] = work._replace(done=True)
         else:

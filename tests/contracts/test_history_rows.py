@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import amount
-from forewarn.core.access import Kept
+from forewarn.core.access import KeptAnswer
 from forewarn.core.events import Event, Source, Status
 from forewarn.core.operations import Operation, Progress, Request
 from forewarn.core.rollouts import Course, Rollout, Stage
@@ -237,7 +237,7 @@ class Life(NamedTuple):
             rollouts={rollout.id: rollout},
             events={event.id: event},
             history=[Entry(at, "requested", "operator", sequence, operation=operation.id)],
-            kept={f"k-{number}": Kept(f"k-{number}", "f", at, 201, "{}")},
+            kept={f"k-{number}": KeptAnswer(f"k-{number}", "f", at, 201, "{}")},
         )
 
 
@@ -307,9 +307,9 @@ def test_the_sequence_goes_on_when_all_but_one_row_is_forgotten_and_the_store_op
 
 def test_an_answer_that_was_renewed_is_kept(store: Store) -> None:
     for key in ("a", "b"):
-        store.commit(Changes(kept={key: Kept(key, "f", START, 201, "old")}))
+        store.commit(Changes(kept={key: KeptAnswer(key, "f", START, 201, "old")}))
     expired = store.expired(START + DAY, START + DAY)
-    store.commit(Changes(kept={"a": Kept("a", "f", START + 2 * DAY, 201, "new")}))
+    store.commit(Changes(kept={"a": KeptAnswer("a", "f", START + 2 * DAY, 201, "new")}))
     while store.remove(expired, 10):
         pass
     assert store.kept_answer("b") is None

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from forewarn.core.access import Kept, Role, Token
+from forewarn.core.access import KeptAnswer, Role, Token
 from forewarn.core.events import Event, Source, Status
 from forewarn.core.fleet import VM, Group, Host, HostState
 from forewarn.core.operations import Health, Operation, Progress, Request
@@ -64,7 +64,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
     ),
     "history": (Entry(NOW, "enabled", "web"), Entry(NOW, "started", "b", 9, "c", "d", "e", ("f", "g"), "h", "i")),
     "token": (Token("ann", Role.TENANT, "h", "root", NOW, "web", LATER), Token("bob", Role.ADMIN, "i", "root", NOW)),
-    "kept_answer": (Kept("caller a", "print", NOW, 201, "{}"),),
+    "kept_answer": (KeptAnswer("caller a", "print", NOW, 201, "{}"),),
     "webhook": (
         Webhook("pager", "https://example.org/", "s", "root", NOW),
         Webhook("audit", "https://example.org/", "s", "root", NOW, ("web", "db"), ("started",), 9),

@@ -15,7 +15,7 @@ from forewarn.cli import NOUNS, root
 from forewarn.core.durations import format_duration
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.faults import FAULTS
-from forewarn.core.history import HAPPENINGS
+from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.operations import CAUSES
 from forewarn.errors import EXIT_CODES
 from forewarn.settings import SETTINGS
@@ -117,7 +117,7 @@ def test_every_type_cause_and_version_is_in_the_reference() -> None:
 
 def test_every_kind_of_history_row_is_on_the_page_on_webhooks() -> None:
     page = (DOCS / "webhooks.md").read_text()
-    wanted = [f"| `{what}` | `forewarn.{what.replace(' ', '-')}` | {says} |" for what, says in HAPPENINGS.items()]
+    wanted = [f"| `{what}` | `forewarn.{what.replace(' ', '-')}` | {says} |" for what, says in HISTORY_KINDS.items()]
     missing = [row for row in wanted if row not in page]
     assert not missing, report(missing)
 

@@ -1,4 +1,4 @@
-"""Whatever history can say has a row in HAPPENINGS, and in the reference."""
+"""Whatever history can say has a row in HISTORY_KINDS, and in the reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 from forewarn.core.fleet import HostState
-from forewarn.core.history import HAPPENINGS
+from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.rollouts import Stage
 
 ROOT = Path(__file__).parents[2]
@@ -52,10 +52,10 @@ def texts(node: ast.expr) -> set[str]:
 def test_whatever_history_says_is_known() -> None:
     words = said()
     assert len(words) > 20
-    assert words <= set(HAPPENINGS)
+    assert words <= set(HISTORY_KINDS)
 
 
 def test_every_happening_is_in_the_reference() -> None:
-    wanted = [f"| `{what.replace(' ', '-')}` | {says} |" for what, says in HAPPENINGS.items()]
+    wanted = [f"| `{what.replace(' ', '-')}` | {says} |" for what, says in HISTORY_KINDS.items()]
     missing = [row for row in wanted if row not in REFERENCE]
     assert not missing, "\n".join(missing)

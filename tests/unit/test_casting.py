@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forewarn.core.fleet import Fleet
-from forewarn.core.scenarios import Casting, Needs, Scenario, cast
+from forewarn.core.scenarios import Needs, RunOptions, Scenario, select_vms
 from forewarn.errors import BadOption, DoesNotFit, Unknown, UnknownVM
 from forewarn.files.fleet_file import parse_fleet
 
@@ -36,7 +36,7 @@ name = "db"
 
 def play(needs: Needs, **asked: object) -> tuple[str, ...]:
     scenario = Scenario("mine", "t", "", "", needs, "", ())
-    return cast(FLEET, scenario, Casting(**asked))  # type: ignore[arg-type]
+    return select_vms(FLEET, scenario, RunOptions(**asked))  # type: ignore[arg-type]
 
 
 def test_those_that_are_named() -> None:
@@ -104,9 +104,9 @@ def test_who_is_deallocated_does_not_play() -> None:
     vms = [vm._replace(deallocated=vm.name == "pool_0") for vm in FLEET.vms.values()]
     fleet = Fleet(vms, FLEET.groups.values())
     scenario = Scenario("mine", "t", "", "", Needs(2, priority="spot"), "", ())
-    assert cast(fleet, scenario, Casting()) == ("pool_1", "pool_2")
+    assert select_vms(fleet, scenario, RunOptions()) == ("pool_1", "pool_2")
     with pytest.raises(DoesNotFit, match="and pool_0 is deallocated"):
-        cast(fleet, scenario, Casting(("pool_0", "pool_1")))
+        select_vms(fleet, scenario, RunOptions(("pool_0", "pool_1")))
 
 
 def test_what_is_not_there_is_said_as_ever() -> None:

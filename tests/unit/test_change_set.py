@@ -21,7 +21,7 @@ from forewarn.core.fleet_commands import Policy
 from forewarn.core.operations import Request
 from forewarn.core.requests import request
 from forewarn.core.rollouts import Course
-from forewarn.core.state import Changes, Ledger
+from forewarn.core.state import Changes, ServiceState
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window
 from forewarn.errors import BadChangeSet, ForewarnError
@@ -52,7 +52,7 @@ class Replica:
     """One state that gets the changes, and one that gets the bytes."""
 
     def __init__(self) -> None:
-        self.first, self.second = Ledger(), Ledger()
+        self.first, self.second = ServiceState(), ServiceState()
         self.seen: set[str] = set()
 
     def take(self, changes: Changes) -> None:
@@ -112,12 +112,12 @@ class ChangeSetMachine(RuleBasedStateMachine):
         for error in self.failures:
             raise error
         if hasattr(self, "engine"):
-            ours, theirs = self.engine._writer.ledger, self.replica.second
+            ours, theirs = self.engine._writer.state, self.replica.second
             assert theirs.sequence == ours.sequence
             # Not in commits: when groups last polled, until that is written, and what retention removes.
             for name in ("operations", "rollouts", "events", "deliveries", "facts", "tokens", "fleet"):
                 assert content(getattr(theirs, name)) == content(getattr(ours, name))
-            assert theirs.told.webhooks == ours.told.webhooks
+            assert theirs.webhook_deliveries.webhooks == ours.webhook_deliveries.webhooks
 
     def event(self, which: int) -> str:
         live = self.engine.live_events()
@@ -210,7 +210,7 @@ class ChangeSetMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["pager", "audit"]), rows=st.dictionaries(NUMBERS, st.booleans() | st.none()))
     def webhook_is_settled(self, name: str, rows: dict[int, bool | None]) -> None:
-        before = self.engine._writer.ledger.webhook(name)
+        before = self.engine._writer.state.webhook(name)
         if before is not None:
             kept = {
                 number: None if given_up is None else Undelivered(name, number, 3, 0 if given_up else 2, "refused")

@@ -16,7 +16,7 @@ from engines import FLEET, START, approve, ask, make_engine
 
 from forewarn.core.fleet_commands import Policy, set_policy
 from forewarn.core.limits import Terms
-from forewarn.core.state import Tally
+from forewarn.core.state import DeliveryStats
 from forewarn.core.webhooks import (
     MOST_GROUPS,
     MOST_IN_DOUBT,
@@ -88,7 +88,7 @@ def hook(url: str, name: str = "hook", **options: Any) -> Webhook:
 
 async def history(engine: Engine, after: int = 0) -> dict[str, str]:
     """The ids of rows, each with its group."""
-    entries = await engine.archive.history(HistoryFilter(after=after))
+    entries = await engine.records.history(HistoryFilter(after=after))
     return {str(entry.sequence): entry.group for entry in entries}
 
 
@@ -188,12 +188,12 @@ async def test_a_row_that_fails_holds_up_all_that_comes_after_it(receiver: Recei
         webhook = engine.draft().webhook("hook")
         assert webhook is not None
         assert dispatcher.position(webhook) == webhook.cursor == int(first)
-        assert dispatcher.tally(webhook).waiting == len(expected) - 1
+        assert dispatcher.stats(webhook).waiting == len(expected) - 1
         attempts = [int(got.headers["forewarn-attempt"]) for got in receiver.got if got.id == first]
         assert attempts == list(range(1, len(attempts) + 1))
         receiver.answer = lambda _: Reply()
         await until_settled(engine)
-        assert dispatcher.tally(webhook) == Tally()
+        assert dispatcher.stats(webhook) == DeliveryStats()
     check_order(receiver.taken, expected)
 
 
@@ -289,11 +289,11 @@ async def test_a_clean_stop_writes_how_far_a_webhook_has_come_that_wants_nothing
     async with running(tmp_path) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook("http://example.com/", kinds=("host failed",)), "ops")
         await engine.enable("web", by="test")
-        while dispatcher.position(added) < engine.archive.newest:
-            await engine.archive.oldest()
+        while dispatcher.position(added) < engine.records.newest:
+            await engine.records.oldest()
         assert engine.draft().webhook("hook") == added, "it is not worth a write of its own"
     async with running(tmp_path) as (engine, _):
-        assert engine.draft().webhook("hook") == added._replace(cursor=engine.archive.newest)
+        assert engine.draft().webhook("hook") == added._replace(cursor=engine.records.newest)
 
 
 async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiver, tmp_path: Path) -> None:
@@ -461,7 +461,7 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
         await until(engine, lambda: bool(undelivered(engine)))
         await engine.execute(remove_webhook, "hook", "ops")
         assert undelivered(engine) == {}
-        last = (await engine.archive.history(HistoryFilter()))[-1]
+        last = (await engine.records.history(HistoryFilter()))[-1]
         assert (last.what, last.by, last.why) == ("webhook removed", "ops", "hook")
         with pytest.raises(Unknown):
             await engine.execute(remove_webhook, "hook", "ops")
@@ -541,13 +541,13 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
     receiver.answer = lambda _: Reply(400)
     async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
-        told = engine.draft().told
+        deliveries = engine.draft().webhook_deliveries
         most = 0
 
         def all_given_up() -> bool:
             nonlocal most
-            most = max(most, told.tally("hook").given_up)
-            return engine.archive.newest in undelivered(engine)
+            most = max(most, deliveries.stats("hook").given_up)
+            return engine.records.newest in undelivered(engine)
 
         for number in range(40):
             policy = Policy(auto_approve=() if number % 2 else ("reboot",))
@@ -555,9 +555,9 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
             await until(engine, all_given_up)
         assert most == 10
         kept = sorted(undelivered(engine))
-        assert kept == list(range(kept[0], engine.archive.newest + 1)), "the oldest are dropped"
+        assert kept == list(range(kept[0], engine.records.newest + 1)), "the oldest are dropped"
         lost = kept[0] - added.cursor - 1
-        assert told.tally("hook")[1:] == (len(kept), "answered with status 400", lost)
+        assert deliveries.stats("hook")[1:] == (len(kept), "answered with status 400", lost)
         assert lost + len(kept) == 40
         assert caplog.text.count("the oldest are kept no more") == 1
         receiver.answer = lambda _: Reply()
@@ -565,7 +565,7 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
         await until_settled(engine)
         assert [int(got.id) for got in receiver.taken] == kept
         await engine.execute(remove_webhook, "hook", "ops")
-        assert told.tally("hook") == Tally()
+        assert deliveries.stats("hook") == DeliveryStats()
 
 
 async def test_delivering_writes_no_history(receiver: Receiver) -> None:
@@ -608,19 +608,19 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         (old,) = undelivered(engine)
         await engine.advance(timedelta(days=8))
         assert old not in undelivered(engine)
-        assert engine.draft().told.tally("hook").lost == 1
+        assert engine.draft().webhook_deliveries.stats("hook").lost == 1
         assert "Webhook hook: 1 rows were not delivered while history kept them, and are lost." in caplog.text
         # Nothing waits for it any longer. That the group has been silent is refused as well.
         await dispatcher.retry("hook")
-        await until(engine, lambda: engine.archive.newest in undelivered(engine))
+        await until(engine, lambda: engine.records.newest in undelivered(engine))
         receiver.answer = lambda _: Reply()
         await dispatcher.retry("hook")
         await engine.enable("web", by="test")
         await until_settled(engine)
-        newest = engine.archive.newest
+        newest = engine.records.newest
         assert str(old) not in {got.id for got in receiver.taken}
         assert str(newest) in {got.id for got in receiver.taken}
-        assert engine.draft().told.tally("hook").lost == 1, "each is counted once"
+        assert engine.draft().webhook_deliveries.stats("hook").lost == 1, "each is counted once"
     async with running(tmp_path, terms=week) as (engine, _):
         assert undelivered(engine) == {}
         await until_settled(engine)
@@ -647,13 +647,13 @@ async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
             await engine.execute(set_policy, "web", policy, "test")
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
         await engine.advance(timedelta(days=8))
-        lost = await engine.archive.oldest() - (added.cursor + 1) - 1  # without the first, which is under way
+        lost = await engine.records.oldest() - (added.cursor + 1) - 1  # without the first, which is under way
         assert lost >= 8
         let_go.set()
         await engine.enable("web", by="test")
         await until_settled(engine)
         expected = await history(engine)
-        assert engine.draft().told.tally("hook").lost == lost
+        assert engine.draft().webhook_deliveries.stats("hook").lost == lost
         said = re.findall(r"Webhook hook: (\d+) rows were not sent while history kept them", caplog.text)
         assert sum(map(int, said)) == lost
     assert [got.id for got in receiver.taken] == [str(added.cursor + 1), *expected]
@@ -790,5 +790,5 @@ async def test_there_is_a_bound_to_how_many_there_are() -> None:
 async def test_history_names_the_host_of_a_webhook_but_not_what_may_be_secret() -> None:
     async with running() as (engine, _):
         await engine.execute(add_webhook, hook("https://example.com/T0/B1/secret?key=x", kinds=("host failed",)), "ops")
-        last = (await engine.archive.history(HistoryFilter()))[-1]
+        last = (await engine.records.history(HistoryFilter()))[-1]
         assert (last.what, last.by, last.why) == ("webhook added", "ops", "hook: https://example.com")

@@ -13,7 +13,7 @@ from forewarn.core import fleet_commands
 from forewarn.core.events import Status
 from forewarn.core.explain import explain
 from forewarn.core.fleet import VM, Fleet, Group, Host
-from forewarn.core.history import HAPPENINGS
+from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import Terms
 from forewarn.core.operations import Progress, Request
 from forewarn.core.requests import request
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 async def only_event(engine: Engine, cause: str, *vms: str) -> Event:
     operation = await ask(engine, cause, *vms)
     (event_id,) = operation.events
-    event = await engine.archive.event(event_id)
+    event = await engine.records.event(event_id)
     assert event is not None
     return event
 
@@ -52,7 +52,7 @@ def statuses(engine: Engine, group: str) -> list[Status]:
 
 
 async def words(engine: Engine, event: Event) -> list[str]:
-    entries = await engine.archive.history(HistoryFilter(event=event.id, operation=event.operation))
+    entries = await engine.records.history(HistoryFilter(event=event.id, operation=event.operation))
     return [entry.what for entry in entries]
 
 
@@ -83,7 +83,7 @@ async def test_an_approval_by_any_vm_of_the_group_starts_it_at_once() -> None:
         event = await only_event(engine, "restart", "web-0")
         await approve(engine, event.id, by="web-1", group="web")
         assert statuses(engine, "web") == [Status.STARTED]
-        again = await engine.archive.event(event.id)
+        again = await engine.records.event(event.id)
         assert again is not None
         assert again.approved_by == "web-1"
         await approve(engine, event.id, by="web-0", group="web")  # clients repeat themselves
@@ -105,7 +105,7 @@ async def test_shared_hardware_starts_when_every_group_has_approved_or_is_due() 
     async with running_engine() as engine:
         operation = await ask(engine, "host-update", by="operator", host="host-a")
         events = {
-            event.group: event for event_id in operation.events if (event := await engine.archive.event(event_id))
+            event.group: event for event_id in operation.events if (event := await engine.records.event(event_id))
         }
         assert events["web"].resources == ("web-0", "web-2")
         assert events["db-0"].resources == ("db-0",)
@@ -140,7 +140,7 @@ async def test_a_cancelled_operation_disappears_from_every_document() -> None:
         await cancel(engine, operation.events[0])
         assert statuses(engine, "db-0") == statuses(engine, "web") == []
         await engine.advance(60 * MINUTE)
-        ended = await engine.archive.operation(operation.id)
+        ended = await engine.records.operation(operation.id)
         assert ended is not None
         assert (ended.progress, ended.started_at) == (Progress.CANCELLED, None)
 
@@ -160,7 +160,7 @@ async def test_a_group_that_never_asked_gets_no_notice_and_history_says_so() -> 
         assert dict(operation.unnoticed) == {"db-0": "db-0 has never asked: no notice"}
         await engine.enable("db-0", by="db-0")
         assert engine.document("db-0").events == ()
-        entries = await engine.archive.history(HistoryFilter(operation=operation.id))
+        entries = await engine.records.history(HistoryFilter(operation=operation.id))
         assert "db-0 has never asked: no notice" in [entry.why for entry in entries]
 
 
@@ -169,7 +169,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
         await only_event(engine, "restart", "web-0")
         first = engine.document("web").enabling
         await engine.advance(timedelta(hours=23))
-        engine.asked.add("web")
+        engine.polled.add("web")
         await engine.advance(timedelta(hours=23))
         assert engine.document("web").enabled, "it was heard a day ago, less an hour"
         assert not engine.document("db-0").enabled
@@ -181,7 +181,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
         document = engine.document("web")
         assert (document.incarnation, document.enabled) == (0, True)
         assert document.enabling != first
-        assert {entry.what for entry in await engine.archive.history(HistoryFilter())} <= HAPPENINGS.keys()
+        assert {entry.what for entry in await engine.records.history(HistoryFilter())} <= HISTORY_KINDS.keys()
 
 
 async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
@@ -194,7 +194,7 @@ async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
         assert [told.id for told in document.events] == [event.id]
         assert document.incarnation == 1, "0 is what a client takes for: nothing has happened yet"
         await engine.advance(10 * MINUTE)
-        assert (await engine.archive.event(event.id)).status is Status.STARTED  # type: ignore[union-attr]
+        assert (await engine.records.event(event.id)).status is Status.STARTED  # type: ignore[union-attr]
 
 
 async def test_speed_shortens_notice_settling_and_silence() -> None:
@@ -219,11 +219,11 @@ async def test_speed_shortens_notice_settling_and_silence() -> None:
 )
 async def test_a_wrong_request_changes_nothing(cause: str, vms: list[str], error: type[Exception]) -> None:
     async with running_engine() as engine:
-        before = await engine.archive.history(HistoryFilter())
+        before = await engine.records.history(HistoryFilter())
         with pytest.raises(error):
             await ask(engine, cause, *vms)
         assert engine.live_events() == []
-        assert await engine.archive.history(HistoryFilter()) == before
+        assert await engine.records.history(HistoryFilter()) == before
 
 
 @pytest.mark.parametrize(
@@ -245,11 +245,11 @@ async def test_a_request_that_does_not_fit_the_vm_or_its_cause_changes_nothing(
     async with running_engine(fleet=fleet, terms=Terms(makes_hosts=False)) as engine:
         await ask(engine, "eviction", "spot_0")
         await engine.advance(2 * MINUTE)
-        before = await engine.archive.history(HistoryFilter())
+        before = await engine.records.history(HistoryFilter())
         with pytest.raises(error):
             await ask(engine, cause, vm, **options)
         assert engine.live_operations() == []
-        assert await engine.archive.history(HistoryFilter()) == before
+        assert await engine.records.history(HistoryFilter()) == before
 
 
 async def test_an_unknown_event_gets_the_nearest_one_as_a_hint() -> None:
@@ -268,7 +268,7 @@ async def test_a_vm_with_a_live_event_leaves_only_by_force_and_then_its_event_en
         assert "db-0" in engine.fleet.vms
         change = await engine.apply_fleet(without, by="operator", force=True)
         assert [vm.name for vm in change.removed] == ["db-0"]
-        assert (await engine.archive.event(event.id)).status is Status.CANCELLED  # type: ignore[union-attr]
+        assert (await engine.records.event(event.id)).status is Status.CANCELLED  # type: ignore[union-attr]
         assert not engine.document("db-0").enabled
 
 
@@ -306,11 +306,11 @@ async def test_an_order_sees_the_work_on_a_host_that_arrived_with_it() -> None:
 
 async def test_vitals_count_commits_and_say_why_the_last_one_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_engine() as engine:
-        vitals, before = engine.vitals, sum(engine.vitals.commits.counts)
-        assert (vitals.commits.sum > 0, vitals.problem) == (True, "")
+        measurements, before = engine.measurements, sum(engine.measurements.commits.counts)
+        assert (measurements.commits.sum > 0, measurements.problem) == (True, "")
         with pytest.raises(NothingToDo):
             await ask(engine, "restart")
-        assert sum(vitals.commits.counts) == before, "what changes nothing is not written"
+        assert sum(measurements.commits.counts) == before, "what changes nothing is not written"
 
         def fail(_: object) -> None:
             raise StoreFailed(problem="no room")
@@ -319,9 +319,9 @@ async def test_vitals_count_commits_and_say_why_the_last_one_failed(monkeypatch:
             patch.setattr(engine._writer._store, "commit", fail)
             with pytest.raises(StoreFailed):
                 await ask(engine, "restart", "web-0")
-            assert "no room" in vitals.problem
+            assert "no room" in measurements.problem
         await ask(engine, "restart", "web-0")
-        assert (vitals.failed_commits, vitals.problem) == (1, "")
+        assert (measurements.failed_commits, measurements.problem) == (1, "")
 
 
 async def test_the_fabric_failing_being_slow_or_forgetting_only_delays_the_end() -> None:
@@ -427,7 +427,7 @@ async def test_whoever_is_told_may_order_more_at_once_and_still_only_one_batch_i
             if error is not None:
                 finished.set_exception(error)
             elif events:
-                engine.approve_and_tell([events.pop().id], "db-0", "db-0", approve_next)
+                engine.approve_with_callback([events.pop().id], "db-0", "db-0", approve_next)
                 loop.call_soon(lambda: more.append(asyncio.ensure_future(ask(engine, "restart", "web-0", by="x"))))
             else:
                 finished.set_result(None)
@@ -435,7 +435,7 @@ async def test_whoever_is_told_may_order_more_at_once_and_still_only_one_batch_i
         approve_next(None, None)
         await finished
         await asyncio.gather(*more)
-        entries = await engine.archive.history(HistoryFilter(limit=10_000))
+        entries = await engine.records.history(HistoryFilter(limit=10_000))
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
         assert len(engine.document("web").events) == 30
 
@@ -443,7 +443,7 @@ async def test_whoever_is_told_may_order_more_at_once_and_still_only_one_batch_i
 async def test_history_names_only_a_groups_own_vms_among_those_not_told() -> None:
     async with running_engine(listening=False) as engine:
         operation = await ask(engine, "host-update", by="operator", host="host-a")
-        entries = await engine.archive.history(HistoryFilter(operation=operation.id))
+        entries = await engine.records.history(HistoryFilter(operation=operation.id))
         not_told = {entry.group: entry.vms for entry in entries if entry.what == "not told"}
         assert not_told == {"web": ("web-0", "web-2"), "db-0": ("db-0",)}
 
@@ -460,20 +460,20 @@ async def test_a_group_that_is_written_otherwise_has_another_incarnation() -> No
 async def test_what_is_noted_for_later_does_not_pile_up() -> None:
     async with running_engine() as engine:
         for _ in range(20):
-            engine.asked.update(("web", "db-0", "auto"))
+            engine.polled.update(("web", "db-0", "auto"))
             event = await only_event(engine, "restart", "web-0")
-            await asyncio.gather(engine.hearing.write(), cancel(engine, event.id))
+            await asyncio.gather(engine.last_seen.write(), cancel(engine, event.id))
             await engine.advance(timedelta(hours=23))
-        silences = [entry for entry in engine._agenda._heap if entry[1] == "silence"]
+        silences = [entry for entry in engine._timers._heap if entry[1] == "silence"]
         assert len(silences) == 3, "one for each group"
 
 
 async def test_groups_that_have_left_are_forgotten() -> None:
     async with running_engine() as engine:
         without = Fleet([vm for vm in FLEET.vms.values() if vm.name != "db-0"], FLEET.groups.values())
-        engine.asked.add("db-0")
+        engine.polled.add("db-0")
         await engine.apply_fleet(without, by="operator")
-        engine.asked.add("db-0")  # its last poll, answered just before
+        engine.polled.add("db-0")  # its last poll, answered just before
         await engine.advance(MINUTE)
         assert engine.last_heard("db-0") is None
 
@@ -487,10 +487,10 @@ async def test_a_vm_that_its_file_puts_on_another_host_is_not_touched_by_work_on
         assert [event.group for event in engine.live_events()] == ["web"]
         await approve(engine, before["web"], by="web-0", group="web")
         assert statuses(engine, "web") == [Status.STARTED], "nobody else is left to wait for"
-        gone = await engine.archive.event(before["db-0"])
+        gone = await engine.records.event(before["db-0"])
         assert gone is not None
         assert gone.status is Status.CANCELLED
         assert "its file has another host for it" in [
             entry.why.partition(": ")[2]
-            for entry in await engine.archive.history(HistoryFilter(operation=operation.id))
+            for entry in await engine.records.history(HistoryFilter(operation=operation.id))
         ]

@@ -126,7 +126,7 @@ def test_a_fault_is_over_at_nothing_left_and_below(left: Any, over: bool) -> Non
 
 async def said(engine: Engine) -> list[tuple[str, str, str, tuple[str, ...], str]]:
     """What history says of faults."""
-    rows = await engine.archive.history(HistoryFilter())
+    rows = await engine.records.history(HistoryFilter())
     return [(row.what, row.by, row.group, row.vms, row.why) for row in rows if "fault" in row.what]
 
 

@@ -13,7 +13,7 @@ from engines import START, ask, cancel, running_engine
 from msgspec import to_builtins
 
 from forewarn.core.access import Role, Token, create_token
-from forewarn.core.history import HAPPENINGS
+from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import Terms
 from forewarn.core.state import Changes, Entry
 from forewarn.delivery import feed as feed_module
@@ -60,7 +60,7 @@ class Hearer:
 
 async def stored(engine: Engine, after: int = 0, groups: Iterable[str] = (), what: Iterable[str] = ()) -> list[Any]:
     wanted = HistoryFilter(after=after, groups=tuple(groups), what=tuple(what))
-    return [to_builtins(EntryShape.of(entry)) for entry in await engine.archive.history(wanted)]
+    return [to_builtins(EntryShape.of(entry)) for entry in await engine.records.history(wanted)]
 
 
 async def happen(engine: Engine, times: int = 1, vm: str = "web-0") -> None:
@@ -79,14 +79,14 @@ async def test_every_row_comes_once_and_in_order_from_wherever_it_begins(
     async with running_engine() as engine:
         feed = Feed(engine, tail_rows=tail_rows)
         await happen(engine, 3)
-        newest = engine.archive.newest
+        newest = engine.records.newest
         for after in range(newest + 1):
             reader = await feed.reader(EVERY, EVERY, after)
             async with aclosing(reader.parts()) as parts:
                 hearer = Hearer(parts)
-                assert await hearer.until(engine.archive.newest) == await stored(engine, after)
+                assert await hearer.until(engine.records.newest) == await stored(engine, after)
                 await happen(engine)
-                assert await hearer.until(engine.archive.newest) == await stored(engine, after)
+                assert await hearer.until(engine.records.newest) == await stored(engine, after)
         assert not feed.readers
 
 
@@ -94,7 +94,7 @@ async def test_without_a_row_to_begin_with_it_begins_now() -> None:
     async with running_engine() as engine:
         feed = Feed(engine)
         await happen(engine)
-        newest = engine.archive.newest
+        newest = engine.records.newest
         async with aclosing((await feed.reader(EVERY, EVERY, None)).parts()) as parts:
             hearer = Hearer(parts)
             await hearer.read()
@@ -112,7 +112,7 @@ async def test_without_a_row_to_begin_with_it_begins_now() -> None:
 async def test_only_what_is_asked_for_is_told(groups: set[str], kinds: set[str], tail_rows: int) -> None:
     async with running_engine() as engine:
         feed = Feed(engine, tail_rows=tail_rows, quiet_seconds=0.001)
-        first_in_tail = engine.archive.newest
+        first_in_tail = engine.records.newest
         await happen(engine, 2)
         await happen(engine, 2, vm="db-0")
         for after in (0, first_in_tail):
@@ -122,7 +122,7 @@ async def test_only_what_is_asked_for_is_told(groups: set[str], kinds: set[str],
                 await ask(engine, "restart", "auto-0")
                 expected = await stored(engine, after, groups, kinds)
                 assert expected
-                assert await hearer.until(engine.archive.newest) == expected
+                assert await hearer.until(engine.records.newest) == expected
 
 
 async def test_who_wants_none_of_it_is_told_how_far_it_has_come() -> None:
@@ -133,7 +133,7 @@ async def test_who_wants_none_of_it_is_told_how_far_it_has_come() -> None:
             await hearer.read()
             await hearer.read()
             await happen(engine, 5)
-            assert await hearer.until(engine.archive.newest) == []
+            assert await hearer.until(engine.records.newest) == []
         async with aclosing((await feed.reader(frozenset({"db-0"}), EVERY, int(hearer.position))).parts()) as parts:
             await happen(engine, vm="db-0")
             first = (await stored(engine, int(hearer.position), ["db-0"]))[0]
@@ -160,7 +160,7 @@ async def test_who_waits_for_something_else_is_moved_on_without_being_woken() ->
         reader = await feed.reader(frozenset({"db-0"}), EVERY, None)
         async with waiting(reader):
             await happen(engine)
-            assert (reader._waiting, reader._position) == (True, engine.archive.newest)
+            assert (reader._waiting, reader._position) == (True, engine.records.newest)
 
 
 async def test_who_is_woken_is_not_moved_on_before_it_has_read() -> None:
@@ -211,17 +211,17 @@ async def test_rows_that_are_removed_before_they_were_told_end_the_feed() -> Non
             await engine.advance(timedelta(days=30))
             assert not await hearer.read()
             assert hearer.rows == []
-        oldest = await engine.archive.oldest()
+        oldest = await engine.records.oldest()
         with pytest.raises(HistoryGone, match=f"the oldest row is {oldest}"):
             await feed.reader(EVERY, EVERY, 2)
         for after in (0, oldest - 1):
             async with aclosing((await feed.reader(EVERY, EVERY, after)).parts()) as parts:
-                assert await Hearer(parts).until(engine.archive.newest) == await stored(engine)
+                assert await Hearer(parts).until(engine.records.newest) == await stored(engine)
 
 
 async def test_a_row_that_is_yet_to_come_is_refused() -> None:
     async with running_engine() as engine:
-        newest = engine.archive.newest
+        newest = engine.records.newest
         await Feed(engine).reader(EVERY, EVERY, newest)
         with pytest.raises(NotYetHistory, match=f"the newest is {newest}"):
             await Feed(engine).reader(EVERY, EVERY, newest + 1)
@@ -269,13 +269,13 @@ async def test_commits_that_it_was_not_told_of_come_from_the_archive() -> None:
     async with running_engine() as engine:
         feed = Feed(engine)
         await happen(engine)
-        begun = engine.archive.newest
+        begun = engine.records.newest
         followers, engine._followers = engine._followers, []
         await happen(engine)
         engine._followers = followers
         await happen(engine)
         async with aclosing((await feed.reader(EVERY, EVERY, begun)).parts()) as parts:
-            assert await Hearer(parts).until(engine.archive.newest) == await stored(engine, begun)
+            assert await Hearer(parts).until(engine.records.newest) == await stored(engine, begun)
 
 
 async def test_a_store_that_cannot_be_read_ends_the_feed() -> None:
@@ -293,13 +293,13 @@ async def test_what_is_kept_for_readers_has_a_bound(monkeypatch: pytest.MonkeyPa
         feed = Feed(engine, tail_rows=5)
         await happen(engine, 5)
         async with aclosing((await feed.reader(EVERY, EVERY, 0)).parts()) as parts:
-            await Hearer(parts).until(engine.archive.newest)
+            await Hearer(parts).until(engine.records.newest)
         assert len(feed.tail) == 5
         assert len(feed._rendered) <= 3
 
 
 def test_kinds_are_one_word_each_and_mean_one_thing() -> None:
-    assert sorted(KINDS.values()) == sorted(HAPPENINGS)
+    assert sorted(KINDS.values()) == sorted(HISTORY_KINDS)
     assert not any(" " in kind for kind in KINDS)
     assert KINDS["carried-out"] == "carried out"
     assert KINDS["host-in-use"] == "host in-use"

@@ -17,7 +17,7 @@ from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, 
 from forewarn.core.limits import Terms
 from forewarn.core.placement import find_clash, spare_name
 from forewarn.core.rollouts import Course
-from forewarn.core.state import Draft, Ledger
+from forewarn.core.state import Draft, ServiceState
 from forewarn.errors import Conflict, ForewarnError, UnknownHost
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ ACTS = st.tuples(st.sampled_from(["state", "policy", "move", "remove"]), NUMBERS
 def test_what_orders_do_to_a_fleet_is_the_same_as_building_it_anew(
     fleet: Fleet, acts: list[tuple[str, int, int]]
 ) -> None:
-    draft = Draft(Ledger(fleet), lambda: "id")
+    draft = Draft(ServiceState(fleet), lambda: "id")
     for what, which, how in acts:
         hosts, vms = draft.fleet.host_names(), [*draft.fleet.vms.values()]
         if what == "state" and hosts:
@@ -152,7 +152,7 @@ def gets_on(fleet: Fleet, vm: VM, host: str) -> bool:
 def histories(draw: st.DrawFn) -> tuple[Fleet, Fleet]:
     """A fleet as a file declares it, and the same after this and that has happened to it."""
     declared = draw(fleets(states=st.just(HostState.IN_USE), zones=("",)))
-    draft = Draft(Ledger(declared), lambda: "id")
+    draft = Draft(ServiceState(declared), lambda: "id")
     for _ in range(draw(st.integers(0, 8))):
         fleet = draft.fleet
         if draw(st.booleans()):

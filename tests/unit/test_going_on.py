@@ -52,7 +52,7 @@ async def test_a_failure_is_written_though_the_disk_failed_once(monkeypatch: pyt
     monkeypatch.setattr(store, "commit", failing)
     await approve(engine, *operation.events, by="plain")
     await engine.advance(MINUTE)
-    ended = await engine.archive.operation(operation.id)
+    ended = await engine.records.operation(operation.id)
     assert ended is not None
     assert (ended.progress, left) == (Progress.FAILED, [])
     await engine.stop()
@@ -102,7 +102,7 @@ async def test_a_host_that_fails_while_its_update_is_announced_is_left_out_of_th
         rollout = await engine.execute(rollout_commands.start, ["*"], Course(), "operator")
         await ask(engine, "hardware-failure", host="a")
         await engine.advance(DAY)
-        ((_, ended),) = await engine.archive.rollouts(ListFilter(live=False))
+        ((_, ended),) = await engine.records.rollouts(ListFilter(live=False))
         assert (ended.id, ended.stage) == (rollout.id, Stage.DONE)
         assert ended.skipped == (("a", "it is failed"),)
         assert "a" not in ended.done
@@ -139,7 +139,7 @@ async def test_nobody_works_on_what_a_forced_file_has_ended() -> None:
     fewer = [vm for vm in SHARED.vms.values() if vm.name != "plain"]
     await engine.apply_fleet(Fleet(fewer, SHARED.groups.values(), HOSTS), by="operator", force=True)
     await engine.advance(MINUTE)
-    assert len(engine._carrier) == 0
+    assert len(engine._executor) == 0
     await engine.stop()
 
 
@@ -151,5 +151,5 @@ async def test_what_two_operations_let_go_of_at_once_is_cancelled_once() -> None
         redeploys = [event.id for event in engine.document("plain").events if event.operation != moving.id]
         await approve(engine, *redeploys, by="plain")
         await engine.advance(MINUTE)
-        history = await engine.archive.history(HistoryFilter(operation=moving.id))
+        history = await engine.records.history(HistoryFilter(operation=moving.id))
         assert [entry.event for entry in history if entry.what == "cancelled"] == [*moving.events, ""]

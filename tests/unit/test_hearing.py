@@ -73,12 +73,12 @@ async def test_a_kill_loses_at_most_the_minute_since_the_last_writing(tmp_path: 
     await engine.apply_fleet(FLEET, by="test")
     await engine.enable("web", by="web-0")
     clock.moment += timedelta(minutes=5)
-    engine.asked.add("web")
-    await engine.hearing.write()
+    engine.polled.add("web")
+    await engine.last_seen.write()
     due = []
     for seconds in (59, 1):
         clock.moment += timedelta(seconds=seconds)
-        due.append(engine.hearing.due)
+        due.append(engine.last_seen.due)
     assert due == [False, True]
     await engine.stop()
     assert await heard_after(tmp_path, clock) == START + timedelta(minutes=5)

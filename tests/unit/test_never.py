@@ -94,7 +94,7 @@ class NeverMachine(RuleBasedStateMachine):
         """Whether the fabric is a moment quicker or slower must not decide what a later step meets."""
         outcome = await work
         if isinstance(self.engine.clock, VirtualClock):
-            await self.engine._timekeeper.until_quiet(self.engine.clock)
+            await self.engine._scheduler.until_quiet(self.engine.clock)
         return outcome
 
     @property
@@ -117,7 +117,7 @@ class NeverMachine(RuleBasedStateMachine):
 
     def check_the_end(self) -> None:
         self.check_what_is_over()
-        entries = self.do(self.engine.archive.history(HistoryFilter(limit=100_000)))
+        entries = self.do(self.engine.records.history(HistoryFilter(limit=100_000)))
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
         assert {entry.event for entry in entries if entry.what == "scheduled"} == set(self.promised)
         for what in ("scheduled", "started", "completed", "cancelled"):
@@ -162,7 +162,7 @@ class NeverMachine(RuleBasedStateMachine):
             assert self.engine.fleet is before, "what was refused has changed the fleet"
             return
         for event_id in [event_id for operation in operations for event_id in operation.events]:
-            event = self.do(self.engine.archive.event(event_id))
+            event = self.do(self.engine.records.event(event_id))
             assert event is not None
             self.promised[event_id] = event
             if event.approved_at is not None:
@@ -177,7 +177,7 @@ class NeverMachine(RuleBasedStateMachine):
         try:
             after = self.do(self.engine.execute(approvals.postpone, event.id, "operator", event.not_before + length))
         except ForewarnError:
-            operation = self.do(self.engine.archive.operation(event.operation))
+            operation = self.do(self.engine.records.operation(event.operation))
             late = operation.request.deadline is not None and event.not_before + length > operation.request.deadline
             assert late or event.approved_at or event.status is Status.STARTED or operation.cause not in ROUTINE
         else:
@@ -187,7 +187,7 @@ class NeverMachine(RuleBasedStateMachine):
     def group_polls(self, group: str) -> None:
         if self.engine.fleet.members(group):
             self.do(self.engine.enable(group, by=group))
-            self.engine.asked.add(group)
+            self.engine.polled.add(group)
 
     @rule(which=st.lists(NUMBERS, min_size=1, max_size=3), group=st.sampled_from(GROUPS))
     def vm_approves(self, which: list[int], group: str) -> None:
@@ -218,7 +218,7 @@ class NeverMachine(RuleBasedStateMachine):
             assert event.status is Status.STARTED
         else:
             assert event.status is Status.SCHEDULED
-            operation = self.do(self.engine.archive.operation(event.operation))
+            operation = self.do(self.engine.records.operation(event.operation))
             self.cancelled.update(operation.events)
 
     @rule(length=st.sampled_from(LENGTHS))
@@ -276,7 +276,7 @@ class NeverMachine(RuleBasedStateMachine):
                 self.check_promise(live.get(event_id) or self.over[event_id])
 
     async def read(self, ids: list[str]) -> dict[str, Event]:
-        found = {event_id: await self.engine.archive.event(event_id) for event_id in ids}
+        found = {event_id: await self.engine.records.event(event_id) for event_id in ids}
         assert None not in found.values(), "an acknowledged request is lost"
         return {event_id: event for event_id, event in found.items() if event is not None}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forewarn.core.webhooks import Targets, parse_targets
-from forewarn.delivery.outbound import MOST_HOPS, Outbound, Outcome
+from forewarn.delivery.outbound import MOST_HOPS, DeliveryOutcome, Outbound
 from receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOCAL = parse_targets("127.0.0.1/32")
 HEADERS = {"Content-Type": "application/cloudevents+json", "X-Own": "yes"}
-DELIVERED = Outcome(delivered=True, status=200)
+DELIVERED = DeliveryOutcome(delivered=True, status=200)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def secure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Receiver
     made.close()
 
 
-async def send(url: str, targets: Targets = LOCAL, *, seconds: float = 30, body: bytes = b"{}") -> Outcome:
+async def send(url: str, targets: Targets = LOCAL, *, seconds: float = 30, body: bytes = b"{}") -> DeliveryOutcome:
     outbound = Outbound(targets, seconds)
     try:
         return await outbound.post(url, HEADERS, body)
@@ -85,13 +85,13 @@ async def test_what_is_sent(receiver: Receiver) -> None:
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
 async def test_every_success_is_a_delivery(receiver: Receiver, status: int) -> None:
     receiver.answer = lambda _: Reply(status)
-    assert await send(receiver.url()) == Outcome(delivered=True, status=status)
+    assert await send(receiver.url()) == DeliveryOutcome(delivered=True, status=status)
 
 
 @pytest.mark.parametrize("status", [300, 303, 304, 400, 401, 404, 410, 429, 500, 503])
 async def test_everything_else_is_a_failure(receiver: Receiver, status: int) -> None:
     receiver.answer = lambda _: Reply(status, {"Location": "/other"})
-    assert await send(receiver.url()) == Outcome(
+    assert await send(receiver.url()) == DeliveryOutcome(
         delivered=False, status=status, problem=f"answered with status {status}"
     )
     assert len(receiver.got) == 1
@@ -105,7 +105,7 @@ async def test_a_redirect_without_a_place_is_a_failure(receiver: Receiver) -> No
 async def test_a_receiver_that_hangs_is_left_after_its_time(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(hang=True)
     outcome = await send(receiver.url(), seconds=0.2)
-    assert outcome == Outcome(delivered=False, problem="no answer within 0.2 seconds")
+    assert outcome == DeliveryOutcome(delivered=False, problem="no answer within 0.2 seconds")
 
 
 async def test_a_receiver_that_resets_refuses_or_talks_nonsense(receiver: Receiver) -> None:
@@ -174,7 +174,7 @@ async def test_a_redirect_to_what_is_no_url_is_a_failure(receiver: Receiver) -> 
 async def test_redirects_that_never_end_are_a_failure(receiver: Receiver) -> None:
     receiver.answer = lambda got: Reply(307, {"Location": got.path})
     outcome = await send(receiver.url())
-    assert outcome == Outcome(delivered=False, status=307, problem="redirects more than 3 times")
+    assert outcome == DeliveryOutcome(delivered=False, status=307, problem="redirects more than 3 times")
     assert len(receiver.got) == MOST_HOPS + 1
 
 

@@ -26,7 +26,7 @@ from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, own_host
 from forewarn.core.limits import Terms
 from forewarn.core.operations import Operation, Progress, Request
 from forewarn.core.placement import choose_host, find_clash, spare_name
-from forewarn.core.state import Changes, Draft, Ledger
+from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.errors import ForewarnError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class MortalEngine(RuleBasedStateMachine):
     async def do_and_settle(self, work: Awaitable[Any]) -> Any:
         outcome = await work
         assert isinstance(self.engine.clock, VirtualClock)
-        await self.engine._timekeeper.until_quiet(self.engine.clock)
+        await self.engine._scheduler.until_quiet(self.engine.clock)
         return outcome
 
     def attempt(self, work: Awaitable[Any]) -> Any:
@@ -171,7 +171,7 @@ def operation(number: int, asked: Request, progress: Progress, moves: tuple[tupl
 
 @st.composite
 def drafts(draw: st.DrawFn) -> Draft:
-    """A random fleet with work on hosts and VMs on their way, part of it in the ledger and part in the draft."""
+    """A random fleet with work on hosts and VMs on their way, part of it in the state and part in the draft."""
     fleet = draw(fleets())
     progress = st.sampled_from([Progress.PENDING, Progress.STARTED, Progress.STARTED, Progress.DONE])
     at_hosts = st.tuples(st.sampled_from([*fleet.hosts]), progress)
@@ -184,19 +184,19 @@ def drafts(draw: st.DrawFn) -> Draft:
         for name, host in draw(st.lists(moves, max_size=4, unique_by=lambda move: move[0])):
             moving = operation(len(made), Request("redeploy", type="Redeploy"), draw(progress), ((name, host),))
             made.append(moving._replace(carried_out_at=draw(st.sampled_from([None, None, START]))))
-    ledger = Ledger(fleet)
-    draft = Draft(ledger, iter("abcdefghijklmnop").__next__)
+    state = ServiceState(fleet)
+    draft = Draft(state, iter("abcdefghijklmnop").__next__)
     for one in made:
-        where = draw(st.sampled_from(["ledger", "draft", "both"]))
+        where = draw(st.sampled_from(["state", "draft", "both"]))
         if where != "draft":
-            ledger.absorb(Changes(operations={one.id: one}))
-        if where != "ledger":
+            state.absorb(Changes(operations={one.id: one}))
+        if where != "state":
             draft.put_operation(one)
     return draft
 
 
 def all_operations(draft: Draft) -> Iterable[Operation]:
-    assert isinstance(draft._base, Ledger)
+    assert isinstance(draft._base, ServiceState)
     return (draft._base.operations | draft.changes.operations).values()
 
 
@@ -248,7 +248,7 @@ def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
     fleet: Fleet, makes_hosts: bool, data: st.DataObject
 ) -> None:
     host = data.draw(st.sampled_from([*fleet.hosts]))
-    draft = Draft(Ledger(fleet), lambda: "id")
+    draft = Draft(ServiceState(fleet), lambda: "id")
     moving = operation(0, Request("hardware-failure", host=host, type="Redeploy"), Progress.PENDING)
     moving = moving._replace(vms=fleet.on_host(host))
     draft.put_operation(moving)
@@ -268,7 +268,7 @@ def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
 
 
 def crowded(*vms: VM, hosts: Iterable[Host] = (Host("a"), Host("b"), Host("c"))) -> Draft:
-    return Draft(Ledger(Fleet(vms, [Group("web", "availability-set", 5, 5)], hosts)), lambda: "id")
+    return Draft(ServiceState(Fleet(vms, [Group("web", "availability-set", 5, 5)], hosts)), lambda: "id")
 
 
 def vm(name: str, host: str, domain: int = 0, zone: str = "") -> VM:

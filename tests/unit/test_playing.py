@@ -14,13 +14,13 @@ from forewarn.core import rollout_commands
 from forewarn.core.events import Status
 from forewarn.core.faults import FaultOrder
 from forewarn.core.operations import Progress
-from forewarn.core.scenarios import Casting, RunState, StepState
+from forewarn.core.scenarios import RunOptions, RunState, StepState
 from forewarn.engine.faults import Faults
 from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.files.scenario_file import parse_scenario
 from forewarn.scenarios import library
-from forewarn.scenarios.runs import REMEMBERED, Player
+from forewarn.scenarios.runs import REMEMBERED, ScenarioRuns
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
@@ -66,20 +66,20 @@ class Blind:
 
 
 class Stage:
-    """An engine with a player over it."""
+    """An engine with scenario runs over it."""
 
     def __init__(self, engine: Engine, *, faults: bool = False) -> None:
         self.engine = engine
         self.faults = Faults(engine, allowed=faults)
         self.audience = Blind(engine, ["db-0"])
-        self.player = Player(engine, self.faults, lambda _: self.audience, VERSIONS[max(VERSIONS)])
+        self.scenario_runs = ScenarioRuns(engine, self.faults, lambda _: self.audience, VERSIONS[max(VERSIONS)])
 
-    async def start(self, text: str, *vms: str, name: str = "mine", **casting: Any) -> Run:
-        return await self.player.start(parse_scenario(text, name, name), Casting(vms, **casting), "tester")
+    async def start(self, text: str, *vms: str, name: str = "mine", **options: Any) -> Run:
+        return await self.scenario_runs.start(parse_scenario(text, name, name), RunOptions(vms, **options), "tester")
 
-    async def play(self, text: str, *vms: str, **casting: Any) -> Run:
-        run = await self.start(text, *vms, **casting)
-        return await self.player.finished(run.id)
+    async def play(self, text: str, *vms: str, **options: Any) -> Run:
+        run = await self.start(text, *vms, **options)
+        return await self.scenario_runs.finished(run.id)
 
 
 @asynccontextmanager
@@ -91,7 +91,7 @@ async def a_stage(fleet: str = "", *, faults: bool = False, **options: Any) -> A
         try:
             yield stage
         finally:
-            await stage.player.stop()
+            await stage.scenario_runs.stop()
 
 
 def states(run: Run) -> list[str]:
@@ -105,7 +105,7 @@ def approve_everything(engine: Engine) -> None:
         for group in published.groups:
             open_ = [e.id for e in engine.document(group).events if e.status is Status.SCHEDULED and not e.approved_at]
             if open_:
-                engine.approve_and_tell(open_, "app", group, lambda _, error: None)
+                engine.approve_with_callback(open_, "app", group, lambda _, error: None)
 
     engine.subscribe(on_published)
 
@@ -161,7 +161,7 @@ async def test_an_expectation_that_is_false_fails_with_what_came_and_nothing_is_
         assert (run.state, states(run)) == (RunState.FAILED, ["failed", "waiting", "waiting"])
         assert run.steps[0].problem.startswith(problem)
         assert not stage.engine.live_events()
-        (withdrawn,) = await stage.engine.archive.operations_beginning(run.operations[0])
+        (withdrawn,) = await stage.engine.records.operations_beginning(run.operations[0])
         assert withdrawn.outcome == f"run {run.id} of mine has failed"
 
 
@@ -279,7 +279,7 @@ async def test_what_somebody_else_has_withdrawn_has_not_come_to_its_end() -> Non
         run = await stage.start(HEAD + RESTART + '[[step]]\nuntil = "gone"\nwithin = "25m"\n', "db-0", speed=1)
         await told.wait()
         await cancel(stage.engine, stage.engine.live_events()[0].id)
-        run = await stage.player.finished(run.id)
+        run = await stage.scenario_runs.finished(run.id)
         assert (run.state, states(run)) == (RunState.FAILED, ["passed", "failed"])
         assert "was withdrawn" in run.steps[1].problem
 
@@ -293,7 +293,7 @@ async def test_a_rollout_that_somebody_has_ended_has_not_come_to_its_end() -> No
         await told.wait()
         (rollout,) = stage.engine.live_rollouts()
         await stage.engine.execute(rollout_commands.cancel, rollout.id, "somebody")
-        run = await stage.player.finished(run.id)
+        run = await stage.scenario_runs.finished(run.id)
         assert (run.state, states(run)[-1]) == (RunState.FAILED, "failed")
 
 
@@ -303,7 +303,7 @@ async def test_only_some_of_the_vms() -> None:
         run = await stage.play(text, "web-0", "web-1")
         assert run.state is RunState.PASSED
         (operation_id,) = run.operations
-        rows = await stage.engine.archive.operations_beginning(operation_id)
+        rows = await stage.engine.records.operations_beginning(operation_id)
         assert [row.vms for row in rows] == [("web-1",)]
 
 
@@ -359,14 +359,14 @@ async def test_a_stopped_run_withdraws_what_has_not_started_and_leaves_what_has(
 
         stage.engine.subscribe(seen)
         await waiting.wait()
-        stopped = await stage.player.stop_run(run.id.upper())
+        stopped = await stage.scenario_runs.stop_run(run.id.upper())
         assert (stopped.state, states(stopped)[:2]) == (RunState.STOPPED, ["passed", "passed"])
         assert StepState.FAILED not in states(stopped)
         assert [operation.cause for operation in stage.engine.live_operations()] == ["hardware-failure"]
         with pytest.raises(RunOver, match="is over \\(stopped\\)"):
-            await stage.player.stop_run(run.id)
+            await stage.scenario_runs.stop_run(run.id)
         with pytest.raises(Unknown, match="There is no run 'r7'"):
-            await stage.player.stop_run("r7")
+            await stage.scenario_runs.stop_run("r7")
 
 
 async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_them() -> None:
@@ -375,7 +375,7 @@ async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await stage.audience.waited_for.wait()
         assert not stage.audience.left
-        stopped = await stage.player.stop_run(run.id)
+        stopped = await stage.scenario_runs.stop_run(run.id)
         assert (stopped.state, states(stopped)) == (RunState.STOPPED, ["passed", "skipped", "waiting"])
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await stage.engine.advance(MINUTE)  # the clock is free again
@@ -387,7 +387,7 @@ async def test_only_one_run_moves_a_virtual_clock() -> None:
         first = await stage.start(HEAD + '[[step]]\nwait = "1m"\n', "db-0", speed=0.001)
         with pytest.raises(RunUnderWay, match=f"forewarn scenario stop {first.id}"):
             await stage.start(HEAD + RESTART, "web-0")
-        await stage.player.stop_run(first.id)
+        await stage.scenario_runs.stop_run(first.id)
         assert (await stage.play(HEAD + RESTART, "web-0")).state is RunState.PASSED
 
 
@@ -405,7 +405,7 @@ async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -
             await stage.start(HEAD + RESTART, "db-0")
         assert str(caught.value).startswith("db-0 has never asked, so a run would tell it nothing.")
         assert "--enable" in str(caught.value)
-        assert stage.player.runs() == []
+        assert stage.scenario_runs.runs() == []
         run = await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)
         assert run.state is RunState.PASSED
 
@@ -422,7 +422,7 @@ async def test_runs_are_listed_newest_first_and_the_oldest_forgotten() -> None:
     async with a_stage() as stage:
         for _ in range(REMEMBERED + 3):
             await stage.play(HEAD + '[[step]]\nwait = "1s"\n', "db-0")
-        numbers = [int(run.id.removeprefix("r")) for run in stage.player.runs()]
+        numbers = [int(run.id.removeprefix("r")) for run in stage.scenario_runs.runs()]
         assert numbers == list(range(numbers[0], numbers[0] - REMEMBERED, -1))
 
 
@@ -435,7 +435,7 @@ async def test_a_stop_of_the_service_leaves_what_was_caused() -> None:
     told = asyncio.Event()
     engine.subscribe(lambda _: told.set())
     await told.wait()
-    await stage.player.stop()
+    await stage.scenario_runs.stop()
     assert [event.type for event in engine.live_events()] == ["Reboot"]
     await engine.stop()
 

@@ -82,7 +82,7 @@ class PolicyMachine(MortalEngine):
     @rule(scope=st.sampled_from(SCOPES))
     def polls(self, scope: str) -> None:
         self.do(self.engine.enable(scope, by=scope))
-        self.engine.asked.add(scope)
+        self.engine.polled.add(scope)
 
     @rule(
         cause=st.sampled_from(CAUSE_NAMES),
@@ -198,7 +198,7 @@ async def test_windows_that_an_untold_group_is_given_meanwhile_are_waited_for() 
         assert [one.started_at for one in engine.live_operations()] == [None], "it is 07:08, and not 22:00"
         await engine.advance(DAY)
         assert not engine.live_operations()
-        ((_, done),) = await engine.archive.operations(ListFilter(live=False))
+        ((_, done),) = await engine.records.operations(ListFilter(live=False))
         assert done.started_at == START.replace(hour=22, minute=0, second=0)
 
 
@@ -240,7 +240,7 @@ async def test_a_rollout_keeps_to_the_windows_unless_it_insists() -> None:
             await engine.execute(rollout_commands.start, ["a"], Course(overrides=overrides), "operator")
             assert {event.not_before for event in engine.live_events()} == {expected}
             await engine.advance(DAY)
-            ((_, operation),) = await engine.archive.operations(ListFilter(live=False))
+            ((_, operation),) = await engine.records.operations(ListFilter(live=False))
             assert (operation.progress, operation.started_at) == (Progress.DONE, expected)
 
 
@@ -249,11 +249,11 @@ async def test_a_paused_rollout_announces_nothing_until_it_is_resumed() -> None:
         rollout = await engine.execute(rollout_commands.start, ["*"], Course(budget=1), "operator")
         await engine.execute(rollout_commands.pause, rollout.id, "operator")
         await engine.advance(DAY)
-        assert (len(await engine.archive.operations(ListFilter(live=False))), engine.live_operations()) == (1, [])
+        assert (len(await engine.records.operations(ListFilter(live=False))), engine.live_operations()) == (1, [])
         await engine.execute(rollout_commands.resume, rollout.id, "operator")
         assert len(engine.live_operations()) == 1
         await engine.advance(DAY)
-        assert (len(await engine.archive.operations(ListFilter(live=False))), engine.live_rollouts()) == (3, [])
+        assert (len(await engine.records.operations(ListFilter(live=False))), engine.live_rollouts()) == (3, [])
 
 
 # --- Deletions that are told for the same moment --------------------------------------------------------
@@ -300,7 +300,7 @@ def test_of_deletions_told_for_one_moment_none_starts_before_all_are_approved_or
                         await approve(engine, *ids, by="vm-0", group="set")
                         approved |= chosen
                     for one in {*asked} - cancelled - left:
-                        operation = await engine.archive.operation(asked[one].id)
+                        operation = await engine.records.operation(asked[one].id)
                         assert operation is not None
                         together = {other for other in asked if not_before[other] == not_before[one]} - cancelled - left
                         due = START + minute * MINUTE >= not_before[one]

@@ -23,7 +23,7 @@ WEEK = Terms(makes_hosts=True, history_retention=7 * DAY)
 
 
 async def rows(engine: Engine) -> list[Entry]:
-    return await engine.archive.history(HistoryFilter())
+    return await engine.records.history(HistoryFilter())
 
 
 async def test_what_is_over_for_longer_than_said_is_forgotten() -> None:
@@ -32,14 +32,14 @@ async def test_what_is_over_for_longer_than_said_is_forgotten() -> None:
         await engine.advance(timedelta(hours=1))
         event = operation.events[0]
         await engine.advance(6 * DAY)
-        assert await engine.archive.operation(operation.id) is not None
+        assert await engine.records.operation(operation.id) is not None
         await engine.advance(DAY)
-        assert await engine.archive.operation(operation.id) is None
-        assert await engine.archive.event(event) is None
+        assert await engine.records.operation(operation.id) is None
+        assert await engine.records.event(event) is None
         kept = await rows(engine)
         assert all(row.at >= engine.clock.now() - 7 * DAY for row in kept)
-        assert [row.sequence for row in kept] == list(range(kept[0].sequence, engine.archive.newest + 1))
-        assert await engine.archive.oldest() == kept[0].sequence
+        assert [row.sequence for row in kept] == list(range(kept[0].sequence, engine.records.newest + 1))
+        assert await engine.records.oldest() == kept[0].sequence
 
 
 async def test_what_is_live_stays_for_however_long() -> None:
@@ -47,28 +47,28 @@ async def test_what_is_live_stays_for_however_long() -> None:
         operation = await ask(engine, "host-update", host="host-a", notice=60 * DAY)
         await engine.advance(50 * DAY)
         assert operation.id in {live.id for live in engine.live_operations()}
-        found = await engine.archive.operation(operation.id)
+        found = await engine.records.operation(operation.id)
         assert found is not None
         assert set(found.events) <= {live.id for live in engine.live_events()}
         await cancel(engine, operation.events[0])
         await engine.advance(6 * DAY)
-        assert await engine.archive.operation(operation.id) is not None
+        assert await engine.records.operation(operation.id) is not None
         await engine.advance(2 * DAY)
-        assert await engine.archive.operation(operation.id) is None
+        assert await engine.records.operation(operation.id) is None
 
 
 async def test_the_sequence_goes_on_after_everything_is_forgotten_and_after_a_restart(tmp_path: Path) -> None:
     async with running_engine(tmp_path, terms=WEEK) as engine:
         await engine.advance(100 * DAY)
-        newest = engine.archive.newest
+        newest = engine.records.newest
         (last,) = await rows(engine)
         assert last.sequence == newest
     again, _ = make_engine(tmp_path, terms=WEEK)
     await again.start()
     try:
-        assert again.archive.newest == newest
+        assert again.records.newest == newest
         await ask(again, "restart", "web-0")
-        assert [row.sequence for row in await rows(again)] == list(range(newest, again.archive.newest + 1))
+        assert [row.sequence for row in await rows(again)] == list(range(newest, again.records.newest + 1))
     finally:
         await again.stop()
 
@@ -82,7 +82,7 @@ async def test_what_became_too_old_while_the_service_was_down_is_forgotten_at_th
     await again.start()
     try:
         await again.advance(timedelta(0))  # waits for what was begun at the start
-        assert [row.sequence for row in await rows(again)] == [again.archive.newest]
+        assert [row.sequence for row in await rows(again)] == [again.records.newest]
     finally:
         await again.stop()
 
@@ -92,7 +92,7 @@ async def test_a_stop_does_not_wait_for_all_of_it(tmp_path: Path) -> None:
         for _ in range(200):
             await cancel(engine, (await ask(engine, "restart", "web-0")).events[0])
         await engine.advance(30 * DAY)
-        newest = engine.archive.newest
+        newest = engine.records.newest
     again, _ = make_engine(tmp_path, terms=WEEK)
     await again.start()
     await again.stop()
@@ -114,13 +114,13 @@ async def test_answers_to_repeated_requests_are_kept_for_a_day_whatever_is_said_
 
         async def answer(text: str) -> str:
             kept = await engine.execute(once, "somebody k", "f", lambda *_: (201, text))
-            return kept.body or (await engine.archive.kept_answer("somebody k")).body  # type: ignore[union-attr]
+            return kept.body or (await engine.records.kept_answer("somebody k")).body  # type: ignore[union-attr]
 
         assert await answer("first") == "first"
         assert await answer("second") == "first"
         await engine.advance(timedelta(hours=25))
-        assert await engine.archive.kept_answer("somebody k") is None
-        assert engine._writer.ledger.answers == {}
+        assert await engine.records.kept_answer("somebody k") is None
+        assert engine._writer.state.answers == {}
         assert await answer("third") == "third"
         assert len(await rows(engine)) > len(FLEET.groups)
 
@@ -143,5 +143,5 @@ async def test_history_is_the_same_however_many_parts_it_is_looked_through_in(
                         for row in everything
                         if "web-0" in row.vms and row.sequence > after and (not before or row.sequence < before)
                     ]
-                    found = await engine.archive.history(wanted)
+                    found = await engine.records.history(wanted)
                     assert found == (expected[::-1] if newest else expected)[:limit]

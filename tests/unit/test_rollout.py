@@ -18,7 +18,7 @@ from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
 from forewarn.core.limits import Terms
 from forewarn.core.rollout_commands import LARGEST_BUDGET, MOST_HOSTS, plan, prepare, start
 from forewarn.core.rollouts import Course, Rollout, Stage, Walk, in_order, matching
-from forewarn.core.state import Changes, Draft, Ledger
+from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.core.windows import parse_window
 from forewarn.errors import BadOption, NoSuchHosts, NothingToWalk, RolloutOverlaps, TooMany
 from forewarn.ports import ListFilter
@@ -113,9 +113,9 @@ def test_a_walk_that_can_take_but_one_of_many_at_a_time_takes_them_all() -> None
 
 
 def drafted(fleet: Fleet, *rollouts: Rollout) -> Draft:
-    ledger = Ledger(fleet)
-    ledger.absorb(Changes(rollouts={rollout.id: rollout for rollout in rollouts}))
-    return Draft(ledger, lambda: "new")
+    state = ServiceState(fleet)
+    state.absorb(Changes(rollouts={rollout.id: rollout for rollout in rollouts}))
+    return Draft(state, lambda: "new")
 
 
 @st.composite
@@ -197,7 +197,7 @@ def test_what_is_planned_is_what_is_walked(
             await engine.execute(start, ["*"], course, "test")
             await engine.advance(timedelta(days=90))
             out: dict[datetime, list[Operation]] = {}
-            for _, one in reversed(await engine.archive.operations(ListFilter(live=False))):
+            for _, one in reversed(await engine.records.operations(ListFilter(live=False))):
                 out.setdefault(one.requested_at, []).append(one)
             walked = [
                 (
@@ -209,7 +209,7 @@ def test_what_is_planned_is_what_is_walked(
                 for at, wave in sorted(out.items())
             ]
             assert walked == [(wave.announced_at, {*wave.hosts}, wave.starts_at, wave.ends_at) for wave in made.waves]
-            ((_, rollout),) = await engine.archive.rollouts(ListFilter(live=False))
+            ((_, rollout),) = await engine.records.rollouts(ListFilter(live=False))
             assert rollout.stage is Stage.DONE
             assert {host for host, _ in rollout.skipped} == {host for host, _ in made.skipped}
 

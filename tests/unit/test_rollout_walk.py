@@ -85,7 +85,7 @@ class WalkMachine(MortalEngine):
     def polls(self, scope: str) -> None:
         if self.engine.fleet.members(scope):
             self.do(self.engine.enable(scope, by=scope))
-            self.engine.asked.add(scope)
+            self.engine.polled.add(scope)
 
     # What is drawn must not depend on what is so: else a course that goes otherwise the second time hides why.
 
@@ -160,16 +160,16 @@ class WalkMachine(MortalEngine):
         await self.engine.advance(40 * 24 * HOUR)
         assert not self.engine.live_rollouts(), "a rollout does not end"
         assert not self.problems, self.problems[0]
-        entries = await self.engine.archive.history(HistoryFilter(limit=100_000))
+        entries = await self.engine.records.history(HistoryFilter(limit=100_000))
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
         carried_out = Counter(entry.operation for entry in entries if entry.what == "carried out")
         assert all(count == 1 for count in carried_out.values()), "something was carried out twice"
         everything = ListFilter(live=False, limit=100_000)
-        operations = [operation for _, operation in await self.engine.archive.operations(everything)]
+        operations = [operation for _, operation in await self.engine.records.operations(everything)]
         withdrawn = {operation.id for operation in operations if operation.progress is Progress.CANCELLED}
         assert self.withdrawn <= withdrawn
         assert not self.let_go_on & withdrawn
-        rollouts = {rollout.id: rollout for _, rollout in await self.engine.archive.rollouts(everything)}
+        rollouts = {rollout.id: rollout for _, rollout in await self.engine.records.rollouts(everything)}
         assert {*rollouts} == {*self.begun}, "a rollout is lost"
         for rollout in rollouts.values():
             mine = [operation for operation in operations if operation.request.rollout == rollout.id]
@@ -235,8 +235,8 @@ async def approve_all(engine: Engine, scope: str) -> None:
 
 async def ended(engine: Engine) -> tuple[Rollout, dict[str, str]]:
     """The rollout, and why it and its operations were ended."""
-    ((_, rollout),) = await engine.archive.rollouts(ListFilter(live=False))
-    entries = await engine.archive.history(HistoryFilter())
+    ((_, rollout),) = await engine.records.rollouts(ListFilter(live=False))
+    entries = await engine.records.history(HistoryFilter())
     return rollout, {entry.operation: entry.why for entry in entries if entry.what in ("cancelled", "rollout stopped")}
 
 
@@ -273,7 +273,7 @@ async def test_a_failed_gate_stops_the_walk_and_withdraws_what_is_only_scheduled
         assert (engine.document("x2").events, rollout.waiting) == ((), ("h3",))
         assert [event.status for event in engine.document("x1").events] == [Status.STARTED]
         await engine.advance(2 * HOUR)
-        ended_how = {one.host: one.progress for _, one in await engine.archive.operations(ListFilter(live=False))}
+        ended_how = {one.host: one.progress for _, one in await engine.records.operations(ListFilter(live=False))}
         assert (ended_how["h1"], ended_how.get("h3")) == (Progress.DONE, None), "nothing more is announced"
 
 
@@ -354,7 +354,7 @@ async def test_hosts_out_of_use_are_skipped_and_busy_ones_come_later() -> None:
         rollout, _ = await ended(engine)
         assert (rollout.stage, rollout.done) == (Stage.DONE, ("h0", "h3", "h2"))
         assert rollout.skipped == (("h1", "it is degraded"),)
-        entries = await engine.archive.history(HistoryFilter(operation=rollout.id))
+        entries = await engine.records.history(HistoryFilter(operation=rollout.id))
         waves = [entry.at - START for entry in entries if entry.what == "wave announced"]
         assert waves[:2] == [timedelta(0), 70 * MINUTE], "the pause is kept"
         assert waves[2] >= timedelta(hours=3), "the other work on it is over"

@@ -41,7 +41,7 @@ async def test_history_says_so() -> None:
         operation = await ask(engine, "restart", "db-0", speed=60.0, notice=timedelta(minutes=20))
         (requested,) = [
             entry
-            for entry in await engine.archive.history(HistoryFilter(operation=operation.id))
+            for entry in await engine.records.history(HistoryFilter(operation=operation.id))
             if entry.what == "requested"
         ]
         assert requested.why == "restart, notice 20s, 60 times faster"

@@ -25,14 +25,14 @@ async def test_a_stop_that_meets_a_new_deadline_is_not_lost(tmp_path: Path, turn
     clock = SystemClock()
     engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), Terms())
     await engine.start()
-    await engine.hearing.write()
+    await engine.last_seen.write()
     for _ in range(20):  # by then it waits for the next deadline
         await asyncio.sleep(0)
-    engine._agenda.sooner.set()
+    engine._timers.sooner.set()
     for _ in range(turns):
         await asyncio.sleep(0)
     async with asyncio.timeout(20):
-        await engine._timekeeper.stop()
+        await engine._scheduler.stop()
         await engine.stop()
 
 
@@ -76,7 +76,7 @@ async def test_what_is_due_at_one_moment_is_done_in_the_order_in_which_it_was_as
     engine, _ = make_engine(tmp_path)
     await engine.start()
     await engine.advance(30 * MINUTE)
-    history = await engine.archive.history(HistoryFilter(limit=1000))
+    history = await engine.records.history(HistoryFilter(limit=1000))
     await engine.stop()
     for what in ("started", "carried out", "completed"):
         assert [entry.operation for entry in history if entry.what == what] == asked

@@ -8,47 +8,47 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import amount
-from forewarn.core.state import Changes, Tally, Told
+from forewarn.core.state import Changes, DeliveryStats, WebhookDeliveries
 from forewarn.core.webhooks import Undelivered
 
 
 @settings(max_examples=amount(200))
 @given(seed=st.integers(0, 2**32))
 def test_the_counts_are_right_whatever_comes_and_goes(seed: int) -> None:
-    luck, told = random.Random(seed), Told()  # noqa: S311
+    luck, deliveries = random.Random(seed), WebhookDeliveries()  # noqa: S311
     for _ in range(100):
         changes = Changes()
         for _ in range(luck.randrange(4)):
             name, sequence = luck.choice(["a", "b"]), luck.randrange(20)
             row = Undelivered(name, sequence, luck.randrange(3), luck.randrange(2), "no")
             changes.undelivered[name, sequence] = luck.choice([row, None])
-        told.absorb(changes)
+        deliveries.absorb(changes)
         if luck.random() < 0.05:
             oldest = luck.randrange(20)
-            before = {name: len(told.undelivered(name)) for name in "ab"}
-            lost = told.forget_before(oldest)
-            assert all(lost[name] == before[name] - len(told.undelivered(name)) for name in "ab")
-            assert not any(sequence < oldest for name in "ab" for sequence in told.undelivered(name))
+            before = {name: len(deliveries.undelivered(name)) for name in "ab"}
+            lost = deliveries.forget_before(oldest)
+            assert all(lost[name] == before[name] - len(deliveries.undelivered(name)) for name in "ab")
+            assert not any(sequence < oldest for name in "ab" for sequence in deliveries.undelivered(name))
         for name in "ab":
-            rows, tally = told.undelivered(name).values(), told.tally(name)
-            assert tally.given_up == sum(row.given_up for row in rows)
-            assert tally.waiting == len(rows) - tally.given_up
+            rows, stats = deliveries.undelivered(name).values(), deliveries.stats(name)
+            assert stats.given_up == sum(row.given_up for row in rows)
+            assert stats.waiting == len(rows) - stats.given_up
 
 
 def test_the_last_problem_is_that_of_the_latest_failure_while_anything_is_undelivered() -> None:
-    told = Told()
-    told.absorb(
+    deliveries = WebhookDeliveries()
+    deliveries.absorb(
         Changes(undelivered={("a", 7): Undelivered("a", 7, 1, 79, "late"), ("a", 8): Undelivered("a", 8, 0, 80)})
     )
-    assert told.tally("a") == Tally(2, 0, "late")
+    assert deliveries.stats("a") == DeliveryStats(2, 0, "late")
     given_up = Undelivered("a", 3, 80, 0, "later still")
-    told.absorb(Changes(undelivered={("a", 3): given_up}))
-    assert told.tally("a") == Tally(2, 1, "later still")
-    told.absorb(Changes(undelivered={("a", 7): Undelivered("a", 7, 2, 78, "again")}))
-    told.absorb(Changes(undelivered={("a", 3): given_up._replace(attempts_left=1)}))
-    assert told.tally("a") == Tally(3, 0, "again"), "that it is asked for again is no failure"
-    told.absorb(Changes(undelivered={("a", 3): None, ("a", 7): None, ("a", 8): None}))
-    assert told.tally("a") == Tally()
+    deliveries.absorb(Changes(undelivered={("a", 3): given_up}))
+    assert deliveries.stats("a") == DeliveryStats(2, 1, "later still")
+    deliveries.absorb(Changes(undelivered={("a", 7): Undelivered("a", 7, 2, 78, "again")}))
+    deliveries.absorb(Changes(undelivered={("a", 3): given_up._replace(attempts_left=1)}))
+    assert deliveries.stats("a") == DeliveryStats(3, 0, "again"), "that it is asked for again is no failure"
+    deliveries.absorb(Changes(undelivered={("a", 3): None, ("a", 7): None, ("a", 8): None}))
+    assert deliveries.stats("a") == DeliveryStats()
 
 
 def test_nobody_goes_through_the_rows_to_count_them() -> None:
@@ -58,6 +58,6 @@ def test_nobody_goes_through_the_rows_to_count_them() -> None:
 
         values = items = keys = __iter__  # type: ignore[assignment]
 
-    told = Told()
-    told._undelivered["a"] = Rows({1: Undelivered("a", 1, 1, 79)})
-    assert told.tally("a") == Tally(1)
+    deliveries = WebhookDeliveries()
+    deliveries._undelivered["a"] = Rows({1: Undelivered("a", 1, 1, 79)})
+    assert deliveries.stats("a") == DeliveryStats(1)

@@ -8,7 +8,7 @@ import pytest
 
 from forewarn.verify.check import SECTIONS, Mark
 from forewarn.verify.endpoint import Endpoint
-from forewarn.verify.runner import CHECKS, Outcome, Result, chosen, run
+from forewarn.verify.runner import CHECKS, CheckOutcome, Result, chosen, run
 from forewarn.verify.session import Hooks, Session
 from verify.broken import Fault, Running, running
 from verify.faults import FAULTS, LIMITED, RIGHT
@@ -24,7 +24,7 @@ PROMPT_SECONDS = 1
 RATE = ("requests/too-many", "requests/too-many-is-over-soon")
 
 
-def verify(server: Running, checks: Iterable[Check]) -> dict[str, Outcome]:
+def verify(server: Running, checks: Iterable[Check]) -> dict[str, CheckOutcome]:
     """What comes of the checks, by name."""
     here, other, outside = (Endpoint(url, TIMEOUT_SECONDS) for url in (server.here, server.other, server.outside))
     for place in (here, other, outside):

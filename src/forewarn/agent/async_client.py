@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from forewarn.agent.changes import Account, Happening
+from forewarn.agent.changes import Account, BaseChange
 from forewarn.agent.client import Client
 from forewarn.agent.clock import real_seconds
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forewarn.agent.client import Polled
     from forewarn.agent.clock import EndpointClock
     from forewarn.agent.identity import Me
-    from forewarn.agent.transport import Line
+    from forewarn.agent.transport import EndpointConnection
     from forewarn.wire.document_reader import ToldDocument, ToldEvent
 
 
@@ -29,7 +29,7 @@ _LEAVING_SECONDS = 1.0
 """How long is waited for a thread that shall end. A search for an address can take longer, and ends when it ends."""
 
 
-class AsyncChange(Happening):
+class AsyncChange(BaseChange):
     """What happened to an event, and a way to answer."""
 
     sender: Callable[[ToldEvent], Awaitable[bool]]
@@ -107,10 +107,10 @@ class AsyncClient:
 
 
 class _Worker:
-    """A thread that does one thing after the other over one line. It is there when it is first needed."""
+    """A thread that does one thing after the other over one connection. It is there when it is first needed."""
 
-    def __init__(self, line: Line, name: str) -> None:
-        self._line = line
+    def __init__(self, connection: EndpointConnection, name: str) -> None:
+        self._connection = connection
         self._thread = ThreadPoolExecutor(1, name)
         self._ended = False
         self._under_way: set[asyncio.Future[None]] = set()
@@ -119,7 +119,7 @@ class _Worker:
         """Have it done; when the task that waits for it is cancelled, it ends at once."""
         if self._ended:
             return work()  # the client is closed: it says so, and asks nobody
-        job = _Job(work, self._line)
+        job = _Job(work, self._connection)
         under_way = asyncio.get_running_loop().run_in_executor(self._thread, job.run)
         self._under_way.add(under_way)
         under_way.add_done_callback(self._under_way.discard)
@@ -132,7 +132,7 @@ class _Worker:
         return job.result()
 
     async def end(self) -> None:
-        """The line is closed, so that hardly anything keeps the thread; and the loop goes on meanwhile."""
+        """The connection is closed, so that hardly anything keeps the thread; and the loop goes on meanwhile."""
         self._ended = True
         try:
             await _end_of(self._under_way)
@@ -141,11 +141,11 @@ class _Worker:
 
 
 class _Job(Generic[T]):
-    """Something to do over a line, that may be left."""
+    """Something to do over a connection, that may be left."""
 
-    def __init__(self, work: Callable[[], T], line: Line) -> None:
+    def __init__(self, work: Callable[[], T], connection: EndpointConnection) -> None:
         self._work = work
-        self._line = line
+        self._connection = connection
         self._guard = threading.Lock()
         self._left = threading.Event()
         self._begun = threading.Event()
@@ -163,7 +163,7 @@ class _Job(Generic[T]):
             self._outcome.set_exception(error)
         with self._guard:
             if self._left.is_set():
-                self._line.mend()  # the next job is another's
+                self._connection.mend()  # the next job is another's
 
     def result(self) -> T:
         """What came of it, when it has been run."""
@@ -174,7 +174,7 @@ class _Job(Generic[T]):
         with self._guard:
             self._left.set()
             if self._begun.is_set() and not self._outcome.done():
-                self._line.cut()
+                self._connection.cut()
             return self._begun.is_set()
 
 

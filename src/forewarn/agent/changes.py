@@ -18,7 +18,7 @@ BELIEVED_AFTER_SECONDS = 10.0
 _MOST_GONE = 1000
 
 
-class Happening(NamedTuple):
+class BaseChange(NamedTuple):
     """What happened to an event."""
 
     what: str
@@ -50,7 +50,7 @@ class Happening(NamedTuple):
         return any(me.listed_as(resources) is not None for resources in told)
 
 
-class Change(Happening):
+class Change(BaseChange):
     """What happened to an event, and a way to answer."""
 
     sender: Callable[[ToldEvent], bool] | None = None

@@ -13,10 +13,10 @@ from forewarn.agent.address import read_endpoint
 from forewarn.agent.changes import Account
 from forewarn.agent.clock import EndpointClock, real_seconds
 from forewarn.agent.discovery import find_endpoint
-from forewarn.agent.identity import ASK_SECONDS, Naming
+from forewarn.agent.identity import ASK_SECONDS, NameResolver
 from forewarn.agent.protocol import HEADERS, NOT_MODIFIED, OK, VERSIONS, Watch, document_in, trouble_in
 from forewarn.agent.retry import SHORTEST_PAUSE, STEP_SECONDS, Pace, answer_seconds, pause_after, rest_seconds
-from forewarn.agent.transport import Line
+from forewarn.agent.transport import EndpointConnection
 from forewarn.errors import (
     BadPollSeconds,
     EndpointLeft,
@@ -43,10 +43,10 @@ _log = logging.getLogger("forewarn.agent.endpoint")
 # --- Failures in a row ----------------------------------------------------------------------------
 
 
-_MOST_COMPLAINTS = 100
+_MOST_PROBLEMS = 100
 
 
-class Spell:
+class TroubleStreak:
     """Troubles in a row."""
 
     def __init__(self) -> None:
@@ -78,16 +78,16 @@ class Spell:
         self.troubles, self.last, self.silences = 0, None, 0
 
 
-class Complaints:
+class ProblemLog:
     """What is wrong with a document that can be read for the rest: each thing is said once, however often it comes."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
 
-    def hear(self, problems: Iterable[str]) -> None:
+    def log_new(self, problems: Iterable[str]) -> None:
         """Of one document. There is an end to it: who makes up new ones without end is not listened to any more."""
         for problem in problems:
-            if problem not in self._said and len(self._said) < _MOST_COMPLAINTS:
+            if problem not in self._said and len(self._said) < _MOST_PROBLEMS:
                 self._said.add(problem)
                 _log.warning("The endpoint has told something that cannot be read: %s. The rest counts.", problem)
 
@@ -104,7 +104,7 @@ LOST_AFTER_SECONDS = 30.0
 GIVEN = "what was given"
 
 
-class Reach:
+class EndpointLocator:
     """Finds the endpoint when it is needed; and again, where nobody has said which it is, when it was away for long."""
 
     def __init__(self, given: str, find: Callable[..., Endpoint] = find_endpoint) -> None:
@@ -118,7 +118,7 @@ class Reach:
         self._look_again = False
         self._closed = False
         self.endpoint: Endpoint | None = None
-        self.polls, self.others = Line(), Line()
+        self.polls, self.others = EndpointConnection(), EndpointConnection()
         self.moved: Callable[[], object] = lambda: None
         """Called when it is another endpoint than before."""
 
@@ -168,8 +168,8 @@ class Reach:
         self._look_again = False
         if before is not None and before.url == endpoint.url:
             return
-        for line in (self.polls, self.others):
-            line.turn_to(endpoint)
+        for connection in (self.polls, self.others):
+            connection.turn_to(endpoint)
         if before is not None:
             _log.warning("The endpoint is looked for at %s now (%s).", endpoint.url, endpoint.origin)
             self.moved()
@@ -221,12 +221,12 @@ class Client:
         self.clock = EndpointClock()
         """What time it is for the endpoint, by its last answer: NotBefore is a moment of this clock."""
         self._watch = Watch()
-        self._spell = Spell()
-        self._complaints = Complaints()
+        self._streak = TroubleStreak()
+        self._problem_log = ProblemLog()
         self._pace = Pace(poll_seconds)
-        self._reach = Reach(endpoint)
-        self._reach.moved = self._watch.move
-        self._naming = Naming(vm_name.strip() or os.environ.get("FOREWARN_VM_NAME", "").strip())
+        self._locator = EndpointLocator(endpoint)
+        self._locator.moved = self._watch.move
+        self._name_resolver = NameResolver(vm_name.strip() or os.environ.get("FOREWARN_VM_NAME", "").strip())
         self._polling = threading.RLock()
         self._pause = pause
         self._luck = luck
@@ -236,17 +236,17 @@ class Client:
     @property
     def endpoint(self) -> Endpoint:
         """Where it asks. Found at first use; again after 30 s of being unreachable, if it was not given."""
-        return self._reach.found()
+        return self._locator.found()
 
     @property
     def me(self) -> Me:
         """This machine, as events name it. As long as the endpoint does not say it, it is the host name."""
-        return self._named(self._reach.others)
+        return self._named(self._locator.others)
 
     @property
     def known(self) -> tuple[Endpoint | None, Me | None]:
         """Where it asks and who this is, as far as that is known by now: nobody is asked for it."""
-        return self._reach.endpoint, self._naming.last if self._naming.settled else None
+        return self._locator.endpoint, self._name_resolver.last if self._name_resolver.settled else None
 
     @property
     def offers_long_poll(self) -> bool | None:
@@ -254,9 +254,9 @@ class Client:
         return self._watch.holds
 
     @property
-    def lines(self) -> tuple[Line, Line]:
+    def lines(self) -> tuple[EndpointConnection, EndpointConnection]:
         """The connection for polls, and the one for all else: other threads may cut them."""
-        return self._reach.polls, self._reach.others
+        return self._locator.polls, self._locator.others
 
     # --- One request ------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class Client:
         answer = self._through_versions("GET", None)
         if answer.status == OK:
             document, problems = document_in(answer, self._watch.document)
-            self._complaints.hear(problems)
+            self._problem_log.log_new(problems)
             self._watch.version_worked = True
             return document
         raise EndpointUnmodified if answer.status == NOT_MODIFIED else trouble_in(answer)
@@ -300,11 +300,11 @@ class Client:
         """Everything that happens to events, each thing once, from those that are there now on. It lives through all
         troubles of the endpoint and ends when the client is closed. `mine=False`: events of other machines too."""
         account = Account()
-        while not self._reach.closed:
+        while not self._locator.closed:
             changes, pause_seconds = self.turn(account, mine=mine)
             yield from changes
             try:
-                self._rest(self._reach.polls, pause_seconds)
+                self._rest(self._locator.polls, pause_seconds)
             except EndpointLeft:
                 return
 
@@ -315,8 +315,8 @@ class Client:
             polled = self.poll(HOLD_SECONDS if account.is_at(self._watch.document) else 0)
         if polled.document is None:
             return [], polled.pause_seconds
-        me = self._named(self._reach.polls) if mine and polled.document.events else self._naming.last
-        if mine and polled.document.events and not self._naming.settled:
+        me = self._named(self._locator.polls) if mine and polled.document.events else self._name_resolver.last
+        if mine and polled.document.events and not self._name_resolver.settled:
             # The name could not be had this time. To take the host name for it might hide what is coming.
             return [], max(polled.pause_seconds, SHORTEST_PAUSE)
         changes = account.take(polled.document, real_seconds())
@@ -337,7 +337,7 @@ class Client:
                 tries += 1
                 silences += trouble.kind == "timeout"
                 pause = pause_after(trouble.kind, tries, self._luck(), trouble.retry_after)
-            self._rest(self._reach.others, pause)
+            self._rest(self._locator.others, pause)
 
     def _approve_if_there(self, event_id: str, silences: int) -> bool:
         try:
@@ -353,12 +353,12 @@ class Client:
 
     def close(self) -> None:
         """End it, from any thread: what is under way ends with it, and so does `changes`."""
-        self._reach.close()
+        self._locator.close()
 
     @property
     def closed(self) -> bool:
         """Whether it was ended."""
-        return self._reach.closed
+        return self._locator.closed
 
     def __enter__(self) -> Client:
         return self
@@ -369,30 +369,30 @@ class Client:
     # --- How --------------------------------------------------------------------------------------
 
     def _poll(self, wait_seconds: int) -> Polled:
-        self._reach.found()
+        self._locator.found()
         watch, began = self._watch, real_seconds()
         ask = watch.ask(wait_seconds)
-        limit = answer_seconds(watch.version_worked, self._spell.silences) + ask.wait_seconds
-        answer = self._send(self._reach.polls, "GET", ask.path, ask.headers, None, limit)
-        self._spell.answer()
-        seen = watch.answered(ask, answer)
+        limit = answer_seconds(watch.version_worked, self._streak.silences) + ask.wait_seconds
+        answer = self._send(self._locator.polls, "GET", ask.path, ask.headers, None, limit)
+        self._streak.answer()
+        content = watch.answered(ask, answer)
         now = real_seconds()
-        if seen.document is None:
+        if content.document is None:
             return Polled(None, False, False, None, STEP_SECONDS)
-        self._complaints.hear(seen.problems)
-        self._spell.well(now)
-        self._reach.well()
-        at_once = seen.held and (seen.changed or self._pace.is_hold(now, began))
+        self._problem_log.log_new(content.problems)
+        self._streak.well(now)
+        self._locator.well()
+        at_once = content.held and (content.changed or self._pace.is_hold(now, began))
         pause = self._pace.pause(now, began, at_once=at_once)
-        return Polled(seen.document, seen.changed, seen.went_back, None, pause)
+        return Polled(content.document, content.changed, content.went_back, None, pause)
 
     def _troubled(self, trouble: EndpointTrouble) -> Polled:
         if trouble.kind == "closed":
             return Polled(None, False, False, trouble, SHORTEST_PAUSE)
-        now, spell = real_seconds(), self._spell
-        spell.trouble(trouble, now)
-        self._reach.away(trouble.kind, now)
-        pause = pause_after(trouble.kind, spell.troubles, self._luck(), trouble.retry_after)
+        now, streak = real_seconds(), self._streak
+        streak.trouble(trouble, now)
+        self._locator.away(trouble.kind, now)
+        pause = pause_after(trouble.kind, streak.troubles, self._luck(), trouble.retry_after)
         return Polled(None, False, False, trouble, pause)
 
     def _approve(self, ids: list[str], silences: int) -> None:
@@ -403,40 +403,46 @@ class Client:
 
     def _through_versions(self, method: str, body: bytes | None, silences: int = 0) -> Answer:
         """Ask with the version that works; if none is known to, with one after the other."""
-        self._reach.found()
+        self._locator.found()
         headers = dict(HEADERS, **{"Content-Type": "application/json"}) if body else HEADERS
         for _ in VERSIONS:
             version, path = self._watch.version, self._watch.path
             limit = answer_seconds(self._watch.version_worked, silences)
-            answer = self._send(self._reach.others, method, path, headers, body, limit)
+            answer = self._send(self._locator.others, method, path, headers, body, limit)
             if not self._watch.steps_down(version, answer):
                 return answer
-            self._rest(self._reach.others, STEP_SECONDS)
+            self._rest(self._locator.others, STEP_SECONDS)
         raise trouble_in(answer)
 
     def _send(
-        self, line: Line, method: str, path: str, headers: Mapping[str, str], body: bytes | None, limit: float
+        self,
+        connection: EndpointConnection,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        limit: float,
     ) -> Answer:
         def admit() -> None:
-            while room := self._pace.admit(real_seconds(), is_poll=line is self._reach.polls):
-                self._rest(line, room)
+            while room := self._pace.admit(real_seconds(), is_poll=connection is self._locator.polls):
+                self._rest(connection, room)
 
-        answer = line.exchange(method, path, headers, body, limit, rest_seconds(), admit)
+        answer = connection.exchange(method, path, headers, body, limit, rest_seconds(), admit)
         if answer.date is not None:
             self.clock.set(answer.date)
         return answer
 
-    def _named(self, line: Line) -> Me:
+    def _named(self, connection: EndpointConnection) -> Me:
         def ask(path: str) -> Answer:
-            self._reach.found()
-            return self._send(line, "GET", path, HEADERS, None, ASK_SECONDS)
+            self._locator.found()
+            return self._send(connection, "GET", path, HEADERS, None, ASK_SECONDS)
 
-        return self._naming.me(ask)
+        return self._name_resolver.me(ask)
 
-    def _rest(self, line: Line, seconds: float) -> None:
+    def _rest(self, connection: EndpointConnection, seconds: float) -> None:
         if seconds <= 0:
             return
         if self._pause is not None:
             self._pause(seconds)
-        elif line.rest(seconds):
+        elif connection.rest(seconds):
             raise EndpointLeft

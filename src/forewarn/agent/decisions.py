@@ -1,6 +1,6 @@
-"""Decides what to do next: what a new document begins, changes and ends, and which orders follow. Pure.
+"""Decides what to do next: what a new document begins, changes and ends, and which instructions follow. Pure.
 
-One order is one thing, so that each is on disk before the next is decided.
+One instruction is one thing, so that each is on disk before the next is decided.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from forewarn.wire.document_reader import ToldEvent
 
 
-# --- The next order -------------------------------------------------------------------------------
+# --- The next instruction -------------------------------------------------------------------------
 
 
-class Seen(NamedTuple):
+class DecisionContext(NamedTuple):
     """What a decision depends on besides the work itself."""
 
     now: datetime
@@ -89,36 +89,38 @@ class Finish(NamedTuple):
     work: Work
 
 
-Order = Run | Note | Approve | Finish
+Instruction = Run | Note | Approve | Finish
 
 
-def next_orders(works: Mapping[str, Work], seen: Seen) -> list[Order]:
+def next_instructions(works: Mapping[str, Work], context: DecisionContext) -> list[Instruction]:
     """At most one for each work, and at most one approval."""
-    orders: list[Order] = []
+    instructions: list[Instruction] = []
     # What is being approved may begin at any moment: nothing is begun beside it.
-    if seen.stopping or seen.approving:
-        return orders
-    busy, current = set(seen.busy), dict(works)
+    if context.stopping or context.approving:
+        return instructions
+    busy, current = set(context.busy), dict(works)
     for work in works.values():
         others = [other for other in current.values() if other.id != work.id]
-        order = _next_order(work, others, busy, seen)
-        if order is None:
+        instruction = _next_instruction(work, others, busy, context)
+        if instruction is None:
             continue
-        orders.append(order)
-        current[work.id] = order.work  # what is shared now is not undone beside it
-        if isinstance(order, Run):
-            busy.add(work.steps[order.step].handler)
-    approvals = [order for order in orders if isinstance(order, Approve)]
-    runs = any(isinstance(order, Run) for order in orders)
-    return [order for order in orders if order not in approvals] + (approvals[:1] if not runs else [])
+        instructions.append(instruction)
+        current[work.id] = instruction.work  # what is shared now is not undone beside it
+        if isinstance(instruction, Run):
+            busy.add(work.steps[instruction.step].handler)
+    approvals = [instruction for instruction in instructions if isinstance(instruction, Approve)]
+    runs = any(isinstance(instruction, Run) for instruction in instructions)
+    return [instruction for instruction in instructions if instruction not in approvals] + (
+        approvals[:1] if not runs else []
+    )
 
 
-def _next_order(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Order | None:
+def _next_instruction(work: Work, others: list[Work], busy: set[str], context: DecisionContext) -> Instruction | None:
     if work.done:
         return None
     if work.ending:
-        return _undo(work, others, busy, seen)
-    return _prepare(work, others, busy, seen) if seen.has_looked else None
+        return _undo(work, others, busy, context)
+    return _prepare(work, others, busy, context) if context.has_looked else None
 
 
 def due_at(work: Work) -> datetime | None:
@@ -147,9 +149,9 @@ def waits_for_time(work: Work) -> bool:
 # --- Preparing ------------------------------------------------------------------------------------
 
 
-def _prepare(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Order | None:
+def _prepare(work: Work, others: list[Work], busy: set[str], context: DecisionContext) -> Instruction | None:
     due = due_at(work)
-    if not work.is_begun and due is not None and seen.now < due and not work.is_started:
+    if not work.is_begun and due is not None and context.now < due and not work.is_started:
         return None
     for index, step in enumerate(work.steps):
         if step.state == PREPARED:
@@ -160,7 +162,7 @@ def _prepare(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Orde
             continue
         if step.handler in busy:
             return None
-        if _limit_passed(work, seen):
+        if _limit_passed(work, context):
             problem = "the rule's time limit was over before its turn"
             state = SKIPPED if step.state == TO_DO else FAILED
             return Note(work.with_step(index, state=state, problem=problem), f"{step.handler} failed: {problem}")
@@ -171,12 +173,12 @@ def _prepare(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Orde
                 return Note(shared.with_step(index, state=PREPARED), f"{step.handler} is prepared already")
             return Run(shared, index, PREPARE)
         return Run(work, index, PREPARE)
-    return None if approval_problem(work, seen) else Approve(work)
+    return None if approval_problem(work, context) else Approve(work)
 
 
-def _limit_passed(work: Work, seen: Seen) -> bool:
-    begun = seen.begun_at.get(work.id)
-    return work.rule.timeout is not None and begun is not None and seconds_left(work, begun, seen.seconds) <= 0
+def _limit_passed(work: Work, context: DecisionContext) -> bool:
+    begun = context.begun_at.get(work.id)
+    return work.rule.timeout is not None and begun is not None and seconds_left(work, begun, context.seconds) <= 0
 
 
 def seconds_left(work: Work, begun_at: float, seconds: float) -> float:
@@ -192,7 +194,7 @@ NO_MOMENT = "its NotBefore is not known"
 NOBODY_HEARD = "the others have not been heard"
 
 
-def approval_problem(work: Work, seen: Seen) -> str:
+def approval_problem(work: Work, context: DecisionContext) -> str:
     """Why it is not approved now, in words; empty: it may be."""
     rule, event = work.rule, work.event
     if rule.approve == NEVER:
@@ -203,17 +205,17 @@ def approval_problem(work: Work, seen: Seen) -> str:
         return HAS_STARTED if work.is_started else "it is gone"
     if not work.is_prepared:
         return "a handler has failed" if work.has_failed else "it is not prepared yet"
-    if seen.busy:
-        return f"{', '.join(sorted(seen.busy))} runs"
+    if context.busy:
+        return f"{', '.join(sorted(context.busy))} runs"
     due = approval_due_at(work)
-    if rule.approve_lead is not None and (due is None or seen.now < due):
+    if rule.approve_lead is not None and (due is None or context.now < due):
         return "its time has not come" if due else NO_MOMENT
-    if work.id in seen.approving:
+    if work.id in context.approving:
         return "it is being approved"
-    if seen.seconds < seen.approve_at.get(work.id, 0):
+    if context.seconds < context.approve_at.get(work.id, 0):
         return "the endpoint did not take it; it is tried again"
     if rule.approve == LEADER:
-        return seen.leading.get(work.id, NOBODY_HEARD)
+        return context.leading.get(work.id, NOBODY_HEARD)
     also = [name for name in event.resources if name != work.me]
     return f'it would start for {", ".join(also)} too: approve = "leader" asks them' if also else ""
 
@@ -221,7 +223,7 @@ def approval_problem(work: Work, seen: Seen) -> str:
 # --- Undoing --------------------------------------------------------------------------------------
 
 
-def _undo(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Order | None:
+def _undo(work: Work, others: list[Work], busy: set[str], context: DecisionContext) -> Instruction | None:
     if any(step.handler in busy and step.state in BEGUN for step in work.steps):
         return None  # one of its own still runs, or another event's turn of the same
     for index in undo_order(work):
@@ -230,15 +232,15 @@ def _undo(work: Work, others: list[Work], busy: set[str], seen: Seen) -> Order |
             continue
         # It waits for who needs it: what was prepared before it may need it too, and is not undone either.
         is_needed = any(other.held(step.handler) for other in others if not other.ending)
-        is_late = seen.seconds < seen.undo_at.get(work.id, 0)
+        is_late = context.seconds < context.undo_at.get(work.id, 0)
         return None if is_needed or is_late else Run(work, index, UNDO)
     return Finish(work)
 
 
-def limit_seconds(order: Run, timeout: timedelta, begun_at: float, seconds: float) -> float:
+def limit_seconds(instruction: Run, timeout: timedelta, begun_at: float, seconds: float) -> float:
     """How long a handler may take: its own limit, and no longer than the rule leaves for preparing."""
     own = timeout.total_seconds()
-    return own if order.action == UNDO else min(own, seconds_left(order.work, begun_at, seconds))
+    return own if instruction.action == UNDO else min(own, seconds_left(instruction.work, begun_at, seconds))
 
 
 def with_outcome(
@@ -287,7 +289,7 @@ JUST_BOOTED_SECONDS = 15 * 60
 """A machine that was started so recently, and finds an event begun that it has never heard of, comes back from it."""
 
 
-class Circumstances(NamedTuple):
+class DocumentContext(NamedTuple):
     """What else decides."""
 
     rules: tuple[Rule, ...]
@@ -310,7 +312,7 @@ class Taken(NamedTuple):
     """Events of this machine that no rule is for."""
 
 
-def take_in(works: Mapping[str, Work], events: Iterable[ToldEvent], around: Circumstances) -> Taken:
+def take_in(works: Mapping[str, Work], events: Iterable[ToldEvent], around: DocumentContext) -> Taken:
     """What there is to do now that these events are told."""
     found: dict[str, Work] = {}
     taken = Taken(found, [], {})
@@ -356,7 +358,7 @@ def _seen_first(work: Work) -> str:
 
 
 def _go_on(
-    work: Work, event: ToldEvent | None, around: Circumstances, news: list[tuple[ToldEvent, str]]
+    work: Work, event: ToldEvent | None, around: DocumentContext, news: list[tuple[ToldEvent, str]]
 ) -> Work | None:
     """None: there is nothing left of it."""
     boot = around.boot

@@ -103,7 +103,7 @@ _LONGEST_NAME = 300
 _BAD_REQUEST, _THROTTLED, _FAILING = 400, 429, 500
 
 
-class Naming:
+class NameResolver:
     """Who this machine is. An answer settles it; a trouble that goes on does so for a while."""
 
     def __init__(self, given: str) -> None:

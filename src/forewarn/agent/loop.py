@@ -13,11 +13,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forewarn.agent.changes import Account
 from forewarn.agent.client import Client
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.decisions import Circumstances, Run, Seen, next_orders, presume, take_in, waits_for_time
+from forewarn.agent.decisions import (
+    DecisionContext,
+    DocumentContext,
+    Run,
+    next_instructions,
+    presume,
+    take_in,
+    waits_for_time,
+)
 from forewarn.agent.machine import boot_id, up_seconds
 from forewarn.agent.peers.participation import Participation
-from forewarn.agent.runner import Doing, pause_after
-from forewarn.agent.state import Ledger, NoFile, StateFile
+from forewarn.agent.runner import Runner, pause_after
+from forewarn.agent.state import NoFile, StateFile, WorkStore
 from forewarn.agent.status import describe_alone, describe_work, ready_reason
 from forewarn.core.durations import to_text
 from forewarn.errors import ForewarnError
@@ -27,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forewarn.agent.policy import Config
-    from forewarn.agent.runner import Outcome
+    from forewarn.agent.runner import HandlerOutcome
     from forewarn.agent.state import Work
     from forewarn.errors import EndpointTrouble
     from forewarn.wire.document_reader import ToldEvent
@@ -128,14 +136,14 @@ class Approver:
     def __init__(
         self,
         client: Client,
-        ledger: Ledger,
+        store: WorkStore,
         done: Callable[[str, str], None],
         *,
         dry_run: bool,
     ) -> None:
         """`done` is called from a thread, with the id and the problem; what it is given is for `settle`."""
         self._client = client
-        self._ledger = ledger
+        self._store = store
         self._done = done
         self._dry_run = dry_run
         self._tries: Counter[str] = Counter()
@@ -155,7 +163,7 @@ class Approver:
     def settle(self, event_id: str, problem: str) -> str:
         """Note what came of it, and return the word by which it is counted."""
         self.under_way.discard(event_id)
-        work = self._ledger.works.get(event_id)
+        work = self._store.works.get(event_id)
         if problem:
             self._tries[event_id] += 1
             self.again_at[event_id] = real_seconds() + pause_after(self._tries[event_id])
@@ -172,7 +180,7 @@ class Approver:
         self.again_at.pop(event_id, None)
 
     def _note(self, work: Work) -> None:
-        self._ledger.keep(work._replace(approved_at=to_text(self._client.clock.now())))
+        self._store.keep(work._replace(approved_at=to_text(self._client.clock.now())))
 
     def _send(self, event_id: str) -> None:
         problem = ""
@@ -213,18 +221,18 @@ class Agent:
         self._options = options
         self._lock = threading.Condition(threading.RLock())
         self._file = NoFile(options.state) if options.dry_run else StateFile(options.state)
-        self._ledger = Ledger(self._file)
+        self._store = WorkStore(self._file)
         self._client = Client(options.endpoint, options.vm_name)
         self._poller = Poller(self._client, self._told, self._may_hold)
-        self._doing = Doing(
-            config, self._file.folder, self._ledger, self._lock, self._handler_ended, dry_run=options.dry_run
+        self._runner = Runner(
+            config, self._file.folder, self._store, self._lock, self._handler_ended, dry_run=options.dry_run
         )
-        self._approver = Approver(self._client, self._ledger, self._approval_ended, dry_run=options.dry_run)
+        self._approver = Approver(self._client, self._store, self._approval_ended, dry_run=options.dry_run)
         # In a dry run nothing is prepared: the others must not hear that it is, and approve.
         self._peers = Participation(None if options.dry_run else config.peers, self._wake)
         self._counts: Counter[str] = Counter()
         self._events: tuple[ToldEvent, ...] | None = None
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[HandlerOutcome] = []
         self._approved: list[tuple[str, str]] = []
         self._alone: dict[str, ToldEvent] = {}
         self._others: dict[str, ToldEvent] = {}
@@ -244,7 +252,7 @@ class Agent:
     def run(self) -> None:
         """Until `stop` is called."""
         logger.info("The agent begins%s.", " (dry run: nothing is done)" if self._options.dry_run else "")
-        for work in self._ledger.works.values():
+        for work in self._store.works.values():
             logger.info("still to be looked after", extra={"event": work.event})
         self._poller.start()
         try:
@@ -268,10 +276,10 @@ class Agent:
         self._client.close()
         self._poller.stop()
         self._peers.stop()
-        self._doing.stop()
+        self._runner.stop()
         with self._lock:
             self._settle()
-            self._ledger.close()
+            self._store.close()
         logger.info("The agent ends.")
 
     def _wake(self) -> None:
@@ -280,7 +288,7 @@ class Agent:
             self._lock.notify_all()
 
     def _seconds_to_look(self) -> float:
-        live = any(not work.done for work in self._ledger.works.values())
+        live = any(not work.done for work in self._store.works.values())
         return LOOK_SECONDS if live else REST_SECONDS
 
     def _may_hold(self) -> bool:
@@ -289,7 +297,7 @@ class Agent:
         Not while a moment is waited for: each answer says what time it is there, which a rehearsal may have moved.
         """
         with self._lock:
-            return not any(waits_for_time(work) for work in self._ledger.works.values())
+            return not any(waits_for_time(work) for work in self._store.works.values())
 
     # --- Word from the threads --------------------------------------------------------------------
 
@@ -304,10 +312,10 @@ class Agent:
                 self._wake()
                 # What is to be waited for decides how the next poll is made.
                 self._lock.wait_for(lambda: self._taken or self._stopping, LOOK_SECONDS)
-            elif any(waits_for_time(work) for work in self._ledger.works.values()):
+            elif any(waits_for_time(work) for work in self._store.works.values()):
                 self._wake()  # the endpoint's clock may have moved
 
-    def _handler_ended(self, outcome: Outcome) -> None:
+    def _handler_ended(self, outcome: HandlerOutcome) -> None:
         with self._lock:
             self._outcomes.append(outcome)
             self._wake()
@@ -333,7 +341,7 @@ class Agent:
             self._turned_at = real_seconds()
 
     def _turn(self) -> None:
-        stuck = self._doing.give_up()
+        stuck = self._runner.give_up()
         self._settle()
         if stuck:
             logger.critical("A thread cannot be ended but with its process: the agent starts itself anew.")
@@ -341,18 +349,18 @@ class Agent:
         if self._events is not None:
             self._take_in(self._events)
         elif real_seconds() - self._begun_at > SILENT_SECONDS:
-            self._ledger.replace(presume(self._ledger.works, self._boot, self._client.clock.now()))
-        if not self._ledger.settle():
+            self._store.replace(presume(self._store.works, self._boot, self._client.clock.now()))
+        if not self._store.settle():
             return  # nothing is begun that cannot be noted
         while True:
-            orders = next_orders(self._ledger.works, self._seen())
-            runs = any(isinstance(order, Run) for order in orders)
+            instructions = next_instructions(self._store.works, self._context())
+            runs = any(isinstance(instruction, Run) for instruction in instructions)
             self._peers.report(
-                self._ledger.works.values(), self._client.clock.now(), busy=runs or bool(self._doing.busy)
+                self._store.works.values(), self._client.clock.now(), busy=runs or bool(self._runner.busy)
             )
             if runs and not self._peers.may_run_handler():
                 break
-            again = [self._doing.carry_out(order, self._approver.send) for order in orders]
+            again = [self._runner.carry_out(instruction, self._approver.send) for instruction in instructions]
             if not any(again):
                 break
         self._forget_what_is_over()
@@ -361,7 +369,7 @@ class Agent:
         me = self._client.known[1]  # nobody is asked under the lock
         if me is None:
             return
-        around = Circumstances(
+        around = DocumentContext(
             self._config.rules,
             me.listed_as,
             self._client.clock.now(),
@@ -369,7 +377,7 @@ class Agent:
             up_seconds(),
             is_first=not self._has_looked,
         )
-        taken = take_in(self._ledger.works, events, around)
+        taken = take_in(self._store.works, events, around)
         for event, text in taken.news:
             logger.info("%s", text, extra={"event": event})
         for event in taken.left_alone.values():
@@ -379,39 +387,39 @@ class Agent:
         self._others = {
             event.id: event for event in events if event.id not in taken.works and event.id not in taken.left_alone
         }
-        before = self._ledger.works
+        before = self._store.works
         ended = [work.id for work in taken.works.values() if work.ending and not before.get(work.id, work).ending]
-        self._ledger.replace(taken.works)
+        self._store.replace(taken.works)
         self._has_looked = self._taken = True
         self._lock.notify_all()
         for event_id in ended:
-            self._doing.end_early(event_id)
+            self._runner.end_early(event_id)
 
     def _forget_what_is_over(self) -> None:
-        for event_id in self._looked_after - self._ledger.works.keys():
+        for event_id in self._looked_after - self._store.works.keys():
             self._peers.forget(event_id)
-            self._doing.forget(event_id)
+            self._runner.forget(event_id)
             self._approver.forget(event_id)
-        self._looked_after = set(self._ledger.works)
+        self._looked_after = set(self._store.works)
 
     def _settle(self) -> None:
         """Note what the threads have brought."""
         while self._outcomes:
-            self._counts[self._doing.settle(self._outcomes[0], stopping=self._stopping)] += 1
+            self._counts[self._runner.settle(self._outcomes[0], stopping=self._stopping)] += 1
             del self._outcomes[0]  # only now: what could not be noted is noted at the next turn
         while self._approved:
             self._counts[self._approver.settle(*self._approved[0])] += 1
             del self._approved[0]
 
-    def _seen(self) -> Seen:
-        return Seen(
+    def _context(self) -> DecisionContext:
+        return DecisionContext(
             now=self._client.clock.now(),
             seconds=real_seconds(),
-            busy=self._doing.busy,
+            busy=self._runner.busy,
             approving=frozenset(self._approver.under_way),
             leading=self._peers.problems(),
-            begun_at=self._doing.begun_at,
-            undo_at=self._doing.undo_at,
+            begun_at=self._runner.begun_at,
+            undo_at=self._runner.undo_at,
             approve_at=self._approver.again_at,
             has_looked=self._has_looked,
             stopping=self._stopping,
@@ -430,8 +438,8 @@ class Agent:
         return self._shown
 
     def _show(self) -> dict[str, Any]:
-        seen, seconds, works = self._seen(), real_seconds(), list(self._ledger.works.values())
-        reason = ready_reason(works, list(self._alone.values()), seen.now, has_rules=bool(self._config.rules))
+        context, seconds, works = self._context(), real_seconds(), list(self._store.works.values())
+        reason = ready_reason(works, list(self._alone.values()), context.now, has_rules=bool(self._config.rules))
         endpoint, me = self._client.known
         return {
             "vm": None if me is None else me.name,
@@ -442,12 +450,12 @@ class Agent:
             "dry_run": self._options.dry_run,
             "run_seconds": round(seconds - self._begun_at, 1),
             "turned_seconds_ago": round(seconds - self._turned_at, 1),
-            "now": to_text(seen.now),
+            "now": to_text(context.now),
             "ready": not reason,
             "ready_reason": reason,
             "polling": self._poller.standing(),
             "events": [
-                *(describe_work(work, seen) for work in works),
+                *(describe_work(work, context) for work in works),
                 *(describe_alone(event, mine=True) for event in self._alone.values()),
                 *(describe_alone(event, mine=False) for event in self._others.values()),
             ],

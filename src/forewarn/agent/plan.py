@@ -16,15 +16,15 @@ from forewarn.agent.decisions import (
     NOBODY_HEARD,
     SAYS_NEVER,
     Approve,
-    Circumstances,
+    DecisionContext,
+    DocumentContext,
     Finish,
     Run,
-    Seen,
     approval_due_at,
     approval_problem,
     due_at,
     limit_seconds,
-    next_orders,
+    next_instructions,
     take_in,
     with_outcome,
 )
@@ -82,7 +82,7 @@ class Plan(NamedTuple):
 
 def plan(config: Config, event: ToldEvent, now: datetime, me: str) -> Plan:
     """What an agent with this config would do if it saw the event now, and no other event."""
-    around = Circumstances(config.rules, lambda _: me or None, now, "", JUST_BOOTED_SECONDS, is_first=False)
+    around = DocumentContext(config.rules, lambda _: me or None, now, "", JUST_BOOTED_SECONDS, is_first=False)
     works = take_in({}, [event], around).works
     if not works:
         return Plan(event, now, me, None, (), None, (), "", tuple(_why_left_alone(config, event, now, me)))
@@ -147,28 +147,31 @@ def _follow(
     begun_at: dict[str, float] = {}
     while works:
         seconds = (moment - now).total_seconds()
-        seen = Seen(moment, seconds, leading=leading or {}, begun_at=begun_at)
-        order = next(iter(next_orders(works, seen)), None)
-        if isinstance(order, Finish):
+        context = DecisionContext(moment, seconds, leading=leading or {}, begun_at=begun_at)
+        instruction = next(iter(next_instructions(works, context)), None)
+        if isinstance(instruction, Finish):
             break
-        if isinstance(order, Approve):
+        if isinstance(instruction, Approve):
             return _Course(works, turns, moment, "")
-        if order is None:
+        if instruction is None:
             moments = [due for work in works.values() for due in (due_at(work), approval_due_at(work))]
             later = [due for due in moments if due is not None and due > moment]
             if not later:
                 (work,) = works.values()
-                return _Course(works, turns, None, approval_problem(work, seen))
+                return _Course(works, turns, None, approval_problem(work, context))
             moment = min(later)
             continue
-        works[order.work.id] = order.work
-        if isinstance(order, Run):
-            handler = order.work.steps[order.step].handler
-            begun = begun_at.setdefault(order.work.id, seconds)
-            took = limit_seconds(order, config.handlers[handler].timeout, begun, seconds) if slow else 0.0
+        works[instruction.work.id] = instruction.work
+        if isinstance(instruction, Run):
+            handler = instruction.work.steps[instruction.step].handler
+            begun = begun_at.setdefault(instruction.work.id, seconds)
+            took = limit_seconds(instruction, config.handlers[handler].timeout, begun, seconds) if slow else 0.0
             begin, moment = moment, _after(moment, timedelta(seconds=took))
             turns.append(_Turn(handler, begin, moment))
-            works.update((work.id, work) for work in with_outcome(works, order.work.id, order.step, order.action))
+            works.update(
+                (work.id, work)
+                for work in with_outcome(works, instruction.work.id, instruction.step, instruction.action)
+            )
     return _Course(works, turns, None, "")
 
 

@@ -123,7 +123,7 @@ class Ask(NamedTuple):
     version: str
 
 
-class Seen(NamedTuple):
+class AnswerContent(NamedTuple):
     """What an answer has told."""
 
     document: ToldDocument | None
@@ -170,17 +170,17 @@ class Watch:
         """Of the document, and of approvals."""
         return f"{EVENTS_PATH}?api-version={self.version}"
 
-    def answered(self, ask: Ask, answer: Answer) -> Seen:
+    def answered(self, ask: Ask, answer: Answer) -> AnswerContent:
         """Take an answer in; an EndpointTrouble, if it is none that tells something."""
         if self.steps_down(ask.version, answer):
-            return Seen(None)
+            return AnswerContent(None)
         held = self._held(ask, answer)
         if answer.status == NOT_MODIFIED:
             if not ask.tag or self.document is None:
                 self.tag = ""
                 raise EndpointUnmodified
             self._unchanged += 1
-            return Seen(self.document, held=held)
+            return AnswerContent(self.document, held=held)
         if answer.status != OK:
             raise trouble_in(answer)
         before = self.document
@@ -189,7 +189,7 @@ class Watch:
         self.document = document
         self.version_worked = True
         went_back = before is not None and document.incarnation < before.incarnation
-        return Seen(document, changed=document != before, went_back=went_back, held=held, problems=problems)
+        return AnswerContent(document, changed=document != before, went_back=went_back, held=held, problems=problems)
 
     def steps_down(self, version: str, answer: Answer) -> bool:
         """Whether that version is not to be had, and an older one is to be tried: it then is the one to ask for.

@@ -1,4 +1,4 @@
-"""Carries out orders: notes each on disk, runs the handler in a thread of its own, and notes the outcome."""
+"""Carries out instructions: notes each on disk, runs the handler in a thread of its own, and notes the outcome."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from forewarn.agent.decisions import Order
+    from forewarn.agent.decisions import Instruction
     from forewarn.agent.handlers.handler import Handler
     from forewarn.agent.policy import Config, NamedHandler
-    from forewarn.agent.state import Ledger, Work
+    from forewarn.agent.state import Work, WorkStore
     from forewarn.wire.document_reader import ToldEvent
 
 logger = logging.getLogger("forewarn.agent")
@@ -36,7 +36,7 @@ GRACE_SECONDS = 30.0
 """Beyond its limit, for a handler that has to end programs first."""
 
 
-class Outcome(NamedTuple):
+class HandlerOutcome(NamedTuple):
     """How a run went."""
 
     event_id: str
@@ -113,10 +113,10 @@ class HandlerJob:
         self._end.set()
 
 
-class Crew:
+class HandlerThreads:
     """The handlers that run at this moment: each in a thread, each at most once."""
 
-    def __init__(self, done: Callable[[Outcome], None]) -> None:
+    def __init__(self, done: Callable[[HandlerOutcome], None]) -> None:
         self._done = done
         self._jobs: dict[str, HandlerJob | None] = {}
         self._threads: set[threading.Thread] = set()
@@ -133,7 +133,7 @@ class Crew:
         self._threads.add(thread)
         thread.start()
 
-    def pass_over(self, outcome: Outcome) -> None:
+    def pass_over(self, outcome: HandlerOutcome) -> None:
         """Nothing is run, and this is said to have come of it."""
         self._jobs[outcome.handler] = None
         self._done(outcome)
@@ -157,7 +157,7 @@ class Crew:
                 problem = "has not ended, long after its time limit"
                 logger.critical("%s: %s", handler, problem, extra={"event": job.event})
                 self._stuck = True
-                self._done(Outcome(job.event.id, job.index, job.handler, job.action, problem, job.seconds()))
+                self._done(HandlerOutcome(job.event.id, job.index, job.handler, job.action, problem, job.seconds()))
         return self._stuck
 
     def stop(self, seconds: float) -> None:
@@ -181,7 +181,7 @@ class Crew:
         except BaseException as error:  # noqa: BLE001 - a handler of anybody's: whatever it raises, it has failed
             problem = f"{type(error).__name__}: {error}{_where(error)}"
         if not job.given_up:
-            self._done(Outcome(job.event.id, job.index, job.handler, job.action, problem, job.seconds()))
+            self._done(HandlerOutcome(job.event.id, job.index, job.handler, job.action, problem, job.seconds()))
 
 
 def _where(error: BaseException) -> str:
@@ -192,7 +192,7 @@ def _where(error: BaseException) -> str:
     return "" if trace is None else f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
 
 
-# --- Carrying out orders --------------------------------------------------------------------------
+# --- Carrying out instructions --------------------------------------------------------------------
 
 
 STOP_SECONDS = 5.0
@@ -205,25 +205,25 @@ def pause_after(tries: int) -> float:
     return backoff_seconds(tries, longest=LONGEST_PAUSE_SECONDS)
 
 
-class Doing:
-    """Used under the agent's lock; only the crew's threads are outside of it."""
+class Runner:
+    """Used under the agent's lock; only the threads of handlers are outside of it."""
 
     def __init__(
         self,
         config: Config,
         folder: Path,
-        ledger: Ledger,
+        store: WorkStore,
         lock: threading.Condition,
-        done: Callable[[Outcome], None],
+        done: Callable[[HandlerOutcome], None],
         *,
         dry_run: bool,
     ) -> None:
         self._config = config
         self._folder = folder
-        self._ledger = ledger
+        self._store = store
         self._lock = lock
         self._dry_run = dry_run
-        self._crew = Crew(done)
+        self._handler_threads = HandlerThreads(done)
         self._tries: dict[str, int] = {}
         self._ended: dict[str, str] = {}
         """Runs that this agent has seen the end of, with their events: another try is another run."""
@@ -232,26 +232,26 @@ class Doing:
 
     @property
     def busy(self) -> frozenset[str]:
-        return self._crew.busy
+        return self._handler_threads.busy
 
-    def carry_out(self, order: Order, approve: Callable[[Work], None]) -> bool:
+    def carry_out(self, instruction: Instruction, approve: Callable[[Work], None]) -> bool:
         """Whether there may be more to do at once."""
-        if isinstance(order, Run):
-            self._run(order)
+        if isinstance(instruction, Run):
+            self._run(instruction)
             return False
-        if isinstance(order, Approve):
-            approve(order.work)
+        if isinstance(instruction, Approve):
+            approve(instruction.work)
             return False
-        if isinstance(order, Note):
-            logger.info("%s", order.text, extra={"event": order.work.event})
-            return self._ledger.keep(order.work)
-        return self._finish(order.work)
+        if isinstance(instruction, Note):
+            logger.info("%s", instruction.text, extra={"event": instruction.work.event})
+            return self._store.keep(instruction.work)
+        return self._finish(instruction.work)
 
     def stop(self) -> None:
-        self._crew.stop(STOP_SECONDS)
+        self._handler_threads.stop(STOP_SECONDS)
 
     def end_early(self, event_id: str) -> None:
-        self._crew.end_early(event_id)
+        self._handler_threads.end_early(event_id)
 
     def forget(self, event_id: str) -> None:
         for known in (self.begun_at, self.undo_at, self._tries):
@@ -260,33 +260,33 @@ class Doing:
 
     def give_up(self) -> bool:
         """Fail what is far over its limit. True: it cannot be ended but with the process."""
-        return self._crew.give_up()
+        return self._handler_threads.give_up()
 
     # --- A handler's turn -------------------------------------------------------------------------
 
-    def _run(self, order: Run) -> None:
-        work, index, action = order
+    def _run(self, instruction: Run) -> None:
+        work, index, action = instruction
         step = work.steps[index]
         found = self._handler(step.handler, step.table, action)
         if isinstance(found, str):
-            self._crew.pass_over(Outcome(work.id, index, step.handler, action, found, 0.0))
+            self._handler_threads.pass_over(HandlerOutcome(work.id, index, step.handler, action, found, 0.0))
             return
         begun = self.begun_at.setdefault(work.id, real_seconds())
         state = PREPARING if action == PREPARE else UNDOING
         table = found.table if action == PREPARE else step.table
         run = step.run if step.state == state and step.run not in self._ended else os.urandom(8).hex()
         noted = work.with_step(index, state=state, table=table, run=run, problem="")
-        if not self._ledger.keep(noted):
-            self._ledger.works[work.id] = work  # it was not begun
+        if not self._store.keep(noted):
+            self._store.works[work.id] = work  # it was not begun
             return
-        limit = limit_seconds(order, found.timeout, begun, real_seconds())
+        limit = limit_seconds(instruction, found.timeout, begun, real_seconds())
         job = HandlerJob(noted, index, action, limit, self._folder, self._remember)
         if self._dry_run:
             job.say(f"would {found.handler.describe(action) or 'do nothing'}")
-            self._crew.pass_over(Outcome(work.id, index, step.handler, action, "", 0.0))
+            self._handler_threads.pass_over(HandlerOutcome(work.id, index, step.handler, action, "", 0.0))
             return
         logger.info("%s: %s", step.handler, _BEGINS[action], extra=_about(work, step.handler))
-        self._crew.begin(found.handler, job)
+        self._handler_threads.begin(found.handler, job)
 
     def _handler(self, name: str, table: dict[str, Any], action: str) -> NamedHandler | str:
         """The config's, so that what was mended in it counts; if it has none of the name and kind, as it was then."""
@@ -303,25 +303,25 @@ class Doing:
     def _remember(self, event_id: str, index: int, memo: dict[str, Any]) -> None:
         """Called from a handler's thread."""
         with self._lock:
-            work = self._ledger.works.get(event_id)
-            if work is not None and not self._ledger.keep(work.with_step(index, memo=memo)):
+            work = self._store.works.get(event_id)
+            if work is not None and not self._store.keep(work.with_step(index, memo=memo)):
                 raise HandlerFailed(problem=f"what it must remember cannot be written to {self._folder}")
 
     # --- What came of it --------------------------------------------------------------------------
 
-    def settle(self, outcome: Outcome, *, stopping: bool) -> str:
+    def settle(self, outcome: HandlerOutcome, *, stopping: bool) -> str:
         """Note it, and return the word by which it is counted; empty: the agent stops, and it is begun again."""
-        work = self._ledger.works.get(outcome.event_id)
+        work = self._store.works.get(outcome.event_id)
         if work is None:
-            self._crew.release(outcome.handler)
+            self._handler_threads.release(outcome.handler)
             return ""
         step = work.steps[outcome.step]
         self._ended[step.run] = work.id
         if outcome.problem and stopping:
             return ""
         facts = (outcome.step, outcome.action, outcome.problem, outcome.seconds)
-        self._ledger.keep(*with_outcome(self._ledger.works, work.id, *facts))
-        self._crew.release(outcome.handler)
+        self._store.keep(*with_outcome(self._store.works, work.id, *facts))
+        self._handler_threads.release(outcome.handler)
         if outcome.action == UNDO:
             self._count_tries(outcome)
         about = _about(work, step.handler, seconds=round(outcome.seconds, 3))
@@ -331,7 +331,7 @@ class Doing:
             logger.info("%s: %s", step.handler, _DONE[outcome.action], extra=about)
         return _COUNTED[outcome.action, bool(outcome.problem)]
 
-    def _count_tries(self, outcome: Outcome) -> None:
+    def _count_tries(self, outcome: HandlerOutcome) -> None:
         """What cannot be undone is tried for as long as it takes, in its order: what comes after it may need it."""
         if outcome.problem:
             self._tries[outcome.event_id] = self._tries.get(outcome.event_id, 0) + 1
@@ -343,8 +343,8 @@ class Doing:
     def _finish(self, work: Work) -> bool:
         logger.info("everything is undone", extra={"event": work.event})
         if work.ending == CAME_BACK:  # it is still told: without this note it would be prepared anew
-            return self._ledger.keep(work._replace(done=True))
-        self._ledger.drop(work.id)
+            return self._store.keep(work._replace(done=True))
+        self._store.drop(work.id)
         return True
 
 

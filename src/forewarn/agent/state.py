@@ -239,7 +239,7 @@ def read_works(path: Path) -> list[Work]:
 # --- In memory and on disk ------------------------------------------------------------------------
 
 
-class Ledger:
+class WorkStore:
     """Every change is on disk before anybody acts on it. Used under the agent's lock."""
 
     def __init__(self, file: StateFile | NoFile) -> None:

@@ -12,7 +12,7 @@ from forewarn.core.durations import format_duration, to_text_if_any
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from forewarn.agent.decisions import Seen
+    from forewarn.agent.decisions import DecisionContext
     from forewarn.agent.state import Work
     from forewarn.wire.document_reader import ToldEvent
 
@@ -75,9 +75,9 @@ def describe_alone(event: ToldEvent, mine: bool) -> dict[str, Any]:
     return {**describe_event(event), **nothing, "approval": nobody}
 
 
-def describe_work(work: Work, seen: Seen) -> dict[str, Any]:
+def describe_work(work: Work, context: DecisionContext) -> dict[str, Any]:
     """An event and all that is done about it."""
-    said, at = what_next(work, seen)
+    said, at = what_next(work, context)
     return {
         **describe_event(work.event),
         "mine": True,
@@ -92,35 +92,35 @@ def describe_work(work: Work, seen: Seen) -> dict[str, Any]:
         "approval": {
             "mode": work.rule.approve,
             "sent_at": work.approved_at or None,
-            "why_not": "" if work.done else approval_problem(work, seen),
+            "why_not": "" if work.done else approval_problem(work, context),
         },
     }
 
 
-def what_next(work: Work, seen: Seen) -> tuple[str, datetime | None]:
+def what_next(work: Work, context: DecisionContext) -> tuple[str, datetime | None]:
     """What comes next, in words, and when if that is known."""
     if work.done:
         return "nothing more, until it has disappeared", None
     if work.ending:
         left = [work.steps[index] for index in undo_order(work) if work.steps[index].state in BEGUN]
-        failing = next((step for step in left if step.problem and step.handler not in seen.busy), None)
+        failing = next((step for step in left if step.problem and step.handler not in context.busy), None)
         again = f" again: {failing.problem}" if failing else ""
         if left and not again and left[0].state != UNDOING:
             return f"waits to undo {left[0].handler}: another event needs it", None
         return (f"undoes {left[0].handler}{again}" if left else "nothing"), None
     due = due_at(work)
-    if not work.is_begun and work.steps and due is not None and seen.now < due and not work.is_started:
-        return f"prepares in {format_duration(due - seen.now)}", due
+    if not work.is_begun and work.steps and due is not None and context.now < due and not work.is_started:
+        return f"prepares in {format_duration(due - context.now)}", due
     running = next((step for step in work.steps if step.state not in (PREPARED, FAILED, SKIPPED)), None)
     if running is not None and not (work.has_failed and work.rule.on_failure == "stop"):
         return f"{'prepares' if running.state == TO_DO else 'is preparing'} {running.handler}", None
     if work.is_started:
         return "undoes it when it is over" if work.is_begun else "waits until it is over", None
-    if not approval_problem(work, seen):
+    if not approval_problem(work, context):
         return "approves it", None
     approval_due = approval_due_at(work)
-    if work.is_prepared and not work.approved_at and approval_due is not None and seen.now < approval_due:
-        return f"approves it in {format_duration(approval_due - seen.now)}", approval_due
+    if work.is_prepared and not work.approved_at and approval_due is not None and context.now < approval_due:
+        return f"approves it in {format_duration(approval_due - context.now)}", approval_due
     return "waits for it to start", work.event.not_before
 
 

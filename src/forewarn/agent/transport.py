@@ -47,7 +47,7 @@ class TooLarge(HTTPException):
     """The answer has more bytes than anybody would send in earnest."""
 
 
-class Effort:
+class Exchange:
     """One exchange: until when it may take, and how far it has come."""
 
     def __init__(self, endpoint: Endpoint, seconds: float, rest_seconds: float) -> None:
@@ -83,15 +83,15 @@ class Effort:
         return left
 
 
-class Carrier:
+class TimedSocket:
     """A socket for http.client that looks at the limit of the whole exchange before it waits for anything."""
 
-    def __init__(self, carried: socket.socket, effort: Effort) -> None:
+    def __init__(self, carried: socket.socket, exchange: Exchange) -> None:
         self.socket = carried
-        self.effort = effort
+        self.exchange = exchange
 
     def sendall(self, data: Any) -> None:
-        self.socket.settimeout(self.effort.left())
+        self.socket.settimeout(self.exchange.left())
         self.socket.sendall(data)
 
     def makefile(self, _: str) -> io.BufferedReader:
@@ -99,21 +99,21 @@ class Carrier:
         return io.BufferedReader(_Reader(self))
 
     def close(self) -> None:
-        """Nothing: http.client would close it before the last answer was read. `Line` does it."""
+        """Nothing: http.client would close it before the last answer was read. `EndpointConnection` does it."""
 
 
 class _Reader(io.RawIOBase):
-    def __init__(self, carrier: Carrier) -> None:
-        self._carrier = carrier
+    def __init__(self, timed_socket: TimedSocket) -> None:
+        self._timed_socket = timed_socket
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        carrier = self._carrier
-        carrier.socket.settimeout(carrier.effort.left())
-        count = carrier.socket.recv_into(buffer)
-        carrier.effort.receive(count)
+        timed_socket = self._timed_socket
+        timed_socket.socket.settimeout(timed_socket.exchange.left())
+        count = timed_socket.socket.recv_into(buffer)
+        timed_socket.exchange.receive(count)
         return count
 
 
@@ -122,10 +122,10 @@ class Connection(HTTPConnection):
 
     auto_open = 0
 
-    def __init__(self, host: str, port: int, carrier: Carrier) -> None:
+    def __init__(self, host: str, port: int, timed_socket: TimedSocket) -> None:
         super().__init__(host, port)
-        self.carrier = carrier
-        self.sock: Any = carrier
+        self.timed_socket = timed_socket
+        self.sock: Any = timed_socket
 
 
 def secured(caller: socket.socket, endpoint: Endpoint, ca_file: str) -> socket.socket:
@@ -141,7 +141,7 @@ def secured(caller: socket.socket, endpoint: Endpoint, ca_file: str) -> socket.s
 def has_ended(connection: Connection) -> bool:
     """Whether a connection at rest has something to read: its end, or what nobody has asked for."""
     poll = select.poll()
-    poll.register(connection.carrier.socket, select.POLLIN)
+    poll.register(connection.timed_socket.socket, select.POLLIN)
     return bool(poll.poll(0))
 
 
@@ -173,7 +173,7 @@ class Answer(NamedTuple):
     """What time it is there."""
 
 
-class Line:
+class EndpointConnection:
     """The connection to an endpoint. One exchange at a time; others wait for it."""
 
     def __init__(self, endpoint: Endpoint | None = None, ca_file: str = "") -> None:
@@ -209,16 +209,16 @@ class Line:
             with self._turn:
                 if self.endpoint is None:
                     raise EndpointUnknown(problem="It is not known yet where the endpoint is.")
-                effort = Effort(self.endpoint, timeout_seconds, rest_seconds)
+                exchange = Exchange(self.endpoint, timeout_seconds, rest_seconds)
                 if self._connection is not None and (method != "GET" or has_ended(self._connection)):
                     self._drop()
                 was_kept = self._connection is not None
                 try:
-                    return self._try(effort, admit, method, path, headers, body)
+                    return self._try(exchange, admit, method, path, headers, body)
                 except EndpointReset:
-                    if not was_kept or effort.received or self._cut.is_set():
+                    if not was_kept or exchange.received or self._cut.is_set():
                         raise
-                return self._try(effort, admit, method, path, headers, body)
+                return self._try(exchange, admit, method, path, headers, body)
         finally:
             if self._closed:  # which did not wait for this
                 self._drop()
@@ -261,7 +261,7 @@ class Line:
 
     def _try(
         self,
-        effort: Effort,
+        exchange: Exchange,
         admit: Callable[[], object],
         method: str,
         path: str,
@@ -270,48 +270,48 @@ class Line:
     ) -> Answer:
         whole = False
         try:
-            connection = self._connection or self._connect(effort)
-            connection.carrier.effort = effort
+            connection = self._connection or self._connect(exchange)
+            connection.timed_socket.exchange = exchange
             asked = real_seconds()
             admit()
-            effort.prolong(real_seconds() - asked)
+            exchange.prolong(real_seconds() - asked)
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
-            if effort.ended:
+            if exchange.ended:
                 # http.client takes a head that breaks off for a whole one.
                 raise IncompleteRead(b"")
-            answer = Answer(response.status, _headers(response), _body(response, effort), _date(response))
+            answer = Answer(response.status, _headers(response), _body(response, exchange), _date(response))
             if self._cut.is_set():
                 raise ConnectionAbortedError  # what was cut may look like an answer that ends with the connection
             whole = not response.will_close
         except (OSError, HTTPException, ValueError, ArithmeticError, LookupError) as error:
             # The last three are how http.client fails at numbers and letters that it did not expect.
-            raise self._trouble(error, effort) from error
+            raise self._trouble(error, exchange) from error
         finally:
             if not whole:
                 self._drop()
         return answer
 
-    def _connect(self, effort: Effort) -> Connection:
+    def _connect(self, exchange: Exchange) -> Connection:
         """Try each address of the host in turn, so that `cut` can always reach the socket."""
-        host, port = effort.endpoint.host, effort.endpoint.port
+        host, port = exchange.endpoint.host, exchange.endpoint.port
         problem: OSError = OSError("it has no address")
         for family, kind, protocol, _, address in addresses(host, port):
             caller = socket.socket(family, kind, protocol)
             try:
                 self._hold(caller)
-                caller.settimeout(min(CONNECT_SECONDS, effort.left()))
+                caller.settimeout(min(CONNECT_SECONDS, exchange.left()))
                 caller.connect(address)
                 caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                caller = secured(caller, effort.endpoint, self._ca_file)
+                caller = secured(caller, exchange.endpoint, self._ca_file)
                 self._hold(caller)  # it may have been cut just before it was connected
             except OSError as error:
                 self._drop()
                 caller.close()
                 problem = error
             else:
-                effort.connected = True
-                self._connection = Connection(host, port, Carrier(caller, effort))
+                exchange.connected = True
+                self._connection = Connection(host, port, TimedSocket(caller, exchange))
                 return self._connection
         raise problem
 
@@ -321,24 +321,24 @@ class Line:
                 raise ConnectionAbortedError
             self._socket = caller
 
-    def _trouble(self, error: Exception, effort: Effort) -> EndpointTrouble:
-        url, seconds = effort.endpoint.url, effort.seconds
+    def _trouble(self, error: Exception, exchange: Exchange) -> EndpointTrouble:
+        url, seconds = exchange.endpoint.url, exchange.seconds
         if self._cut.is_set():
             return EndpointLeft()
-        if not effort.connected and self._connection is None:
+        if not exchange.connected and self._connection is None:
             problem = "no connection was made in time" if isinstance(error, TimeoutError) else _words(error)
             return EndpointAway(url=url, problem=problem)
         if isinstance(error, TimeoutError):
             return (
                 EndpointStalled(url=url, seconds=seconds)
-                if effort.received
+                if exchange.received
                 else EndpointSilent(url=url, seconds=seconds)
             )
         if isinstance(error, (TooLarge, LineTooLong)):
             return EndpointUnreadable(problem="it is too large")
         # Something is also incomplete to http.client when its length is no number; then nobody has ended anything.
-        if isinstance(error, OSError) or (isinstance(error, IncompleteRead) and effort.ended):
-            if effort.received:
+        if isinstance(error, OSError) or (isinstance(error, IncompleteRead) and exchange.ended):
+            if exchange.received:
                 return EndpointCutOff(url=url)
             return EndpointReset(url=url, problem=_words(error))
         return EndpointUnreadable(problem="it is not HTTP")
@@ -359,7 +359,7 @@ def _shut(held: socket.socket) -> None:
         socket.socket.shutdown(held, socket.SHUT_RDWR)
 
 
-def _body(response: HTTPResponse, effort: Effort) -> bytes:
+def _body(response: HTTPResponse, exchange: Exchange) -> bytes:
     if (response.length or 0) > LARGEST_BODY:
         raise TooLarge
     pieces, size = [], 0
@@ -368,7 +368,7 @@ def _body(response: HTTPResponse, effort: Effort) -> bytes:
         size += len(piece)
         if size > LARGEST_BODY:
             raise TooLarge
-        effort.left()
+        exchange.left()
     if response.length:
         raise IncompleteRead(b"", response.length)
     return b"".join(pieces)

@@ -14,7 +14,7 @@ from forewarn.core.durations import parse_duration
 from forewarn.errors import BadOption, Invalid, NotPermitted
 from forewarn.verify.check import SECTIONS, Mark
 from forewarn.verify.endpoint import Endpoint
-from forewarn.verify.runner import Outcome, Result, as_junit, chosen, counts, describe, run
+from forewarn.verify.runner import CheckOutcome, Result, as_junit, chosen, counts, describe, run
 from forewarn.verify.runner import as_json as run_as_json
 from forewarn.verify.session import Hooks, Session
 
@@ -88,7 +88,7 @@ def command(
     for place in (session.here, session.other, session.outside):
         if place is not None:
             place.reach()
-    outcomes: list[Outcome] = []
+    outcomes: list[CheckOutcome] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a command that runs must not stay behind
     interrupted = False
     try:
@@ -145,7 +145,7 @@ def _write(path: str, content: bytes) -> None:
         raise NotPermitted(action="write", path=path, problem=error.strerror, flag="--junit") from error
 
 
-def _gather(found: Iterable[Outcome], outcomes: list[Outcome], *, quiet: bool) -> None:
+def _gather(found: Iterable[CheckOutcome], outcomes: list[CheckOutcome], *, quiet: bool) -> None:
     """Collect the outcomes as they come; who waits at a terminal sees meanwhile which check is under way."""
     lively = not quiet and sys.stderr.isatty()
     try:
@@ -166,7 +166,7 @@ def _print_checks(checks: list[Check], as_json: bool) -> None:
     print_table(("check", "mark", "rule", "needs"), rows, "No check fits.")
 
 
-def _print_outcomes(outcomes: list[Outcome]) -> None:
+def _print_outcomes(outcomes: list[CheckOutcome]) -> None:
     for section, title in SECTIONS.items():
         inside = [outcome for outcome in outcomes if outcome.check.section == section]
         if inside:
@@ -182,7 +182,7 @@ def _print_outcomes(outcomes: list[Outcome]) -> None:
         click.echo("No check could be made: each says above what it needs.")
 
 
-def _print_failure(outcome: Outcome) -> None:
+def _print_failure(outcome: CheckOutcome) -> None:
     lines = {
         "rule": outcome.check.rule,
         "sent": outcome.sent,

@@ -61,7 +61,7 @@ def _listening(vm: dict[str, Any], now: str) -> str:
     return heard if vm["listening"] else f"no ({heard})"
 
 
-def _hearing(vm: dict[str, Any], now: str) -> str:
+def _last_seen(vm: dict[str, Any], now: str) -> str:
     if vm["last_heard_at"] is None:
         return "never asked"
     heard = when(vm["last_heard_at"], now)
@@ -99,7 +99,7 @@ def show(name: str, client: Client, as_json: bool) -> None:
             "zone": vm["zone"],
             "tags": ", ".join(f"{key}={value}" for key, value in vm["tags"].items()),
             "auto approve": ", ".join(vm["auto_approve"]),
-            "listening": _hearing(vm, now),
+            "listening": _last_seen(vm, now),
             "incarnation": str(vm["incarnation"]),
             "events": ", ".join(vm["events"]) or "none",
         }

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
     from forewarn.engine.faults import Faults
     from forewarn.metadata.server import MetadataServer
-    from forewarn.scenarios.runs import Player
+    from forewarn.scenarios.runs import ScenarioRuns
     from forewarn.wire.metrics_text import Metric
 
 
@@ -56,14 +56,14 @@ class Control:
         metrics: Metrics,
         webhooks: Dispatcher,
         faults: Faults,
-        player: Player,
+        scenario_runs: ScenarioRuns,
         *,
         preview_versions: bool,
     ) -> None:
         self._engine = engine
         self._webhooks = webhooks
         self._faults = faults
-        self._player = player
+        self._scenario_runs = scenario_runs
         self._metrics = metrics
         self._metadata = metadata
         self._versions = available_versions(preview=preview_versions)
@@ -90,7 +90,7 @@ class Control:
             *tokens.TokenControl(self._engine).endpoints(),
             *webhooks.WebhookControl(self._engine, self._webhooks).endpoints(),
             *faults.FaultControl(self._engine, self._faults).endpoints(),
-            *scenarios.ScenarioControl(self._player).endpoints(),
+            *scenarios.ScenarioControl(self._scenario_runs).endpoints(),
             *history.HistoryControl(self._engine).endpoints(),
             *feed.FeedControl(self._engine, self.feed).endpoints(),
         ]

@@ -151,7 +151,7 @@ class EventControl:
         asked, own = request.state.query.group, caller(request).group
         if own and asked not in ("", own):
             return page("events", (), None)  # not a tenant's to see: as if there were none
-        found, following = await rows_page(request, self._engine.archive.events, own or asked)
+        found, following = await rows_page(request, self._engine.records.events, own or asked)
         return page("events", map(EventShape.of, found), following)
 
     async def event(self, request: HttpRequest) -> Response:
@@ -165,7 +165,7 @@ class EventControl:
 
     async def explain(self, request: HttpRequest) -> Response:
         event = await self._find(request)
-        operation = await self._engine.archive.operation(event.operation)
+        operation = await self._engine.records.operation(event.operation)
         if operation is None:
             raise Unknown(what="operation", name=event.operation, hint="")
         return answer(EventExplanationShape(**asdict(explanation(self._engine, operation)), event=EventShape.of(event)))
@@ -204,7 +204,7 @@ class EventControl:
     async def _find(self, request: HttpRequest) -> Event:
         """By its id, in any letter case, or by the beginning of it where that is clear."""
         wanted, own = request.path_params["id"].lower(), caller(request).group
-        found = await self._engine.archive.events_beginning(wanted, own)
+        found = await self._engine.records.events_beginning(wanted, own)
         if one := only(found):
             return one
         live = (event.id for event in self._engine.live_events() if own in ("", event.group))

@@ -65,12 +65,12 @@ class HealthControl:
 
     async def ready(self, _: Request) -> Response:
         problems = []
-        if self._engine.vitals.problem:  # perhaps nobody has tried since
+        if self._engine.measurements.problem:  # perhaps nobody has tried since
             with suppress(StoreFailed):
-                await self._engine.hearing.write()
-        if self._engine.vitals.problem:
-            problems.append(self._engine.vitals.problem)
-        late = self._engine.vitals.late_seconds()
+                await self._engine.last_seen.write()
+        if self._engine.measurements.problem:
+            problems.append(self._engine.measurements.problem)
+        late = self._engine.measurements.late_seconds()
         if late > MOST_LATE_SECONDS:
             problems.append(f"What was due {late:.0f} seconds ago is not done yet.")
         found = ReadinessShape("not ready" if problems else "ready", problems)

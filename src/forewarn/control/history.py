@@ -102,7 +102,7 @@ async def history_page(engine: Engine, request: HttpRequest, sought: HistoryFilt
     asked, own = wanted(request), caller(request).group
     sought = sought._replace(limit=asked.limit + 1)  # one more says whether there is another page
     place = asked.after_number
-    found = await engine.archive.history(
+    found = await engine.records.history(
         sought._replace(before=place) if sought.newest else sought._replace(after=place)
     )
     part = found[: asked.limit]

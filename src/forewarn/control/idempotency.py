@@ -54,7 +54,7 @@ async def make_once(engine: Engine, request: Request, decide: Decide, hidden: tu
     kept = await engine.execute(once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
     if made:
         return answer(made[0], kept.status)
-    whole = kept if kept.body else await engine.archive.kept_answer(kept.key)
+    whole = kept if kept.body else await engine.records.kept_answer(kept.key)
     if whole is None:  # its day is over at this very moment
         raise KeyReused(key=key)
     return Response(whole.body, whole.status, {"idempotency-replayed": "true"}, media_type="application/json")

@@ -67,10 +67,10 @@ class Metrics:
         notice = {(name,): given for name, given in self._notice.items()}
         help_text = "Seconds from when an event was told until it started."
         yield histogram("forewarn_notice_seconds", help_text, ["type"], notice)
-        vitals = self._engine.vitals
-        yield histogram("forewarn_tick_lag_seconds", "How late what was due was looked at.", [], {(): vitals.lag})
-        yield histogram("forewarn_store_commit_seconds", "How long commits took.", [], {(): vitals.commits})
-        failed = {(): vitals.failed_commits}
+        measurements = self._engine.measurements
+        yield histogram("forewarn_tick_lag_seconds", "How late what was due was looked at.", [], {(): measurements.lag})
+        yield histogram("forewarn_store_commit_seconds", "How long commits took.", [], {(): measurements.commits})
+        failed = {(): measurements.failed_commits}
         yield count("forewarn_store_failures_total", "Commits that could not be written.", [], failed)
         for source in self._sources:
             yield from source()
@@ -90,11 +90,11 @@ def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
     known = engine.draft().webhooks()
     attempts = {key: number for key, number in webhooks.attempts.items() if key[0] in known}
     yield count("forewarn_webhook_attempts_total", "Attempts to deliver.", ["webhook", "outcome"], attempts)
-    tallies = {name: webhooks.tally(webhook) for name, webhook in known.items()}
-    rows = {(name, "waiting"): tally.waiting for name, tally in tallies.items()}
-    rows |= {(name, "given up"): tally.given_up for name, tally in tallies.items()}
+    stats_by_name = {name: webhooks.stats(webhook) for name, webhook in known.items()}
+    rows = {(name, "waiting"): stats.waiting for name, stats in stats_by_name.items()}
+    rows |= {(name, "given up"): stats.given_up for name, stats in stats_by_name.items()}
     yield gauge("forewarn_webhook_undelivered", "Rows of history not delivered.", ["webhook", "state"], rows)
-    lost = {(name,): tally.lost for name, tally in tallies.items()}
+    lost = {(name,): stats.lost for name, stats in stats_by_name.items()}
     yield count("forewarn_webhook_lost_total", "Rows of history that will never be delivered.", ["webhook"], lost)
 
 

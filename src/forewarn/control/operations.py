@@ -225,7 +225,7 @@ class OperationControl:
         return await make_once(self._engine, request, decide)
 
     async def operations(self, request: HttpRequest) -> Response:
-        found, following = await rows_page(request, self._engine.archive.operations)
+        found, following = await rows_page(request, self._engine.records.operations)
         return page("operations", [await self._shape(operation) for operation in found], following)
 
     async def operation(self, request: HttpRequest) -> Response:
@@ -258,14 +258,14 @@ class OperationControl:
         return answer(await self._shape(after))
 
     async def _shape(self, operation: Operation) -> OperationShape:
-        found = [await self._engine.archive.event(event_id) for event_id in operation.events]
+        found = [await self._engine.records.event(event_id) for event_id in operation.events]
         failed = self._engine.failed_attempt(operation.id)
         return OperationShape.of(operation, (event for event in found if event is not None), failed)
 
     async def _find(self, request: HttpRequest) -> Operation:
         """By its id, or by the beginning of it where that is clear."""
         wanted = request.path_params["id"].lower()
-        found = await self._engine.archive.operations_beginning(wanted)
+        found = await self._engine.records.operations_beginning(wanted)
         live = {operation.id: operation for operation in self._engine.live_operations()}
         if one := only(found):
             return live.get(one.id, one)

@@ -294,7 +294,7 @@ class RolloutControl:
         return answer(PlanShape.of(rollout, found))
 
     async def rollouts(self, request: Request) -> Response:
-        found, following = await rows_page(request, self._engine.archive.rollouts)
+        found, following = await rows_page(request, self._engine.records.rollouts)
         return page("rollouts", (RolloutShape.of(rollout, hosts=False) for rollout in found), following)
 
     async def rollout(self, request: Request) -> Response:
@@ -333,7 +333,7 @@ class RolloutControl:
     async def _find(self, request: Request) -> Rollout:
         """By its id, or by the beginning of it where that is clear."""
         wanted = request.path_params["id"].lower()
-        found = await self._engine.archive.rollouts_beginning(wanted)
+        found = await self._engine.records.rollouts_beginning(wanted)
         live = {rollout.id: rollout for rollout in self._engine.live_rollouts()}
         if one := only(found):
             return live.get(one.id, one)

@@ -13,7 +13,7 @@ from forewarn.control.paging import Paging, page, page_of_names, wanted
 from forewarn.control.routing import Endpoint, caller
 from forewarn.control.schema import Body, Name, NoMembers, answer, help_text, page_of
 from forewarn.core.access import Role
-from forewarn.core.scenarios import Casting
+from forewarn.core.scenarios import RunOptions
 from forewarn.errors import BadRequestBody
 from forewarn.files.scenario_file import parse_scenario
 from forewarn.scenarios import library
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from forewarn.core.scenarios import Scenario
-    from forewarn.scenarios.runs import Player
+    from forewarn.scenarios.runs import ScenarioRuns
 
 
 SLOWEST, FASTEST = 0.001, 1_000_000
@@ -51,8 +51,8 @@ class RunRequest(Body):
 class ScenarioControl:
     """Scenarios, and their runs."""
 
-    def __init__(self, player: Player) -> None:
-        self._player = player
+    def __init__(self, scenario_runs: ScenarioRuns) -> None:
+        self._scenario_runs = scenario_runs
 
     def endpoints(self) -> list[Endpoint]:
         run, path = RunShape, "/v1/runs/{id}"
@@ -92,29 +92,29 @@ class ScenarioControl:
     async def start(self, request: Request) -> Response:
         """A run does not outlive the service, so an Idempotency-Key could not be kept: look at the runs instead."""
         body = await read_body(request, RunRequest)
-        casting = Casting(
+        options = RunOptions(
             vms=tuple(body.vms or ()),
             group=body.group or "",
             speed=body.speed,
             enable=bool(body.enable),
             seen_by=tuple(body.seen_by or ()),
         )
-        run = await self._player.start(await _scenario(body), casting, caller(request).name)
+        run = await self._scenario_runs.start(await _scenario(body), options, caller(request).name)
         return answer(RunShape.of(run), 201)
 
     async def runs(self, request: Request) -> Response:
         """Runs have numbers, and newer ones come first: a page goes on below a number."""
         asked = wanted(request)
-        found = [run for run in self._player.runs() if not asked.after or int(run.id[1:]) < asked.after_number]
+        found = [run for run in self._scenario_runs.runs() if not asked.after or int(run.id[1:]) < asked.after_number]
         part = found[: asked.limit]
         return page("runs", map(RunShape.of, part), part[-1].id[1:] if len(found) > len(part) else None)
 
     async def run(self, request: Request) -> Response:
-        return answer(RunShape.of(self._player.run(request.path_params["id"])))
+        return answer(RunShape.of(self._scenario_runs.run(request.path_params["id"])))
 
     async def stop(self, request: Request) -> Response:
         await read_body(request, NoMembers)
-        return answer(RunShape.of(await self._player.stop_run(request.path_params["id"])))
+        return answer(RunShape.of(await self._scenario_runs.stop_run(request.path_params["id"])))
 
 
 @cache

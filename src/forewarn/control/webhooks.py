@@ -28,8 +28,8 @@ from forewarn.control.schema import (
 )
 from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role
 from forewarn.core.durations import to_text
-from forewarn.core.history import HAPPENINGS
-from forewarn.core.state import Tally
+from forewarn.core.history import HISTORY_KINDS
+from forewarn.core.state import DeliveryStats
 from forewarn.core.webhooks import (
     LONGEST_SECRET,
     MOST_GROUPS,
@@ -61,7 +61,7 @@ class WebhookShape(Shape):
     name: str
     url: str
     groups: list[str]
-    kinds: list[Annotated[str, choice(*HAPPENINGS)]]
+    kinds: list[Annotated[str, choice(*HISTORY_KINDS)]]
     created_by: str
     created_at: Moment
     position: Annotated[
@@ -86,7 +86,7 @@ class WebhookShape(Shape):
     ] = UNSET
 
     @classmethod
-    def of(cls, webhook: Webhook, position: int, tally: Tally) -> Self:
+    def of(cls, webhook: Webhook, position: int, stats: DeliveryStats) -> Self:
         return cls(
             name=webhook.name,
             url=webhook.url,
@@ -95,10 +95,10 @@ class WebhookShape(Shape):
             created_by=webhook.created_by,
             created_at=to_text(webhook.created_at),
             position=position,
-            waiting=tally.waiting,
-            failed=tally.given_up,
-            lost=tally.lost,
-            last_problem=tally.last_problem or None,
+            waiting=stats.waiting,
+            failed=stats.given_up,
+            lost=stats.lost,
+            last_problem=stats.last_problem or None,
         )
 
 
@@ -144,7 +144,7 @@ class NewWebhook(Body, kw_only=True):
         help_text("Only what is about these groups; none: everything."),
     ] = None
     kinds: Annotated[
-        list[Annotated[str, choice(*HAPPENINGS)]] | None,
+        list[Annotated[str, choice(*HISTORY_KINDS)]] | None,
         help_text("Only this, as history calls it; none: everything."),
     ] = None
 
@@ -204,7 +204,7 @@ class WebhookControl:
 
         def decide(draft: Draft, now: datetime, terms: Terms) -> WebhookShape:
             added = add_webhook(draft, now, terms, Webhook(body.name, body.url, secret, by, now, groups, kinds), by)
-            shape = WebhookShape.of(added, added.cursor, Tally())
+            shape = WebhookShape.of(added, added.cursor, DeliveryStats())
             shape.secret = secret
             return shape
 
@@ -238,4 +238,4 @@ class WebhookControl:
         return find_webhook(self._engine.draft(), request.path_params["name"])
 
     def _shape(self, webhook: Webhook) -> WebhookShape:
-        return WebhookShape.of(webhook, self._webhooks.position(webhook), self._webhooks.tally(webhook))
+        return WebhookShape.of(webhook, self._webhooks.position(webhook), self._webhooks.stats(webhook))

@@ -101,7 +101,7 @@ def revoke_token(draft: Draft, now: datetime, terms: Terms, name: str, by: str) 
 KEPT_FOR = timedelta(days=1)
 
 
-class Kept(NamedTuple):
+class KeptAnswer(NamedTuple):
     """The answer to a request with a key. In memory without its body, which the store has."""
 
     key: str
@@ -120,7 +120,7 @@ def once(
     key: str,
     fingerprint: str,
     decide: Callable[[Draft, datetime, Terms], tuple[int, str]],
-) -> Kept:
+) -> KeptAnswer:
     """The answer to keep: of the same request before, within a day; else what is decided now.
 
     What is decided and what is kept are one commit: after a crash either both are there or neither.
@@ -131,6 +131,6 @@ def once(
             raise KeyReused(key=key.partition(" ")[2])
         return known
     status, body = decide(draft, now, terms)
-    answer = Kept(key, fingerprint, now, status, body)
+    answer = KeptAnswer(key, fingerprint, now, status, body)
     draft.changes.kept[key] = answer
     return answer

@@ -8,7 +8,7 @@ from forewarn.core import history
 from forewarn.core.durations import format_moment, whole_second_up
 from forewarn.core.events import Trigger, step
 from forewarn.core.operations import CAUSES
-from forewarn.core.progress import TERMINATE, keeps_to_windows, move, put_off, told_with
+from forewarn.core.progress import TERMINATE, coupled_deletions, keeps_to_windows, move, put_off
 from forewarn.core.windows import next_common
 from forewarn.errors import AlreadyStarted, BadOption, CannotPostpone, OperationNotSo, UnknownStartRequest
 
@@ -47,7 +47,7 @@ def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: s
 
 def _move_with(draft: Draft, now: datetime, terms: Terms, event: Event) -> None:
     """Move an event's operation, and deletions that may have waited for it."""
-    coupled = told_with(draft, event)
+    coupled = coupled_deletions(draft, event)
     itself = draft.event(event.id)
     together = [*coupled, itself] if itself is not None else coupled
     if coupled and now < event.not_before and any(other.approved_at is None for other in together):

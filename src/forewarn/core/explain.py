@@ -8,7 +8,7 @@ from forewarn.core import history
 from forewarn.core.durations import format_moment
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import Health, Progress
-from forewarn.core.progress import keeps_to_windows, told_with, when_due
+from forewarn.core.progress import coupled_deletions, keeps_to_windows, when_due
 from forewarn.core.rollout_commands import gate_closes_at
 from forewarn.core.windows import closes_at, format_window
 
@@ -71,7 +71,7 @@ def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
     windowed = keeps_to_windows(operation)
     for event in history.events_of(draft, operation):
         yield _approval(event)
-        for other in told_with(draft, event):
+        for other in coupled_deletions(draft, event):
             words = f"deletions told for the same moment go together: {', '.join(other.resources)}"
             yield Wait("deletion", other.approved_at is not None, until=other.not_before, words=words)
         windows = draft.fleet.group(event.group).windows

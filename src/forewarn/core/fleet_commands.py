@@ -8,7 +8,7 @@ from forewarn.core import history, placement
 from forewarn.core.fleet import FleetChange, GroupKind, HostState
 from forewarn.core.operations import Progress
 from forewarn.core.placement import get_on
-from forewarn.core.progress import move, told_with
+from forewarn.core.progress import coupled_deletions, move
 from forewarn.core.state import Entry
 from forewarn.errors import NoTerminateNotice, OnItsWay, VMHasLiveEvent
 
@@ -54,7 +54,7 @@ def apply_fleet(
     ]
     waiting = placement.let_go(draft, now, moved, "its file has another host for it")
     for event in touched:  # deletions that waited for one which is over now
-        waiting += [other.operation for other in told_with(draft, event)]
+        waiting += [other.operation for other in coupled_deletions(draft, event)]
     for operation_id in waiting:
         move(draft, now, terms, operation_id)
     summary = f"{len(change.added)} added, {len(change.changed)} changed, {len(change.removed)} removed"

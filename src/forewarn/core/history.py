@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from forewarn.core.events import Event
     from forewarn.core.operations import Operation
-    from forewarn.core.state import Draft, Ledger
+    from forewarn.core.state import Draft, ServiceState
 
 
-HAPPENINGS = {
+HISTORY_KINDS = {
     "requested": "An operation was asked for.",
     "not told": "A group that an operation touches does not listen: it gets no notice.",
     "scheduled": "A group is told of an event.",
@@ -65,7 +65,7 @@ ENGINE = "forewarn"
 """Who did what nobody asked for: time, policy, the fabric's reports."""
 
 
-def events_of(draft: Draft | Ledger, operation: Operation) -> list[Event]:
+def events_of(draft: Draft | ServiceState, operation: Operation) -> list[Event]:
     """The live events of an operation."""
     return [event for event_id in operation.events if (event := draft.event(event_id)) is not None]
 
@@ -115,7 +115,7 @@ def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, b
     operation = operation._replace(progress=progress, ended_at=now, outcome=why or operation.outcome)
     draft.put_operation(operation)
     if operation.request.rollout:
-        draft.stirred[operation.request.rollout] = None
+        draft.rollouts_to_step[operation.request.rollout] = None
     return operation
 
 

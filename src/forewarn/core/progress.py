@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.limits import Terms
-    from forewarn.core.state import Draft, Ledger
+    from forewarn.core.state import Draft, ServiceState
 
 TERMINATE = "Terminate"
 LOOK_AGAIN = timedelta(days=1)
@@ -57,10 +57,10 @@ def _may_start(draft: Draft, now: datetime, operation: Operation, events: list[E
 
 def _coupled(draft: Draft, event: Event, now: datetime) -> bool:
     """Whether a VM's deletion waits for another with the same NotBefore that is not yet approved (section 4)."""
-    return now < event.not_before and any(other.approved_at is None for other in told_with(draft, event))
+    return now < event.not_before and any(other.approved_at is None for other in coupled_deletions(draft, event))
 
 
-def told_with(draft: Draft | Ledger, event: Event) -> list[Event]:
+def coupled_deletions(draft: Draft | ServiceState, event: Event) -> list[Event]:
     """Other deletions of the group, scheduled for the same moment."""
     if event.type != TERMINATE:
         return []
@@ -219,7 +219,7 @@ def checked(draft: Draft, now: datetime, terms: Terms, operation_id: str, bad: S
     operation = operation._replace(health=Health.BAD if bad else Health.GOOD, outcome=_bad_words(bad))
     draft.put_operation(operation)
     history.note_operation(draft, now, "unhealthy" if bad else "healthy", history.ENGINE, operation, operation.outcome)
-    draft.stirred[operation.request.rollout] = None
+    draft.rollouts_to_step[operation.request.rollout] = None
     move(draft, now, terms, operation_id)
 
 
@@ -237,7 +237,7 @@ def _find_started(draft: Draft, operation_id: str) -> Operation:
     return operation
 
 
-def when_due(draft: Draft | Ledger, operation: Operation) -> datetime | None:
+def when_due(draft: Draft | ServiceState, operation: Operation) -> datetime | None:
     """When time alone moves an operation on."""
     if operation.progress is Progress.PENDING:
         events = history.events_of(draft, operation)

@@ -186,8 +186,8 @@ class StepState(StrEnum):
     """It came too late, because an application has approved early; or the run has ended before it."""
 
 
-class Casting(NamedTuple):
-    """Who plays a scenario, and how."""
+class RunOptions(NamedTuple):
+    """Which VMs a run uses, and how it runs."""
 
     vms: tuple[str, ...] = ()
     """None: those that fit, if it is clear which."""
@@ -200,7 +200,7 @@ class Casting(NamedTuple):
     """VMs that must have seen a change before a virtual clock moves on."""
 
 
-class Played(NamedTuple):
+class StepResult(NamedTuple):
     """A step of a run."""
 
     what: str
@@ -221,13 +221,13 @@ class Run(NamedTuple):
     speed: float | None
     by: str
     started_at: datetime
-    steps: tuple[Played, ...]
+    steps: tuple[StepResult, ...]
     state: RunState = RunState.RUNNING
     ended_at: datetime | None = None
     operations: tuple[str, ...] = ()
     """What it has asked for."""
 
-    def with_step(self, index: int, step: Played) -> Run:
+    def with_step(self, index: int, step: StepResult) -> Run:
         return self._replace(steps=(*self.steps[:index], step, *self.steps[index + 1 :]))
 
 
@@ -237,7 +237,7 @@ class Run(NamedTuple):
 _MOST_NAMED = 5
 
 
-def cast(fleet: Fleet, scenario: Scenario, asked: Casting) -> tuple[str, ...]:
+def select_vms(fleet: Fleet, scenario: Scenario, asked: RunOptions) -> tuple[str, ...]:
     """The VMs of a run, or an error that says what is needed."""
     needs = scenario.needs
     if asked.vms and asked.group:

@@ -13,7 +13,7 @@ from forewarn.core.fleet import Fleet
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from forewarn.core.access import Kept, Token
+    from forewarn.core.access import KeptAnswer, Token
     from forewarn.core.events import Event
     from forewarn.core.fleet import FleetChange
     from forewarn.core.operations import Operation
@@ -61,7 +61,7 @@ class Changes:
     """What made this fleet of the last one, in its order."""
     facts: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, Token | None] = field(default_factory=dict)
-    kept: dict[str, Kept] = field(default_factory=dict)
+    kept: dict[str, KeptAnswer] = field(default_factory=dict)
     webhooks: dict[str, Webhook | None] = field(default_factory=dict)
     undelivered: dict[tuple[str, int], Undelivered | None] = field(default_factory=dict)
     """By webhook and sequence; None: it is delivered, or its webhook is gone."""
@@ -104,7 +104,7 @@ class Changes:
         return self
 
 
-class Ledger:
+class ServiceState:
     """What is true now and on disk. Only live operations and events; the store keeps the rest."""
 
     def __init__(self, fleet: Fleet | None = None) -> None:
@@ -116,8 +116,8 @@ class Ledger:
         self.heard: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
         self.tokens: dict[str, Token] = {}
-        self.answers: dict[str, Kept] = {}
-        self.told = Told()
+        self.answers: dict[str, KeptAnswer] = {}
+        self.webhook_deliveries = WebhookDeliveries()
         self.sequence = 0
         self._of_group: dict[str, dict[str, None]] = {}
         self._on_vm: dict[str, dict[str, None]] = {}
@@ -133,7 +133,7 @@ class Ledger:
     def all_tokens(self) -> list[Token]:
         return list(self.tokens.values())
 
-    def kept(self, key: str) -> Kept | None:
+    def kept(self, key: str) -> KeptAnswer | None:
         return self.answers.get(key)
 
     def rollout(self, rollout_id: str) -> Rollout | None:
@@ -183,21 +183,21 @@ class Ledger:
         return list(self.events.values())
 
     def webhook(self, name: str) -> Webhook | None:
-        return self.told.webhooks.get(name)
+        return self.webhook_deliveries.webhooks.get(name)
 
     def webhooks(self) -> dict[str, Webhook]:
-        return dict(self.told.webhooks)
+        return dict(self.webhook_deliveries.webhooks)
 
     def undelivered(self, webhook: str) -> dict[int, Undelivered]:
         """What a webhook could not be told yet, by sequence."""
-        return self.told.undelivered(webhook)
+        return self.webhook_deliveries.undelivered(webhook)
 
     def document(self, group: str) -> Document:
         """What the group would be told now."""
         delivery = self.deliveries.get(group)
         events = tuple(self.events_of(group))
         if delivery is None or not delivery.enabled:
-            # The answer that an enabling now would begin with: see orders.enable.
+            # The answer that an enabling now would begin with: see enabling.enable.
             return Document(group, "", len(events), events, enabled=False)
         return Document(group, delivery.enabling, delivery.incarnation, events, enabled=True)
 
@@ -255,7 +255,7 @@ class Ledger:
         for kept in changes.kept.values():
             self.answers[kept.key] = kept._replace(body="")
         if changes.webhooks or changes.undelivered:
-            self.told.absorb(changes)
+            self.webhook_deliveries.absorb(changes)
         self.sequence += len(changes.history)
 
 
@@ -282,7 +282,7 @@ def _list(lists: dict[str, dict[str, None]], key: str, member: str, wanted: bool
 # --- Delivery to webhooks -------------------------------------------------------------------------
 
 
-class Tally(NamedTuple):
+class DeliveryStats(NamedTuple):
     """How a webhook fares."""
 
     waiting: int = 0
@@ -294,7 +294,7 @@ class Tally(NamedTuple):
     """Rows that are not delivered and never will be, since the service was started."""
 
 
-class Told:
+class WebhookDeliveries:
     """Webhooks, and what each could not be told yet."""
 
     def __init__(self) -> None:
@@ -309,9 +309,9 @@ class Told:
         """By sequence; a copy."""
         return dict(self._undelivered.get(webhook, ()))
 
-    def tally(self, webhook: str) -> Tally:
+    def stats(self, webhook: str) -> DeliveryStats:
         count, given_up = len(self._undelivered.get(webhook, ())), self._given_up[webhook]
-        return Tally(count - given_up, given_up, self._problems.get(webhook, ""), self.lost[webhook])
+        return DeliveryStats(count - given_up, given_up, self._problems.get(webhook, ""), self.lost[webhook])
 
     def absorb(self, changes: Changes) -> None:
         """Take over what has been committed."""
@@ -357,9 +357,9 @@ class Told:
 
 
 class Draft:
-    """A ledger, or another draft, with changes laid over it."""
+    """A state, or another draft, with changes laid over it."""
 
-    def __init__(self, base: Ledger | Draft, new_id: Callable[[], str]) -> None:
+    def __init__(self, base: ServiceState | Draft, new_id: Callable[[], str]) -> None:
         self._base = base
         self.new_id = new_id
         """Where the ids of new things come from: the core draws no lots."""
@@ -372,7 +372,7 @@ class Draft:
         self._at_host: dict[str, dict[str, None]] = {}
         self._bound_for: dict[str, dict[str, None]] = {}
         self._events_of: dict[str, dict[str, None]] = {}
-        self.stirred: dict[str, None] = {}
+        self.rollouts_to_step: dict[str, None] = {}
         """Rollouts of which an operation has gone on, so that they may have to."""
 
     @property
@@ -398,7 +398,7 @@ class Draft:
         found = {token.name: token for token in self._base.all_tokens()} | self.changes.tokens
         return [token for token in found.values() if token is not None]
 
-    def kept(self, key: str) -> Kept | None:
+    def kept(self, key: str) -> KeptAnswer | None:
         """The answer that was given to a request with this key."""
         return self.changes.kept.get(key) or self._base.kept(key)
 
@@ -463,9 +463,9 @@ class Draft:
         return self._base.sequence + len(self.changes.history)
 
     @property
-    def told(self) -> Told:
+    def webhook_deliveries(self) -> WebhookDeliveries:
         """How webhooks fare, without what this draft changes."""
-        return self._base.told
+        return self._base.webhook_deliveries
 
     def webhook(self, name: str) -> Webhook | None:
         if name in self.changes.webhooks:

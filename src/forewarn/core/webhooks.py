@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from forewarn.core.access import check_name
 from forewarn.core.durations import backoff_seconds
-from forewarn.core.history import HAPPENINGS
+from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.state import Entry
 from forewarn.errors import BadOption, BadWebhookTarget, ForbiddenTarget, TooMany, Unknown, WebhookExists, nearest
 
@@ -222,8 +222,8 @@ def add_webhook(draft: Draft, now: datetime, terms: Terms, webhook: Webhook, by:
 
 def _check_wishes(draft: Draft, webhook: Webhook) -> None:
     for kind in webhook.kinds:
-        if kind not in HAPPENINGS:
-            problem = f"history never says that.{nearest(kind, HAPPENINGS)} It says: {', '.join(HAPPENINGS)}"
+        if kind not in HISTORY_KINDS:
+            problem = f"history never says that.{nearest(kind, HISTORY_KINDS)} It says: {', '.join(HISTORY_KINDS)}"
             raise BadOption(name="kinds", value=kind, problem=problem)
     if (count := len(webhook.groups)) > MOST_GROUPS:
         remedy = "Name none to be told of all."
@@ -261,7 +261,7 @@ def settle(
     draft.changes.undelivered.update(((after.name, sequence), row) for sequence, row in undelivered.items())
     given_up = sum(row is not None and row.given_up for row in undelivered.values())
     # Some may have been given up before: then looking more closely shows that there is room.
-    if not given_up or draft.told.tally(after.name).given_up + given_up <= MOST_GIVEN_UP:
+    if not given_up or draft.webhook_deliveries.stats(after.name).given_up + given_up <= MOST_GIVEN_UP:
         return 0
     return _drop_oldest(draft, after.name)
 

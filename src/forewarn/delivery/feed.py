@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from forewarn.core.history import HAPPENINGS
+from forewarn.core.history import HISTORY_KINDS
 from forewarn.delivery.history_rows import EntryShape, as_tenants_see
 from forewarn.errors import HistoryGone, NotYetHistory, Stopping, StoreFailed, TooManyReaders
 from forewarn.ports import HistoryFilter
@@ -24,7 +24,7 @@ EVENT_STREAM = "text/event-stream"
 RETRY_MILLISECONDS = 1000
 """After how long a client that was cut off is to come back."""
 
-KINDS = {what.replace(" ", "-"): what for what in HAPPENINGS}
+KINDS = {what.replace(" ", "-"): what for what in HISTORY_KINDS}
 """What history says, by its name on this wire, which is one word."""
 
 
@@ -92,7 +92,7 @@ class Feed:
     """The newest rows, and who follows them."""
 
     def __init__(self, engine: Engine, *, tail_rows: int = TAIL_ROWS, quiet_seconds: float = QUIET_SECONDS) -> None:
-        self.archive = engine.archive
+        self.records = engine.records
         self.quiet_seconds = quiet_seconds
         self.tail: deque[Entry] = deque(maxlen=tail_rows)
         self.readers: set[Reader] = set()
@@ -122,12 +122,12 @@ class Feed:
         return Reader(self, groups, kinds, position, let_in, tenant=tenant)
 
     async def _position(self, after: int | None) -> int:
-        newest = self.archive.newest
+        newest = self.records.newest
         if after is None:
             return newest
         if after > newest:
             raise NotYetHistory(after=after, newest=newest)
-        oldest = await self.archive.oldest()
+        oldest = await self.records.oldest()
         if 0 < after < oldest - 1:
             raise HistoryGone(after=after, oldest=oldest)
         return max(after, oldest - 1)
@@ -161,7 +161,7 @@ class Feed:
         """Rows that are on disk now."""
         if changes.history:
             if self.tail and self.tail[-1].sequence + 1 != changes.history[0].sequence:
-                self.tail.clear()  # one was missed, whoever was at fault: the archive has them all
+                self.tail.clear()  # one was missed, whoever was at fault: the store has them all
             self.tail.extend(changes.history)
             for reader in self.readers:
                 # A token that was revoked may be somebody's here.
@@ -200,7 +200,7 @@ class Reader:
             yield opening(self._position)
             # The stop may have come before this was one of the readers.
             while not (self._ended or self._feed.stopping) and self._let_in():
-                if self._position < self._feed.archive.newest:
+                if self._position < self._feed.records.newest:
                     for part in self._feed.parts(await self._next_page(), tenant=self._tenant):
                         yield part
                 elif not await self._wait():
@@ -244,20 +244,20 @@ class Reader:
         tail = self._feed.tail
         begin = self._position + 1 - tail[0].sequence if tail else -1
         if begin < 0:
-            return await self._page_of_archive()
+            return await self._page_of_records()
         page = [tail[index] for index in range(begin, min(begin + PAGE_ROWS, len(tail)))]
         self._position = page[-1].sequence
         return list(filter(self._wants, page))
 
-    async def _page_of_archive(self) -> list[Entry]:
-        begin, end = self._position, min(self._position + PAGE_ROWS, self._feed.archive.newest)
+    async def _page_of_records(self) -> list[Entry]:
+        begin, end = self._position, min(self._position + PAGE_ROWS, self._feed.records.newest)
         wanted = HistoryFilter(
             groups=tuple(self._groups), what=tuple(self._kinds), after=begin, before=end + 1, limit=PAGE_ROWS
         )
         try:
-            page = await self._feed.archive.history(wanted)
+            page = await self._feed.records.history(wanted)
             # Asked afterwards: what is there now was there while it was read.
-            complete = await self._feed.archive.oldest() <= begin + 1
+            complete = await self._feed.records.oldest() <= begin + 1
         except StoreFailed:
             complete = False
         if not complete:

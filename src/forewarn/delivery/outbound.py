@@ -30,18 +30,18 @@ class Lookup:
     """Asks the system's resolver, once for all who ask for the same name at the same time."""
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, int], asyncio.Future[list[str] | str]] = {}
+        self._lookups: dict[tuple[str, int], asyncio.Future[list[str] | str]] = {}
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """Every address of a host, the likeliest first. An address is its own."""
         with contextlib.suppress(ValueError):
             return [str(ip_address(host))]
         key = (host, port)
-        if key not in self._asked:
+        if key not in self._lookups:
             loop = asyncio.get_running_loop()
             threading.Thread(target=self._ask, args=(key, loop), name="look-up", daemon=True).start()
-            self._asked[key] = loop.create_future()  # nobody is told before this turn of the loop is over
-        found = await asyncio.shield(self._asked[key])
+            self._lookups[key] = loop.create_future()  # nobody is told before this turn of the loop is over
+        found = await asyncio.shield(self._lookups[key])
         if isinstance(found, str):
             raise NameNotFound(name=host, problem=found)
         return found
@@ -57,7 +57,7 @@ class Lookup:
             loop.call_soon_threadsafe(self._tell, key, found)
 
     def _tell(self, key: tuple[str, int], found: list[str] | str) -> None:
-        self._asked.pop(key).set_result(found)
+        self._lookups.pop(key).set_result(found)
 
 
 # --- Requests -------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ _BROKEN = (
 )
 
 
-class Outcome(NamedTuple):
+class DeliveryOutcome(NamedTuple):
     """What came of a POST."""
 
     delivered: bool
@@ -120,7 +120,7 @@ class Outbound:
         if self._pool is not None:
             await self._pool.aclose()
 
-    async def post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+    async def post(self, url: str, headers: dict[str, str], body: bytes) -> DeliveryOutcome:
         """Send it once. Whatever goes wrong is an outcome."""
         try:
             return await self._post(url, headers, body)
@@ -133,26 +133,26 @@ class Outbound:
         except Exception as error:  # whatever it is, it must not be the end of the webhook
             logger.exception("A webhook could not be sent.")
             problem = f"{type(error).__name__}: {error}"
-        return Outcome(delivered=False, problem=problem[:LONGEST_PROBLEM])
+        return DeliveryOutcome(delivered=False, problem=problem[:LONGEST_PROBLEM])
 
-    async def _post(self, url: str, headers: dict[str, str], body: bytes) -> Outcome:
+    async def _post(self, url: str, headers: dict[str, str], body: bytes) -> DeliveryOutcome:
         pool = await self._connections()
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds
         for _ in range(MOST_HOPS + 1):
             status, location = await self._exchange(pool, url, headers, body, deadline)
             if 200 <= status < 300:
-                return Outcome(delivered=True, status=status)
+                return DeliveryOutcome(delivered=True, status=status)
             if status not in _REDIRECTS or not location:
-                return Outcome(delivered=False, status=status, problem=f"answered with status {status}")
+                return DeliveryOutcome(delivered=False, status=status, problem=f"answered with status {status}")
             try:
                 after = urljoin(url, location)
                 less_safe = urlsplit(url).scheme == "https" and urlsplit(after).scheme != "https"
             except ValueError:
-                return Outcome(False, status, "redirects to what is no URL")
+                return DeliveryOutcome(False, status, "redirects to what is no URL")
             if less_safe:
-                return Outcome(False, status, "redirects from https to http: that would be readable on the way")
+                return DeliveryOutcome(False, status, "redirects from https to http: that would be readable on the way")
             url = after
-        return Outcome(delivered=False, status=status, problem=f"redirects more than {MOST_HOPS} times")
+        return DeliveryOutcome(delivered=False, status=status, problem=f"redirects more than {MOST_HOPS} times")
 
     async def _exchange(
         self, pool: httpcore.AsyncConnectionPool, url: str, headers: dict[str, str], body: bytes, deadline: float

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from forewarn.clock import real_seconds, unix_seconds
 from forewarn.core.webhooks import MOST_GIVEN_UP, MOST_IN_DOUBT, Outbox, find_webhook
 from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, trial_event
-from forewarn.delivery.outbound import LONGEST_PROBLEM, Outcome
+from forewarn.delivery.outbound import LONGEST_PROBLEM, DeliveryOutcome
 from forewarn.errors import Stopping, StoreFailed
 from forewarn.ports import HistoryFilter
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.limits import Terms
-    from forewarn.core.state import Changes, Draft, Entry, Tally
+    from forewarn.core.state import Changes, DeliveryStats, Draft, Entry
     from forewarn.core.webhooks import Attempt, Pace, Settlement, Undelivered, Webhook
     from forewarn.delivery.outbound import Outbound
     from forewarn.engine.engine import Engine
@@ -38,7 +38,7 @@ STOP_SECONDS = 2.0
 
 async def row_of(engine: Engine, sequence: int) -> Entry | None:
     """A row of history; None when it is not kept any more."""
-    found = await engine.archive.history(HistoryFilter(after=sequence - 1, before=sequence + 1))
+    found = await engine.records.history(HistoryFilter(after=sequence - 1, before=sequence + 1))
     return found[0] if found else None
 
 
@@ -53,7 +53,7 @@ class Channel:
     """
 
     def __init__(
-        self, engine: Engine, outbound: Outbound, outbox: Outbox, source: str, tally: Counter[tuple[str, str]]
+        self, engine: Engine, outbound: Outbound, outbox: Outbox, source: str, attempts: Counter[tuple[str, str]]
     ) -> None:
         self.outbox = outbox
         self.writing: Webhook | None = None
@@ -61,7 +61,7 @@ class Channel:
         self._engine = engine
         self._outbound = outbound
         self._source = source
-        self._tally = tally
+        self._attempts = attempts
         self._webhook = outbox.webhook
         self._stirred = asyncio.Event()
         self._closing = False
@@ -114,12 +114,12 @@ class Channel:
 
     async def _step(self) -> float | None:
         """Send the next row, if it is due. Returns how many seconds to wait then; None: until something happens."""
-        if self.outbox.needs_history and self.outbox.newest < self._engine.archive.newest:
+        if self.outbox.needs_history and self.outbox.newest < self._engine.records.newest:
             await self._read_page()
         self._begin_write()
         due_at = self.outbox.due_at()
         if due_at is None:
-            return 0 if self.outbox.newest < self._engine.archive.newest else None
+            return 0 if self.outbox.newest < self._engine.records.newest else None
         attempt = self.outbox.next()
         if attempt.entry is None and attempt.sequence not in self._engine.draft().undelivered(self._webhook.name):
             self.outbox.pass_over(attempt)  # it has gone with history: nothing needs to wait for it
@@ -132,14 +132,14 @@ class Channel:
         return 0
 
     async def _read_page(self) -> None:
-        newest = self._engine.archive.newest
-        entries = await self._engine.archive.history(HistoryFilter(after=self.outbox.newest, limit=PAGE))
+        newest = self._engine.records.newest
+        entries = await self._engine.records.history(HistoryFilter(after=self.outbox.newest, limit=PAGE))
         if lost := self.outbox.take(entries, newest):
             self._engine.count_lost(self._webhook.name, lost)
             what = "Webhook %s: %s rows were not sent while history kept them, and are lost."
             logger.warning(what, self._webhook.name, lost)
 
-    async def _send(self, attempt: Attempt) -> Outcome | None:
+    async def _send(self, attempt: Attempt) -> DeliveryOutcome | None:
         """What came of an attempt. None: it did not come to it, because history does not keep the row any more."""
         try:
             entry = attempt.entry or await row_of(self._engine, attempt.sequence)
@@ -153,11 +153,11 @@ class Channel:
             raise
         except Exception as error:  # of this row, perhaps: it has its attempts like any other, and then others go on
             logger.exception("Webhook %s: row %s of history could not be sent.", self._webhook.name, attempt.sequence)
-            return Outcome(delivered=False, problem=f"{type(error).__name__}: {error}"[:LONGEST_PROBLEM])
+            return DeliveryOutcome(delivered=False, problem=f"{type(error).__name__}: {error}"[:LONGEST_PROBLEM])
 
-    async def _record(self, attempt: Attempt, outcome: Outcome) -> None:
+    async def _record(self, attempt: Attempt, outcome: DeliveryOutcome) -> None:
         """Have the outcome written. A failure is on disk before the next row goes out."""
-        self._tally[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1
+        self._attempts[self._webhook.name, "delivered" if outcome.delivered else "failed"] += 1
         if outcome.delivered:
             self.outbox.delivered(attempt)
         else:
@@ -168,7 +168,7 @@ class Channel:
         if not outcome.delivered or self.outbox.in_doubt >= MOST_IN_DOUBT:
             await self._until_written()
 
-    def _log(self, outcome: Outcome) -> None:
+    def _log(self, outcome: DeliveryOutcome) -> None:
         """Once when retries begin, and once when they end: not for each attempt."""
         retrying = self.outbox.is_retrying
         if retrying and not self._was_retrying:
@@ -240,7 +240,7 @@ class Dispatcher:
         self.attempts: Counter[tuple[str, str]] = Counter()
         """How many there were, by webhook and outcome."""
         self._channels: dict[str, Channel] = {}
-        self._trials: set[asyncio.Task[Outcome]] = set()
+        self._trials: set[asyncio.Task[DeliveryOutcome]] = set()
         self._stopping = False
 
     async def start(self) -> None:
@@ -259,7 +259,7 @@ class Dispatcher:
         await asyncio.gather(*(channel.stop() for channel in self._channels.values()))
         await self._outbound.close()
 
-    async def try_out(self, name: str) -> Outcome:
+    async def try_out(self, name: str) -> DeliveryOutcome:
         """Send a webhook an event about nothing, now and once."""
         webhook = find_webhook(self._engine.draft(), name)
         body = trial_event(str(uuid.uuid4()), self._source, name, self._engine.clock.now())
@@ -288,11 +288,11 @@ class Dispatcher:
         channel = self._channels.get(webhook.name)
         return webhook.cursor if channel is None else channel.outbox.cursor
 
-    def tally(self, webhook: Webhook) -> Tally:
+    def stats(self, webhook: Webhook) -> DeliveryStats:
         """How it fares. What waits are undelivered rows with attempts left, and all of history after the cursor."""
         draft = self._engine.draft()
-        tally = draft.told.tally(webhook.name)
-        return tally._replace(waiting=tally.waiting + draft.sequence - self.position(webhook))
+        stats = draft.webhook_deliveries.stats(webhook.name)
+        return stats._replace(waiting=stats.waiting + draft.sequence - self.position(webhook))
 
     @property
     def _source(self) -> str:

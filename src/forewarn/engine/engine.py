@@ -1,6 +1,6 @@
-"""The engine: takes orders, does what is due, and is the only writer.
+"""The engine: executes commands, does what is due, and is the only writer.
 
-Every order goes through the one writer (engine/writer.py). The engine is stepped: `tick` does what is due;
+Every command goes through the one writer (engine/writer.py). The engine is stepped: `tick` does what is due;
 reading never changes anything.
 """
 
@@ -15,10 +15,10 @@ from forewarn.core import access, approvals, enabling, fleet_commands, progress,
 from forewarn.core.fleet import renew
 from forewarn.core.operations import Progress
 from forewarn.core.state import Draft
-from forewarn.engine.executor import Carrier, Reports, whole
-from forewarn.engine.history import Archive, Retention
-from forewarn.engine.last_seen import Hearing
-from forewarn.engine.scheduler import Agenda, Timekeeper
+from forewarn.engine.executor import Executor, WorkReports, with_rollout_steps
+from forewarn.engine.history import Retention, StoredRecords
+from forewarn.engine.last_seen import LastSeen
+from forewarn.engine.scheduler import Scheduler, Timers
 from forewarn.engine.writer import Writer, new_id
 from forewarn.errors import StoreFailed
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Changes
     from forewarn.core.webhooks import Undelivered, Webhook
-    from forewarn.engine.measurements import Vitals
+    from forewarn.engine.measurements import Measurements
     from forewarn.ports import Audience, Clock, Fabric, Store
 
 
@@ -60,13 +60,13 @@ class Engine:
         self.terms = terms
         self._fabric = fabric
         self._writer = Writer(clock, store, self._publish, self._carry_out)
-        self._agenda = Agenda()
-        self.hearing = Hearing(clock, self._writer, self._agenda, terms)
-        self.archive = Archive(self._writer, store)
-        self._carrier = Carrier(clock, fabric, Reports(self._writer, terms))
-        retention = Retention(clock, self._writer, self.archive, terms)
-        self._timekeeper = Timekeeper(
-            clock, self._agenda, self.hearing, self._writer, self._carrier, retention, self.tick
+        self._timers = Timers()
+        self.last_seen = LastSeen(clock, self._writer, self._timers, terms)
+        self.records = StoredRecords(self._writer, store)
+        self._executor = Executor(clock, fabric, WorkReports(self._writer, terms))
+        retention = Retention(clock, self._writer, self.records, terms)
+        self._scheduler = Scheduler(
+            clock, self._timers, self.last_seen, self._writer, self._executor, retention, self.tick
         )
         self._subscribers: list[Callable[[Published], None]] = []
         self._followers: list[Callable[[Changes], None]] = []
@@ -75,32 +75,32 @@ class Engine:
 
     async def start(self) -> None:
         """Take up where the store left off: what fell due meanwhile is done now, each once."""
-        ledger = await self._writer.load()
-        self._timekeeper.resume()
-        self.hearing.forgive_downtime()
-        for operation in ledger.operations.values():
+        state = await self._writer.load()
+        self._scheduler.resume()
+        self.last_seen.forgive_downtime()
+        for operation in state.operations.values():
             self._schedule(operation)
-        for rollout in ledger.rollouts.values():
-            self._agenda.add(rollout_commands.when_due(rollout) or self.clock.now(), "rollout", rollout.id)
-        for delivery in ledger.deliveries.values():
+        for rollout in state.rollouts.values():
+            self._timers.add(rollout_commands.when_due(rollout) or self.clock.now(), "rollout", rollout.id)
+        for delivery in state.deliveries.values():
             if delivery.enabled:
-                self.hearing.watch(delivery.group)
-        unfinished = [operation for operation in ledger.operations.values() if operation.needs_fabric]
+                self.last_seen.watch(delivery.group)
+        unfinished = [operation for operation in state.operations.values() if operation.needs_fabric]
         await self._fabric.recover([operation.id for operation in unfinished])
         for operation in unfinished:
-            self._carrier.take(operation, operation.concerned(self.fleet))
-        self._timekeeper.start()
+            self._executor.take(operation, operation.concerned(self.fleet))
+        self._scheduler.start()
         await self.tick()
 
     async def stop(self) -> None:
-        """Finish what was ordered, write what is known, and let go."""
+        """Finish the commands that were given, write what is known, and let go."""
         try:
-            await self.hearing.write()
+            await self.last_seen.write()
         except StoreFailed as error:
             logger.warning("Stopping without writing when groups were last heard: %s", error)
-        await self._timekeeper.stop()
-        await self._carrier.stop()
-        self.archive.stop()
+        await self._scheduler.stop()
+        await self._executor.stop()
+        self.records.stop()
         await self._writer.stop()
 
     def subscribe(self, subscriber: Callable[[Published], None]) -> None:
@@ -117,18 +117,18 @@ class Engine:
         self, command: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Decide any command on a draft, and commit it. What is frequent has a method of its own below."""
-        return await self._writer.order(whole(self.terms, command, *args, **kwargs))
+        return await self._writer.execute(with_rollout_steps(self.terms, command, *args, **kwargs))
 
     def preview(
         self, command: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[T, Changes]:
         """What the same command would do now, and what would be written. Nothing changes."""
         draft = self.draft()
-        return whole(self.terms, command, *args, **kwargs)(draft, self.clock.now()), draft.changes
+        return with_rollout_steps(self.terms, command, *args, **kwargs)(draft, self.clock.now()), draft.changes
 
     def draft(self) -> Draft:
         """The state now, to be asked like a draft."""
-        return Draft(self._writer.ledger, new_id)
+        return Draft(self._writer.state, new_id)
 
     async def request(self, asked: Request, by: str) -> list[Operation]:
         """Begin an operation, or one for each VM."""
@@ -138,11 +138,11 @@ class Engine:
         """Let events start before their NotBefore."""
         await self.execute(approvals.approve, ids, by, group)
 
-    def approve_and_tell(
+    def approve_with_callback(
         self, ids: Sequence[str], by: str, group: str, tell: Callable[[None, BaseException | None], None]
     ) -> None:
         """The same with a callback, called when it is on disk or has failed: the metadata service has no task."""
-        self._writer.submit_and_tell(whole(self.terms, approvals.approve, ids, by, group), tell)
+        self._writer.submit_with_callback(with_rollout_steps(self.terms, approvals.approve, ids, by, group), tell)
 
     async def cancel(self, event_id: str, by: str, why: str = "") -> Event:
         """Withdraw the operation behind an event that has not started."""
@@ -159,13 +159,13 @@ class Engine:
     async def mark_done(self, operation_id: str, by: str) -> Operation:
         """Somebody says that the work of an operation is done: nobody waits for the fabric then."""
         operation = await self.execute(progress.done_by_hand, operation_id, by)
-        self._carrier.let_go(operation_id)
+        self._executor.let_go(operation_id)
         return operation
 
     async def mark_failed(self, operation_id: str, by: str, why: str = "") -> Operation:
         """Somebody says that the work of an operation has failed."""
         operation = await self.execute(progress.failed, operation_id, by, why)
-        self._carrier.let_go(operation_id)
+        self._executor.let_go(operation_id)
         return operation
 
     async def enable(self, group: str, by: str) -> None:
@@ -212,7 +212,7 @@ class Engine:
         """Replace the fleet by this one. Says what is added, changed and removed."""
         while True:
             before = self.fleet
-            after, change = await asyncio.to_thread(renew, before, fleet, self._writer.ledger.destinations())
+            after, change = await asyncio.to_thread(renew, before, fleet, self._writer.state.destinations())
 
             def apply(draft: Draft, now: datetime, terms: Terms) -> bool:
                 # What has set out for a spare host meanwhile must find it. (B023: runs before the loop goes on.)
@@ -228,20 +228,20 @@ class Engine:
 
     async def tick(self) -> None:
         """Do what is due now."""
-        self.hearing.take()
+        self.last_seen.take()
         now = self.clock.now()
-        due = self._agenda.take(now)
+        due = self._timers.take(now)
         operations = [key for kind, key in due if kind == "operation"]
         rollouts = [key for kind, key in due if kind == "rollout"]
         groups = [key for kind, key in due if kind == "silence"]
-        silent = self.hearing.silent_among(groups, now)
+        silent = self.last_seen.silent_among(groups, now)
         if not operations and not rollouts and not silent:
             return
 
         def do_what_is_due(draft: Draft, now: datetime, terms: Terms) -> None:
             for operation_id in operations:
                 progress.move(draft, now, terms, operation_id)
-            draft.stirred.update(dict.fromkeys(rollouts))
+            draft.rollouts_to_step.update(dict.fromkeys(rollouts))
             for group in silent:
                 enabling.disable_if_silent(draft, now, terms, group)
 
@@ -250,78 +250,78 @@ class Engine:
         except Exception:
             for kind, keys in (("operation", operations), ("rollout", rollouts)):
                 for key in keys:
-                    self._agenda.add(now, kind, key)
-            self.hearing.look_again(silent, now)
+                    self._timers.add(now, kind, key)
+            self.last_seen.look_again(silent, now)
             raise
 
     async def advance(self, length: timedelta, audience: Audience | None = None) -> datetime:
         """Move a virtual clock on; returns when everything due by then is done, and the audience has seen it."""
-        return await self._timekeeper.advance(length, audience)
+        return await self._scheduler.advance(length, audience)
 
     # --- Reading: memory only ---------------------------------------------------------------------
 
     @property
     def fleet(self) -> Fleet:
-        return self._writer.ledger.fleet
+        return self._writer.state.fleet
 
     @property
-    def asked(self) -> set[str]:
+    def polled(self) -> set[str]:
         """Where the server notes each group that asks."""
-        return self.hearing.asked
+        return self.last_seen.polled
 
     @property
-    def vitals(self) -> Vitals:
+    def measurements(self) -> Measurements:
         """How it fares."""
-        return self._writer.vitals
+        return self._writer.measurements
 
     @property
     def facts(self) -> dict[str, str]:
-        return self._writer.ledger.facts
+        return self._writer.state.facts
 
     def document(self, group: str) -> Document:
         """What the group would be told now."""
-        return self._writer.ledger.document(group)
+        return self._writer.state.document(group)
 
     def live_operations(self) -> list[Operation]:
-        return list(self._writer.ledger.operations.values())
+        return list(self._writer.state.operations.values())
 
     def failed_attempt(self, operation_id: str) -> FailedAttempt | None:
         """The fabric's last attempt at an operation, where it failed and is to be repeated."""
-        return self._carrier.failed_attempt(operation_id)
+        return self._executor.failed_attempt(operation_id)
 
     def live_rollouts(self) -> list[Rollout]:
-        return self._writer.ledger.live_rollouts()
+        return self._writer.state.live_rollouts()
 
     def live_events(self) -> list[Event]:
-        return self._writer.ledger.live_events()
+        return self._writer.state.live_events()
 
     def last_heard(self, group: str) -> datetime | None:
         """When the group last asked."""
-        return self.hearing.heard_at(group)
+        return self.last_seen.heard_at(group)
 
     # --- After a commit ---------------------------------------------------------------------------
 
     def _publish(self, changes: Changes) -> list[Operation]:
         """Take over what is on disk, note when it is due, and publish it. Returns what the fabric is to begin."""
-        ledger = self._writer.ledger
+        state = self._writer.state
         started = [
             operation
             for operation in changes.operations.values()
             if operation.needs_fabric
-            and ((before := ledger.operation(operation.id)) is None or before.progress is Progress.PENDING)
+            and ((before := state.operation(operation.id)) is None or before.progress is Progress.PENDING)
         ]
-        ledger.absorb(changes)
+        state.absorb(changes)
         # An event may be due at another time than before although its operation is as it was.
         touched = dict.fromkeys((*changes.operations, *(event.operation for event in changes.events.values())))
         for operation_id in touched:
-            if (operation := ledger.operation(operation_id)) is not None:
+            if (operation := state.operation(operation_id)) is not None:
                 self._schedule(operation)
         for rollout in changes.rollouts.values():
             if (moment := rollout_commands.when_due(rollout)) is not None:
-                self._agenda.add(moment, "rollout", rollout.id)
+                self._timers.add(moment, "rollout", rollout.id)
         for group, delivery in changes.deliveries.items():
             if delivery is not None and delivery.enabled and group in changes.heard:
-                self.hearing.watch(group)
+                self.last_seen.watch(group)
         groups = frozenset(changes.deliveries) | {event.group for event in changes.events.values()}
         renewed = not all(change.in_place for change in changes.fleet_changes)
         if groups or renewed:
@@ -336,15 +336,15 @@ class Engine:
         """Set the fabric to work on what has started, and let go of what is over."""
         for operation in changes.operations.values():
             if not operation.progress.live:
-                self._carrier.let_go(operation.id)
+                self._executor.let_go(operation.id)
         for operation in started:
-            self._carrier.take(operation, operation.concerned(self.fleet))
+            self._executor.take(operation, operation.concerned(self.fleet))
 
     # --- Time -------------------------------------------------------------------------------------
 
     def _schedule(self, operation: Operation) -> None:
-        moment = progress.when_due(self._writer.ledger, operation)
+        moment = progress.when_due(self._writer.state, operation)
         if moment is not None:
-            self._agenda.add(moment, "operation", operation.id)
+            self._timers.add(moment, "operation", operation.id)
         if operation.request.rollout and (overdue_at := rollout_commands.overdue_at(self.terms, operation)) is not None:
-            self._agenda.add(overdue_at, "rollout", operation.request.rollout)
+            self._timers.add(overdue_at, "rollout", operation.request.rollout)

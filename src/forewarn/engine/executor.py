@@ -34,18 +34,18 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-def whole(
+def with_rollout_steps(
     terms: Terms, decide: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
 ) -> Callable[[Draft, datetime], T]:
-    """An order as the writer takes it. A rollout of which an operation has gone on goes on with it."""
+    """A command as the writer takes it. A rollout of which an operation has gone on goes on with it."""
 
-    def order(draft: Draft, now: datetime) -> T:
+    def command(draft: Draft, now: datetime) -> T:
         result = decide(draft, now, terms, *args, **kwargs)
-        for rollout_id in draft.stirred:
+        for rollout_id in draft.rollouts_to_step:
             rollout_commands.step(draft, now, terms, rollout_id)
         return result
 
-    return order
+    return command
 
 
 class Gate(NamedTuple):
@@ -56,7 +56,7 @@ class Gate(NamedTuple):
     """Those that are to be well. One that was evicted or deleted meanwhile is not expected back."""
 
 
-class Reports:
+class WorkReports:
     """What the fabric has done. Nobody is answered by that, and after a crash the fabric is asked again."""
 
     def __init__(self, writer: Writer, terms: Terms) -> None:
@@ -70,24 +70,26 @@ class Reports:
             for operation_id in take():
                 progress.carried_out(draft, now, terms, operation_id)
 
-        return self._writer.submit(whole(self._terms, note), can_wait=True)
+        return self._writer.submit(with_rollout_steps(self._terms, note), can_wait=True)
 
     def failed(self, operation_id: str, why: str) -> asyncio.Future[None]:
         """Note that the work of an operation cannot be done."""
-        return self._writer.submit(whole(self._terms, progress.failed_if_live, operation_id, why), can_wait=True)
+        return self._writer.submit(
+            with_rollout_steps(self._terms, progress.failed_if_live, operation_id, why), can_wait=True
+        )
 
     def checked(self, operation_id: str, bad: Sequence[str]) -> asyncio.Future[None]:
         """Note which VMs are not well after an operation of a rollout."""
-        return self._writer.submit(whole(self._terms, progress.checked, operation_id, bad), can_wait=True)
+        return self._writer.submit(with_rollout_steps(self._terms, progress.checked, operation_id, bad), can_wait=True)
 
     def gate(self, operation_id: str) -> Gate | None:
         """Who must be well until when after an operation; None: nobody asks any more."""
-        ledger = self._writer.ledger
-        operation = ledger.operation(operation_id)
+        state = self._writer.state
+        operation = state.operation(operation_id)
         closes_at = rollout_commands.gate_closes_at(self._terms, operation) if operation is not None else None
         if operation is None or closes_at is None:
             return None
-        return Gate(closes_at, operation.concerned(ledger.fleet))
+        return Gate(closes_at, operation.concerned(state.fleet))
 
 
 # --- The executor ---------------------------------------------------------------------------------
@@ -114,10 +116,10 @@ def _pause(failures: int) -> timedelta:
     return timedelta(seconds=backoff_seconds(failures, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
 
 
-class Carrier:
+class Executor:
     """The operations that the fabric is working on."""
 
-    def __init__(self, clock: Clock, fabric: Fabric, reports: Reports) -> None:
+    def __init__(self, clock: Clock, fabric: Fabric, reports: WorkReports) -> None:
         self.changed = asyncio.Event()
         """Set when one is finished."""
         self._clock = clock
@@ -237,7 +239,7 @@ class Carrier:
             await self._clock.sleep_until(moment)
 
     def _report(self, operation_id: str) -> asyncio.Future[None]:
-        """Those that are carried out until the writer comes to it are written by one order."""
+        """Those that are carried out until the writer comes to it are written by one command."""
         if self._written is None:
             self._carried_out = []
             self._written = self._reports.carried_out(partial(self._close_report, self._carried_out))

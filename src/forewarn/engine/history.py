@@ -15,7 +15,7 @@ from forewarn.errors import StoreFailed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.core.access import Kept
+    from forewarn.core.access import KeptAnswer
     from forewarn.core.events import Event
     from forewarn.core.limits import Terms
     from forewarn.core.operations import Operation
@@ -31,8 +31,8 @@ LOOKED_AT_ONCE = 20_000
 """Rows of history."""
 
 
-class Archive:
-    """Reads that go to the disk: they wait their turn, unlike those of the ledger, but hold up no commit.
+class StoredRecords:
+    """Reads that go to the disk: they wait their turn, unlike those of the state in memory, but hold up no commit.
 
     What was on disk before a call is seen by it.
     """
@@ -55,7 +55,7 @@ class Archive:
 
     async def event(self, event_id: str) -> Event | None:
         """An event, live or long over."""
-        return self._writer.ledger.event(event_id) or await self._read(self._records.event, event_id)
+        return self._writer.state.event(event_id) or await self._read(self._records.event, event_id)
 
     async def events_beginning(self, start: str, group: str = "") -> list[Event]:
         """The event of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
@@ -67,7 +67,7 @@ class Archive:
 
     async def operation(self, operation_id: str) -> Operation | None:
         """An operation, live or long over."""
-        return self._writer.ledger.operation(operation_id) or await self._read(self._records.operation, operation_id)
+        return self._writer.state.operation(operation_id) or await self._read(self._records.operation, operation_id)
 
     async def operations_beginning(self, start: str) -> list[Operation]:
         """The operation of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
@@ -85,7 +85,7 @@ class Archive:
         """Rollouts, each with its place in the list."""
         return await self._read(self._records.rollouts, wanted)
 
-    async def kept_answer(self, key: str) -> Kept | None:
+    async def kept_answer(self, key: str) -> KeptAnswer | None:
         """The answer kept for a key, whole."""
         return await self._read(self._records.kept_answer, key)
 
@@ -107,7 +107,7 @@ class Archive:
     @property
     def newest(self) -> int:
         """The sequence of the newest row of history."""
-        return self._writer.ledger.sequence
+        return self._writer.state.sequence
 
     async def oldest(self) -> int:
         """The sequence of the oldest row of history that is kept."""
@@ -141,10 +141,10 @@ class Retention:
     What is left of history has no gap, so the rows of an operation that has been live for longer go too.
     """
 
-    def __init__(self, clock: Clock, writer: Writer, archive: Archive, terms: Terms) -> None:
+    def __init__(self, clock: Clock, writer: Writer, records: StoredRecords, terms: Terms) -> None:
         self._clock = clock
         self._writer = writer
-        self._archive = archive
+        self._records = records
         self._length = terms.history_retention
         self._looked_at: datetime | None = None
         self._task: asyncio.Task[None] | None = None
@@ -177,10 +177,10 @@ class Retention:
         self._writer.forget_answers(now - KEPT_FOR)
         before = now - self._length if self._length else BEGINNING
         try:
-            expired = await self._archive.expired(before, now - KEPT_FOR)
+            expired = await self._records.expired(before, now - KEPT_FOR)
             while not self._stopping and await self._writer.remove(expired, MOST_AT_ONCE):
                 pass
-            oldest = await self._archive.oldest()
+            oldest = await self._records.oldest()
         except StoreFailed as error:
             logger.warning("What is too old to be kept is removed later: %s", error)
             return

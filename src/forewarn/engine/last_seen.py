@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.limits import Terms
     from forewarn.core.state import Draft
-    from forewarn.engine.scheduler import Agenda
+    from forewarn.engine.scheduler import Timers
     from forewarn.engine.writer import Writer
     from forewarn.ports import Clock
 
@@ -22,45 +22,45 @@ if TYPE_CHECKING:
 WRITE_EVERY = timedelta(minutes=1)
 
 
-class Hearing:
+class LastSeen:
     """Who has asked since it was last looked at, and what of that is not yet on disk."""
 
-    def __init__(self, clock: Clock, writer: Writer, agenda: Agenda, terms: Terms) -> None:
-        self.asked: set[str] = set()
+    def __init__(self, clock: Clock, writer: Writer, timers: Timers, terms: Terms) -> None:
+        self.polled: set[str] = set()
         """Groups that asked since `take`: the server adds to it, without a look at the clock."""
         self.held: Collection[str] = ()
         """The groups of which somebody waits for an answer: they are listening, however long ago they asked."""
         self._clock = clock
         self._writer = writer
-        self._agenda = agenda
+        self._timers = timers
         self._longest = terms.quicken(terms.silence)
         self._watched: set[str] = set()
-        """Groups with an entry for their silence in the agenda: one each."""
+        """Groups with an entry for their silence in the timers: one each."""
         self._unwritten: set[str] = set()
         self._written_at: datetime | None = None
 
     def take(self) -> None:
         """Note that all who asked were heard now."""
-        self.asked.update(self.held)
-        if self.asked:
-            known = self.asked & self._writer.ledger.deliveries.keys()  # others have left the fleet since
+        self.polled.update(self.held)
+        if self.polled:
+            known = self.polled & self._writer.state.deliveries.keys()  # others have left the fleet since
             self._writer.note_seen(dict.fromkeys(known, self._clock.now()))
             self._unwritten |= known
-            self.asked.clear()
+            self.polled.clear()
 
     def heard_at(self, group: str) -> datetime | None:
         """When the group last asked, of one group alone: many are looked at one after the other."""
-        if (group in self.asked or group in self.held) and self._writer.ledger.delivery(group) is not None:
+        if (group in self.polled or group in self.held) and self._writer.state.delivery(group) is not None:
             return self._clock.now()
-        return self._writer.ledger.heard_at(group)
+        return self._writer.state.heard_at(group)
 
     def forgive_downtime(self) -> None:
         """The service's own downtime is not silence: move what was heard along by it."""
-        alive_at = self._writer.ledger.facts.get("alive_at")
+        alive_at = self._writer.state.facts.get("alive_at")
         if alive_at is None or self._clock.virtual:
             return
         downtime = max(self._clock.now() - from_text(alive_at), timedelta(0))
-        heard = {group: heard_at + downtime for group, heard_at in self._writer.ledger.heard.items()}
+        heard = {group: heard_at + downtime for group, heard_at in self._writer.state.heard.items()}
         self._writer.note_seen(heard)
         self._unwritten = set(heard)
 
@@ -70,13 +70,13 @@ class Hearing:
         """Note when the group will have been silent for too long; False when that has come already."""
         if group in self._watched:  # what is noted for it comes no later, and is looked at again then
             return True
-        heard_at = self._writer.ledger.heard_at(group)
+        heard_at = self._writer.state.heard_at(group)
         if heard_at is None:
             return False
         moment = heard_at + self._longest
         if after is not None and moment <= after:
             return False
-        self._agenda.add(moment, "silence", group)
+        self._timers.add(moment, "silence", group)
         self._watched.add(group)
         return True
 
@@ -88,7 +88,7 @@ class Hearing:
     def look_again(self, silent: list[str], now: datetime) -> None:
         """That these are silent could not be written: it is still to be done."""
         for group in silent:
-            self._agenda.add(now, "silence", group)
+            self._timers.add(now, "silence", group)
         self._watched.update(silent)
 
     # --- Writing ------------------------------------------------------------------------------------
@@ -103,13 +103,13 @@ class Hearing:
         self.take()
         unwritten, self._unwritten = self._unwritten, set()
 
-        def order(draft: Draft, now: datetime) -> None:
+        def write(draft: Draft, now: datetime) -> None:
             moments = {group: draft.heard_at(group) for group in unwritten if draft.delivery(group)}
             draft.changes.heard = {group: moment for group, moment in moments.items() if moment}
             draft.changes.facts["alive_at"] = to_text(now)
 
         try:
-            await self._writer.order(order)
+            await self._writer.execute(write)
         except StoreFailed:
             self._unwritten |= unwritten
             raise

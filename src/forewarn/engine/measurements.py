@@ -26,7 +26,7 @@ class Histogram:
         self.sum += value
 
 
-class Vitals:
+class Measurements:
     """Counted since the start of the process."""
 
     def __init__(self) -> None:

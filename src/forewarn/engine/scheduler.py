@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from datetime import datetime
 
-    from forewarn.engine.executor import Carrier
+    from forewarn.engine.executor import Executor
     from forewarn.engine.history import Retention
-    from forewarn.engine.last_seen import Hearing
+    from forewarn.engine.last_seen import LastSeen
     from forewarn.engine.writer import Writer
     from forewarn.ports import Audience, Clock
 
 
-class Agenda:
+class Timers:
     """A heap of moments."""
 
     def __init__(self) -> None:
@@ -62,24 +62,24 @@ LOOK_AGAIN_SECONDS = 1.0
 """A wall clock can jump, and a disk can be full: nothing is waited for longer than this without another look."""
 
 
-class Timekeeper:
+class Scheduler:
     """The passing of time, for one engine."""
 
     def __init__(
         self,
         clock: Clock,
-        agenda: Agenda,
-        hearing: Hearing,
+        timers: Timers,
+        last_seen: LastSeen,
         writer: Writer,
-        carrier: Carrier,
+        executor: Executor,
         retention: Retention,
         tick: Callable[[], Awaitable[None]],
     ) -> None:
         self._clock = clock
-        self._agenda = agenda
-        self._hearing = hearing
+        self._timers = timers
+        self._last_seen = last_seen
         self._writer = writer
-        self._carrier = carrier
+        self._executor = executor
         self._retention = retention
         self._tick = tick
         self._task: asyncio.Task[None] | None = None
@@ -90,7 +90,7 @@ class Timekeeper:
 
     def resume(self) -> None:
         """Virtual time goes on where it stood; no time goes back behind what has happened."""
-        facts = self._writer.ledger.facts
+        facts = self._writer.state.facts
         known = [from_text(facts[name]) for name in ("virtual_now", "alive_at") if name in facts]
         latest = max(known, default=None)
         if latest is None:
@@ -103,10 +103,10 @@ class Timekeeper:
     def start(self) -> None:
         self._retention.begin()
         if isinstance(self._clock, VirtualClock):
-            self._clock.on_sleep = self._carrier.changed.set
+            self._clock.on_sleep = self._executor.changed.set
         else:
-            self._writer.vitals.late_seconds = self._late_seconds
-            self._task = asyncio.create_task(self._keep_time())
+            self._writer.measurements.late_seconds = self._late_seconds
+            self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -128,17 +128,17 @@ class Timekeeper:
             target = clock.now() + length
             await self._until_taken_in(clock, audience)
             while True:
-                self._hearing.take()
-                moments = [moment for moment in (self._agenda.next(), clock.next_waking()) if moment]
+                self._last_seen.take()
+                moments = [moment for moment in (self._timers.next(), clock.next_waking()) if moment]
                 if not moments or min(moments) > target:
                     break
                 clock.set(min(moments))
                 if audience is not None:  # it asks all the time, also in the time that was passed over
-                    self._hearing.asked |= audience.groups
+                    self._last_seen.polled |= audience.groups
                 await self._tick()
                 await self._until_taken_in(clock, audience)
             clock.set(target)
-            await self._hearing.write()
+            await self._last_seen.write()
             await self._retention.settle()
             return clock.now()
 
@@ -153,24 +153,24 @@ class Timekeeper:
             await self.until_quiet(clock)  # it may have answered by an approval: that is the next thing to see
 
     async def until_quiet(self, clock: VirtualClock) -> None:
-        """Until no order is under way and the fabric only waits for time to move."""
+        """Until no command is under way and the fabric only waits for time to move."""
         with self._writer.hurry():
             while True:
                 await self._writer.until_idle()
-                self._carrier.changed.clear()
-                if len(self._carrier) <= clock.sleeping:
+                self._executor.changed.clear()
+                if len(self._executor) <= clock.sleeping:
                     return
-                await self._carrier.changed.wait()
+                await self._executor.changed.wait()
 
-    async def _keep_time(self) -> None:
+    async def _run(self) -> None:
         """Under a clock that runs by itself: tick when something is due, and write each minute who was heard."""
         while True:
             try:
-                if self._hearing.due:
-                    await self._hearing.write()
+                if self._last_seen.due:
+                    await self._last_seen.write()
                 self._retention.begin()
                 if (late := self._late_seconds()) > 0:
-                    self._writer.vitals.lag.observe(late)
+                    self._writer.measurements.lag.observe(late)
                 await self._tick()
                 seconds = self._seconds_to_next()
             except Exception as error:  # whatever it is, time must not stand still for it
@@ -181,15 +181,15 @@ class Timekeeper:
             # Not wait_for: before Python 3.12 it can swallow the cancellation that is to end this loop.
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._agenda.sooner.wait()
+                    await self._timers.sooner.wait()
 
     def _late_seconds(self) -> float:
-        moment = self._agenda.next()
+        moment = self._timers.next()
         return (self._clock.now() - moment).total_seconds() if moment is not None else 0.0
 
     def _seconds_to_next(self) -> float:
-        self._agenda.sooner.clear()
-        moment = self._agenda.next()
+        self._timers.sooner.clear()
+        moment = self._timers.next()
         if moment is None:
             return LOOK_AGAIN_SECONDS
         return min(max((moment - self._clock.now()).total_seconds(), 0.0), LOOK_AGAIN_SECONDS)

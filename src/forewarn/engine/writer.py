@@ -21,14 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from forewarn.clock import real_seconds
 from forewarn.core.durations import to_text
-from forewarn.core.state import Changes, Draft, Ledger
-from forewarn.engine.measurements import Vitals
+from forewarn.core.state import Changes, Draft, ServiceState
+from forewarn.engine.measurements import Measurements
 from forewarn.errors import Stopping, StoreFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Done = Callable[[Any, BaseException | None], None]
     from collections import Counter
     from collections.abc import Callable, Iterator, Mapping
     from datetime import datetime
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from forewarn.core.operations import Operation
     from forewarn.ports import Clock, Expired, Store
 
-    Tell = Callable[[Any, BaseException | None], None]
+    Done = Callable[[Any, BaseException | None], None]
 
 
 T = TypeVar("T")
@@ -92,7 +89,7 @@ logger = logging.getLogger(__name__)
 
 
 LONGEST_WAIT_SECONDS = 0.2
-"""How long an order that can wait does."""
+"""How long a command that can wait does."""
 
 
 def new_id() -> str:
@@ -100,17 +97,17 @@ def new_id() -> str:
     return str(uuid.uuid4())
 
 
-class Waiting(NamedTuple):
-    """An order, and how whoever waits is told what came of it: a result, or an error."""
+class PendingCommand(NamedTuple):
+    """A command, and the callback that gets its result or its error."""
 
-    order: Callable[[Draft, datetime], Any]
-    tell: Tell
+    command: Callable[[Draft, datetime], Any]
+    done: Done
 
 
 class Writer:
-    """Carries out orders one batch at a time.
+    """Executes commands one batch at a time.
 
-    After a commit `publish` takes it over into the ledger, then come the answers, then `carry_out` gets what was
+    After a commit `publish` takes it over into the state, then come the answers, then `carry_out` gets what was
     published and what `publish` has returned.
     """
 
@@ -121,15 +118,15 @@ class Writer:
         publish: Callable[[Changes], list[Operation]],
         carry_out: Callable[[Changes, list[Operation]], None],
     ) -> None:
-        self.ledger = Ledger()
+        self.state = ServiceState()
         self._clock = clock
         self._store = store
         self._publish = publish
         self._carry_out = carry_out
-        self._queue: list[Waiting] = []
-        self._patient: list[Waiting] = []
-        self._singly: deque[Waiting] = deque()
-        """Orders of a batch that could not be written: each gets a chance of its own."""
+        self._queue: list[PendingCommand] = []
+        self._patient: list[PendingCommand] = []
+        self._singly: deque[PendingCommand] = deque()
+        """Commands of a batch that could not be written: each gets a chance of its own."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._writing = False
@@ -138,59 +135,61 @@ class Writer:
         self._hurried = 0
         self._thread = StoreThread()
         self._stopping = False
-        self.vitals = Vitals()
+        self.measurements = Measurements()
         self._began_seconds = 0.0
 
-    async def load(self) -> Ledger:
+    async def load(self) -> ServiceState:
         """Begin with what is in the store."""
         saved = await self.in_store(self._store.load)
-        self.ledger = Ledger(saved.fleet)
+        self.state = ServiceState(saved.fleet)
         # Rows of history are only counted here, so absorbing them afresh must not add to the sequence.
-        self.ledger.absorb(saved.as_changes())
-        self.ledger.sequence = saved.sequence
-        return self.ledger
+        self.state.absorb(saved.as_changes())
+        self.state.sequence = saved.sequence
+        return self.state
 
     async def stop(self) -> None:
-        """Write what was ordered, refuse what comes now, and let go of the store."""
+        """Write the commands that were submitted, refuse new ones, and let go of the store."""
         self._stopping = True
         await self.until_idle()
         await self.in_store(self._store.close)
         self._thread.stop()
 
-    def submit(self, order: Callable[[Draft, datetime], T], *, can_wait: bool = False) -> asyncio.Future[T]:
-        """Gets what the order returned, once it is on disk; or what it raised, and then nothing has changed.
+    def submit(self, command: Callable[[Draft, datetime], T], *, can_wait: bool = False) -> asyncio.Future[T]:
+        """Gets what the command returned, once it is on disk; or what it raised, and then nothing has changed.
 
-        Orders that can wait are written together, a moment later: what nobody waits for should not
+        Commands that can wait are written together, a moment later: what nobody waits for should not
         make a commit that somebody waits for any larger.
         """
-        outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.submit_and_tell(order, partial(_settle, outcome), can_wait=can_wait)
-        return outcome
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.submit_with_callback(command, partial(_settle, future), can_wait=can_wait)
+        return future
 
-    def submit_and_tell(self, order: Callable[[Draft, datetime], Any], tell: Tell, *, can_wait: bool = False) -> None:
+    def submit_with_callback(
+        self, command: Callable[[Draft, datetime], Any], done: Done, *, can_wait: bool = False
+    ) -> None:
         """The same, with a callback instead of a future: called once it is so, not a turn of the loop later.
 
         Never from within this call.
         """
         if self._stopping:
-            asyncio.get_running_loop().call_soon(tell, None, Stopping())
+            asyncio.get_running_loop().call_soon(done, None, Stopping())
             return
         self._idle.clear()
         if can_wait and not self._hurried:
-            self._patient.append(Waiting(order, tell))
+            self._patient.append(PendingCommand(command, done))
             if self._later is None:
                 self._later = asyncio.get_running_loop().call_later(LONGEST_WAIT_SECONDS, self._take_patient)
         else:
-            self._queue.append(Waiting(order, tell))
+            self._queue.append(PendingCommand(command, done))
             self._begin_soon()
 
-    async def order(self, order: Callable[[Draft, datetime], T]) -> T:
+    async def execute(self, command: Callable[[Draft, datetime], T]) -> T:
         """The same, for whoever has the time to wait here."""
-        return await self.submit(order)
+        return await self.submit(command)
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
-        """Meanwhile no order waits: somebody waits for everything to be done."""
+        """Meanwhile no command waits: somebody waits for everything to be done."""
         self._hurried += 1
         self._take_patient()
         try:
@@ -211,15 +210,15 @@ class Writer:
 
     def note_seen(self, moments: Mapping[str, datetime]) -> None:
         """When groups last polled: too often for a commit each."""
-        self.ledger.note_seen(moments)
+        self.state.note_seen(moments)
 
     def count_lost(self, webhook: str, count: int) -> None:
         """Rows that a webhook will never deliver, since the service was started."""
-        self.ledger.told.count_lost(webhook, count)
+        self.state.webhook_deliveries.count_lost(webhook, count)
 
     def forget_answers(self, before: datetime) -> None:
         """Answers to idempotency keys. They go from memory first: what memory knows must be in the store."""
-        self.ledger.forget_answers(before)
+        self.state.forget_answers(before)
 
     async def remove(self, expired: Expired, most: int) -> bool:
         """Remove what is too old from the store, a part at a time. Whether there may be more."""
@@ -227,9 +226,9 @@ class Writer:
 
     def forget_history(self, oldest: int) -> Counter[str]:
         """History begins with this row now. Returns how many rows each webhook has lost by it."""
-        return self.ledger.told.forget_before(oldest)
+        return self.state.webhook_deliveries.forget_before(oldest)
 
-    # --- From order to answer ---------------------------------------------------------------------
+    # --- From command to answer -------------------------------------------------------------------
 
     def _take_patient(self) -> None:
         """What could wait has waited long enough."""
@@ -248,89 +247,94 @@ class Writer:
     def _begin(self) -> None:
         """Decide the next batch and hand it to the store."""
         self._begin_handle = None
-        if self._writing:  # whoever was told of the last batch may have ordered more before this one began
+        if self._writing:  # a callback of the last batch may have submitted more before this one began
             return
         while self._singly or self._queue:
             if self._singly:
                 batch = [self._singly.popleft()]
             else:
                 batch, self._queue = self._queue, []
-            changes, outcomes = self._decide(batch)
+            changes, results = self._decide(batch)
             if changes:
                 self._writing = True
                 self._began_seconds = real_seconds()
                 commit = partial(self._store.commit, changes)
-                self._thread.submit(commit, partial(self._finish, batch, changes, outcomes))
+                self._thread.submit(commit, partial(self._finish, batch, changes, results))
                 return
-            _answer(outcomes)
+            _answer(results)
         if not self._patient:
             self._idle.set()
 
-    def _decide(self, batch: list[Waiting]) -> tuple[Changes, list[Outcome]]:
+    def _decide(self, batch: list[PendingCommand]) -> tuple[Changes, list[CommandResult]]:
         now = self._clock.now()
         whole: Draft | None = None
-        outcomes = []
-        for waiting in batch:
-            # On a draft of its own, so that an order that fails leaves nothing in the others' way.
-            draft = Draft(whole or self.ledger, new_id)
+        results = []
+        for pending in batch:
+            # On a draft of its own, so that a command that fails leaves nothing in the others' way.
+            draft = Draft(whole or self.state, new_id)
             try:
-                result = waiting.order(draft, now)
-            except Exception as error:  # noqa: BLE001 - it belongs to whoever gave the order, not to the writer
-                outcomes.append(Outcome(waiting.tell, None, error))
+                result = pending.command(draft, now)
+            except Exception as error:  # noqa: BLE001 - it belongs to the caller, not to the writer
+                results.append(CommandResult(pending.done, None, error))
             else:
                 if whole is None:
                     whole = draft
                 else:
                     whole.absorb(draft)
-                outcomes.append(Outcome(waiting.tell, result, None))
+                results.append(CommandResult(pending.done, result, None))
         changes = whole.changes if whole is not None else Changes()
         if changes:
-            first = self.ledger.sequence + 1
+            first = self.state.sequence + 1
             changes.history = [entry._replace(sequence=first + i) for i, entry in enumerate(changes.history)]
             if self._clock.virtual:
                 changes.facts["virtual_now"] = to_text(now)
-        return changes, outcomes
+        return changes, results
 
     def _finish(
-        self, batch: list[Waiting], changes: Changes, outcomes: list[Outcome], _: None, error: BaseException | None
+        self,
+        batch: list[PendingCommand],
+        changes: Changes,
+        results: list[CommandResult],
+        _: None,
+        error: BaseException | None,
     ) -> None:
         """The batch is on disk, or could not be written."""
         self._writing = False
-        self.vitals.commit_ended(real_seconds() - self._began_seconds, error)
+        self.measurements.commit_ended(real_seconds() - self._began_seconds, error)
         try:
             if error is None:
                 try:
                     started = self._publish(changes)
                 finally:
-                    _answer(outcomes)
+                    _answer(results)
                 self._carry_out(changes, started)
             elif isinstance(error, StoreFailed) and len(batch) > 1:
-                # One order may be what the disk has no room for: the others get their own chance.
+                # One command may be what the disk has no room for: the others get their own chance.
                 self._singly.extend(batch)
             else:
-                _answer([outcome._replace(error=error) for outcome in outcomes])
+                _answer([one._replace(error=error) for one in results])
         finally:
             self._begin()
 
 
-class Outcome(NamedTuple):
-    """What whoever waits is to be told."""
+class CommandResult(NamedTuple):
+    """What the callback of a command gets."""
 
-    tell: Tell
+    done: Done
     result: Any
     error: BaseException | None
 
 
-def _answer(outcomes: list[Outcome]) -> None:
-    for tell, result, error in outcomes:
+def _answer(results: list[CommandResult]) -> None:
+    for done, result, error in results:
         try:
-            tell(result, error)
-        except Exception:  # its own affair: the ledger and the others must not suffer
+            done(result, error)
+        except Exception:  # its own affair: the state and the others must not suffer
             logger.exception("Whoever gave an order could not be told.")
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # whoever gave the order has gone away
+    if future.done():  # the caller has gone away
         return
     if error is not None:
         future.set_exception(error)

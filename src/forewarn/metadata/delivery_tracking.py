@@ -24,44 +24,44 @@ if TYPE_CHECKING:
     from forewarn.metadata.request import Request
 
 
-class Given(NamedTuple):
+class DeliveredDocument(NamedTuple):
     """A document as a VM was given it."""
 
     at: datetime
     body: bytes
 
 
-class Sight:
+class VMTracking:
     """What is known of one VM."""
 
-    __slots__ = ("asks", "documents", "given", "in_progress", "known", "said", "status")
+    __slots__ = ("documents", "in_progress", "known", "last_tag", "named_tags", "polls", "status")
 
     def __init__(self) -> None:
-        self.asks = 0
+        self.polls = 0
         self.in_progress = 0
         """How many of them are not answered yet."""
         self.status = 0
         """Of the last answer."""
-        self.given = ""
+        self.last_tag = ""
         """The tag of the last document that went out whole."""
-        self.said = ""
+        self.named_tags = ""
         """The tags that it named when it last asked."""
         self.known = ""
         """The documents that it had then: those that it named, and the one that it had been given."""
-        self.documents: list[Given] = []
+        self.documents: list[DeliveredDocument] = []
 
     def forget(self) -> None:
         """Whoever asks from now on may be another program than before. But a poll that is held is there now."""
-        self.given = ""
-        self.known = self.said if self.in_progress else ""
+        self.last_tag = ""
+        self.known = self.named_tags if self.in_progress else ""
 
 
-class Seen:
+class DeliveryTracker:
     """What VMs have asked for and were given. The connections say so while `watching`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._sights: dict[str, Sight] = {}
+        self._by_vm: dict[str, VMTracking] = {}
         self._waiting: set[asyncio.Event] = set()
         self._keeping = False
         self._approvers: dict[str, set[str]] = {}
@@ -73,19 +73,19 @@ class Seen:
     def stop(self) -> None:
         """Nobody is waited for any more."""
         self.stopping = True
-        self._notify()
+        self._wake_waiting()
 
     def keep_documents(self) -> None:
         """From now on, for good: remember every document that is given."""
         self._keeping = self.watching = True
 
-    def documents(self, vm: str) -> list[Given]:
+    def documents(self, vm: str) -> list[DeliveredDocument]:
         """What the VM was given since `keep_documents`, in order; the same several times in a row is one."""
-        return list(self._sights[vm].documents) if vm in self._sights else []
+        return list(self._by_vm[vm].documents) if vm in self._by_vm else []
 
-    def asks(self, vm: str) -> int:
+    def polls(self, vm: str) -> int:
         """How often the VM has asked since somebody began to watch."""
-        return self._sights[vm].asks if vm in self._sights else 0
+        return self._by_vm[vm].polls if vm in self._by_vm else 0
 
     def approvers(self, event_id: str) -> set[str]:
         """The VMs whose approval of the event was taken since `keep_documents`, the first and all others."""
@@ -98,47 +98,47 @@ class Seen:
         """These VMs, to be waited for."""
         audience = Audience(self, self._engine, vms, limit)
         for name in vms:
-            self.sight(name).forget()
-        self._waiting.add(audience.asked)
+            self.tracking(name).forget()
+        self._waiting.add(audience.polled)
         try:
             yield audience
         finally:
-            self._waiting.discard(audience.asked)
+            self._waiting.discard(audience.polled)
 
-    def _notify(self) -> None:
-        for asked in self._waiting:
-            asked.set()
+    def _wake_waiting(self) -> None:
+        for polled in self._waiting:
+            polled.set()
 
     def has(self, vm: str, tag: str) -> bool:
         """Whether the VM has come back with this document, or after it."""
-        sight = self._sights.get(vm)
-        return sight is not None and bool(sight.known) and tag_matches(sight.known, tag)
+        tracking = self._by_vm.get(vm)
+        return tracking is not None and bool(tracking.known) and tag_matches(tracking.known, tag)
 
-    def sight(self, vm: str) -> Sight:
-        return self._sights.setdefault(vm, Sight())
+    def tracking(self, vm: str) -> VMTracking:
+        return self._by_vm.setdefault(vm, VMTracking())
 
     # --- What connections say -------------------------------------------------------------------------
 
-    def asked(self, request: Request) -> None:
+    def request_began(self, request: Request) -> None:
         """A request has begun."""
         if request.caller is None or request.method != "GET" or not request.target.is_document:
             return
-        sight = request.sight = self.sight(request.caller.vm)
-        sight.in_progress += 1
-        sight.asks += 1
-        sight.said = _tags(request.values(b"if-none-match"))
-        sight.known = ",".join(filter(None, (sight.said, sight.given)))
-        self._notify()
+        tracking = request.tracking = self.tracking(request.caller.vm)
+        tracking.in_progress += 1
+        tracking.polls += 1
+        tracking.named_tags = _tags(request.values(b"if-none-match"))
+        tracking.known = ",".join(filter(None, (tracking.named_tags, tracking.last_tag)))
+        self._wake_waiting()
 
-    def answered(self, request: Request, answer: Reply) -> None:
+    def request_answered(self, request: Request, answer: Reply) -> None:
         """It was answered, whole."""
-        sight, caller = request.sight, request.caller
-        if sight is not None:
-            sight.status = answer.status
+        tracking, caller = request.tracking, request.caller
+        if tracking is not None:
+            tracking.status = answer.status
             if answer.status == HTTPStatus.OK and answer.body:
-                sight.given = _tag_in(answer.head)
-                if self._keeping and (not sight.documents or sight.documents[-1].body != answer.body):
-                    sight.documents.append(Given(self._engine.clock.now(), answer.body))
+                tracking.last_tag = _tag_in(answer.head)
+                if self._keeping and (not tracking.documents or tracking.documents[-1].body != answer.body):
+                    tracking.documents.append(DeliveredDocument(self._engine.clock.now(), answer.body))
         elif (
             self._keeping
             and caller is not None
@@ -149,37 +149,37 @@ class Seen:
             for event_id in parse_start_requests(request.body):  # history has only the first who approved
                 self._approvers.setdefault(event_id.lower(), set()).add(caller.vm)
 
-    def failed(self, request: Request, status: int) -> None:
+    def request_failed(self, request: Request, status: int) -> None:
         """Only a part of the answer was sent."""
-        if request.sight is not None:
-            request.sight.status = status
+        if request.tracking is not None:
+            request.tracking.status = status
 
-    def left(self, request: Request) -> None:
+    def request_ended(self, request: Request) -> None:
         """It is over, answered or not."""
-        if request.sight is not None:
-            request.sight.in_progress -= 1
-            request.sight = None
+        if request.tracking is not None:
+            request.tracking.in_progress -= 1
+            request.tracking = None
 
 
 def _tag_in(head: bytes) -> str:
     return head.partition(b"\r\netag: ")[2].partition(b"\r\n")[0].decode()
 
 
-def _tags(said: list[str]) -> str:
+def _tags(named_tags: list[str]) -> str:
     """What the caller says that it has. A star says nothing of that."""
-    return ",".join(tag for tag in ",".join(said).split(",") if tag.strip() not in ("", "*"))
+    return ",".join(tag for tag in ",".join(named_tags).split(",") if tag.strip() not in ("", "*"))
 
 
 class Audience:
     """Some VMs that are to take in every document before time goes on."""
 
-    def __init__(self, seen: Seen, engine: Engine, vms: Sequence[str], limit: timedelta) -> None:
-        self._seen = seen
+    def __init__(self, tracker: DeliveryTracker, engine: Engine, vms: Sequence[str], limit: timedelta) -> None:
+        self._tracker = tracker
         self._engine = engine
         self._vms = [engine.fleet.vm(name).name for name in vms]
         self._limit = limit
         self._abandoned = False
-        self.asked = asyncio.Event()
+        self.polled = asyncio.Event()
         """Set whenever somebody asks."""
 
     @property
@@ -191,7 +191,7 @@ class Audience:
     def abandon(self) -> None:
         """Whoever wanted to wait does so no more."""
         self._abandoned = True
-        self.asked.set()
+        self.polled.set()
 
     def missing(self) -> list[str]:
         """Who has not taken in the document that is true now. Who has left the fleet cannot."""
@@ -199,33 +199,33 @@ class Audience:
 
     def _has_seen(self, name: str) -> bool:
         document = self._engine.document(self._engine.fleet.vms[name].group)
-        return document.enabled and self._seen.has(name, entity_tag(document))
+        return document.enabled and self._tracker.has(name, entity_tag(document))
 
     async def wait(self) -> None:
         """Until nobody is missing; an error when that takes too long."""
-        before = {name: self._seen.asks(name) for name in self._vms}
+        before = {name: self._tracker.polls(name) for name in self._vms}
         try:
             async with asyncio.timeout(self._limit.total_seconds()):
                 while self.missing():
-                    self.asked.clear()
-                    if self._seen.stopping:
+                    self.polled.clear()
+                    if self._tracker.stopping:
                         raise Stopping
                     if self._abandoned:
                         raise Abandoned
-                    await self.asked.wait()
+                    await self.polled.wait()
         except TimeoutError:
             raise self._not_seen(before) from None
 
     def _not_seen(self, before: dict[str, int]) -> NotSeen:
         name = self.missing()[0]
-        sight = self._seen.sight(name)
-        asks = sight.asks - before[name]
-        did, remedy = f"it asked {asks} times, and was last answered {sight.status}", ""
-        if asks == 0:
+        tracking = self._tracker.tracking(name)
+        polls = tracking.polls - before[name]
+        did, remedy = f"it asked {polls} times, and was last answered {tracking.status}", ""
+        if polls == 0:
             did, remedy = "it did not ask", f"Start what polls for {name}, or allow more time with a longer limit."
-        elif asks == 1:
+        elif polls == 1:
             did, remedy = "it asked once, and did not come back", "It may have ended, or need a longer limit."
-        elif sight.status != 200:
+        elif tracking.status != 200:
             remedy = "A fault that is bounded by time does not end while the clock waits: bound it by count."
         now = self._engine.clock.now()
         seconds = self._limit.total_seconds()

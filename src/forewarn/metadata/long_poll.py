@@ -22,7 +22,7 @@ class Waiter(Protocol):
         """What was waited for may have happened: look again, and join again if not. It has left before."""
 
 
-class Told(Protocol):
+class WokenConnection(Protocol):
     """One that was woken, and has been told."""
 
     def read_on(self) -> None:
@@ -40,7 +40,7 @@ class Waiters:
         self.by_group: dict[str, dict[Waiter, None]] = {}
         self._woken: dict[Waiter, None] = {}
         """Those whose turn to be woken comes."""
-        self._told: list[Told] = []
+        self._set_aside: list[WokenConnection] = []
         """Those who are not listened to until all others are woken."""
         self._waking = False
         engine.subscribe(self._on_published)
@@ -60,13 +60,13 @@ class Waiters:
             if not of_group:
                 self.by_group.pop(group, None)
 
-    def set_aside(self, told: Told) -> bool:
+    def set_aside(self, connection: WokenConnection) -> bool:
         """Whether others have still to be woken: then this one, which has been, is asked to `read_on` behind them.
 
         Whoever is told asks again at once. To take those requests first would make the last wait for all of them.
         """
         if self._woken:
-            self._told.append(told)
+            self._set_aside.append(connection)
         return bool(self._woken)
 
     def stop(self) -> None:
@@ -88,7 +88,7 @@ class Waiters:
         self._go_on()
 
     def _go_on(self) -> None:
-        if (self._woken or self._told) and not self._waking:
+        if (self._woken or self._set_aside) and not self._waking:
             self._waking = True
             asyncio.get_running_loop().call_soon(self._wake_some)
 
@@ -100,8 +100,8 @@ class Waiters:
                     waiter, _ = self._woken.popitem()
                     self.count -= 1
                     waiter.wake()
-                elif self._told:
-                    self._told.pop().read_on()
+                elif self._set_aside:
+                    self._set_aside.pop().read_on()
                 else:
                     break
         finally:  # one that fails must not keep the others waiting

@@ -69,10 +69,10 @@ class Connection(asyncio.Protocol):
         "_repeat",
         "_repeat_bytes",
         "_repeat_reply",
-        "_seen",
         "_server",
         "_tail",
         "_target",
+        "_tracker",
         "_unnoticed_bytes",
         "_unparsed",
         "_unread_rounds",
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: MetadataServer, listener: str | None = None) -> None:
         self._server = server
-        self._seen = server.seen
+        self._tracker = server.delivery_tracker
         self._listener = listener
         """The address of one VM that was called, if it is one."""
         self.transport: asyncio.Transport
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.remove(self)
         if self._current is not None:
-            self._seen.left(self._current)
+            self._tracker.request_ended(self._current)
         pending, self._pending = self._pending, None
         # Nothing may hold this connection in a circle: then it is freed here and now, not by the collector.
         self._parser = self._repeat = self._incoming = self._current = None
@@ -175,10 +175,10 @@ class Connection(asyncio.Protocol):
             if (self._epoch == server.epoch or self._prepare()) and (
                 not server.limited or self._caller.allowed()  # type: ignore[union-attr]
             ):
-                server.asked.add(self._group)
+                server.polled.add(self._group)
                 self._counter.count += 1
                 self.transport.write(self._head + server.common_headers.next() + self._tail)
-                if self._seen.watching:
+                if self._tracker.watching:
                     self._note_repeat()
                 return
         was_idle = self._is_idle
@@ -223,9 +223,9 @@ class Connection(asyncio.Protocol):
 
     def _note_repeat(self) -> None:
         if self._repeat is not None and self._repeat_reply is not None:
-            self._seen.asked(self._repeat)
-            self._seen.answered(self._repeat, self._repeat_reply)
-            self._seen.left(self._repeat)
+            self._tracker.request_began(self._repeat)
+            self._tracker.request_answered(self._repeat, self._repeat_reply)
+            self._tracker.request_ended(self._repeat)
 
     @property
     def _may_read_ahead(self) -> bool:
@@ -383,8 +383,8 @@ class Connection(asyncio.Protocol):
     def _start(self, request: Request) -> None:
         self._current = request
         request.caller = self.find_caller()
-        if self._seen.watching:
-            self._seen.asked(request)
+        if self._tracker.watching:
+            self._tracker.request_began(request)
         try:
             result = self._server.answer(request)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is answered
@@ -434,9 +434,9 @@ class Connection(asyncio.Protocol):
         self._quiet_rounds = 0  # an answer that was held back is not the client's silence
         self._write(answer, b"" if request.method == "HEAD" else answer.body, keep_alive=request.keep_alive)
         self._server.count(request, answer.status)
-        if self._seen.watching:
-            self._seen.answered(request, answer)
-            self._seen.left(request)
+        if self._tracker.watching:
+            self._tracker.request_answered(request, answer)
+            self._tracker.request_ended(request)
         if not request.keep_alive:
             self.close()
         elif request.is_held and self._server.waiters.set_aside(self):
@@ -490,7 +490,7 @@ class Connection(asyncio.Protocol):
     def send_part(self, request: Request, answer: Reply, part: bytes) -> None:
         """Send the head of an answer, and only a part of what it announces. The connection has to be closed then."""
         self._server.count(request, answer.status)
-        self._seen.failed(request, answer.status)
+        self._tracker.request_failed(request, answer.status)
         self._write(answer, part, keep_alive=True)
 
     def reset(self) -> None:

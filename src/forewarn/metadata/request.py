@@ -9,7 +9,7 @@ import httptools
 
 if TYPE_CHECKING:
     from forewarn.metadata.callers import Caller
-    from forewarn.metadata.delivery_tracking import Sight
+    from forewarn.metadata.delivery_tracking import VMTracking
     from forewarn.metadata.protocol import Connection
     from forewarn.wire.versions import ApiVersion
 
@@ -77,8 +77,8 @@ class Request:
         "method",
         "needs_body",
         "poll",
-        "sight",
         "target",
+        "tracking",
     )
 
     def __init__(
@@ -101,7 +101,7 @@ class Request:
         self.caller: Caller | None = None
         """Who asked, as the fleet was when the answer was begun."""
         self.poll: Poll | None = None
-        self.sight: Sight | None = None
+        self.tracking: VMTracking | None = None
         """What is known of the caller, while the request is in progress and somebody watches."""
         self.body = b""
         self.body_bytes = 0

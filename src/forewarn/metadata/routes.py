@@ -121,7 +121,7 @@ class Routes:
         request.poll = Poll(version, if_none_match, wait_seconds)
         found = self.document(request.poll, caller)
         if found is not None:
-            self._engine.asked.add(caller.group)
+            self._engine.polled.add(caller.group)
             return found
         return self._wait_for_document(request, request.poll, caller)
 
@@ -157,7 +157,7 @@ class Routes:
         page = self._pages.page(caller.group, poll.version)
         if page is None:
             return self._enable_and_answer(request, poll, caller)
-        self._engine.asked.add(caller.group)
+        self._engine.polled.add(caller.group)
         request.is_held = True
         look = partial(self._look, request, poll, page.tag)
         return LongPoll(self._waiters, look, poll.wait_seconds or 0).begin(caller.group)
@@ -180,7 +180,7 @@ class Routes:
             if found is None:
                 return reply(answers.NOT_A_VM)
             caller = found
-        self._engine.asked.add(caller.group)
+        self._engine.polled.add(caller.group)
         return self.document(poll, caller) or self._wait_for_document(request, poll, caller)
 
     async def _enable(self, caller: Caller) -> None:
@@ -222,7 +222,7 @@ class Routes:
             if not committed.done():  # else the client is gone
                 committed.set_result(APPROVED if error is None else failure(error))
 
-        self._engine.approve_and_tell(ids, caller.vm, caller.group, tell)
+        self._engine.approve_with_callback(ids, caller.vm, caller.group, tell)
         return committed
 
     # --- /metadata/instance, /metadata/versions -------------------------------------------------------

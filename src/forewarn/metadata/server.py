@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from forewarn.errors import CannotListen
 from forewarn.metadata.callers import Callers
 from forewarn.metadata.counters import Counters
-from forewarn.metadata.delivery_tracking import Seen
+from forewarn.metadata.delivery_tracking import DeliveryTracker
 from forewarn.metadata.faults import InjectedFaults
 from forewarn.metadata.limits import MetadataLimits
 from forewarn.metadata.long_poll import Waiters
@@ -57,12 +57,12 @@ class MetadataServer:
         self.waiters = Waiters(engine)
         self.counters = Counters(self.versions)
         self.common_headers = CommonHeaders(engine.clock)
-        self.seen = Seen(engine)
+        self.delivery_tracker = DeliveryTracker(engine)
         self.routes = Routes(engine, Pages(engine), self.waiters, rules, self.versions)
         self._faults = InjectedFaults(engine, faults, self.routes) if faults is not None and faults.allowed else None
         if faults is not None:
             faults.on_change = self._start_epoch
-        self.asked = engine.asked
+        self.polled = engine.polled
         self.epoch = 0
         """Goes up with every change of any document, of the fleet or of the faults: an answer holds within one."""
         # What almost everybody asks for need not be parsed each time.
@@ -78,7 +78,7 @@ class MetadataServer:
         self.applying = asyncio.Lock()
         """One fleet at a time: two could reserve the same address."""
         engine.subscribe(lambda _: self._start_epoch())
-        engine.hearing.held = self.waiters.by_group
+        engine.last_seen.held = self.waiters.by_group
 
     # --- For connections ------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class MetadataServer:
         # First every connection learns that its answer is the last, so that the answer can say so.
         for connection in self.connections.close():
             connection.shut_down()
-        self.seen.stop()
+        self.delivery_tracker.stop()
         self.routes.stop()
         try:
             async with asyncio.timeout(self.limits.stop_seconds):

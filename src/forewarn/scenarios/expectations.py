@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from forewarn.wire.versions import ApiVersion
 
 
-class Telling(NamedTuple):
+class EventForm(NamedTuple):
     """An event in one of its forms."""
 
     told: ToldEvent
@@ -30,14 +30,14 @@ class Telling(NamedTuple):
     """How long before its NotBefore it came about; None once it has started."""
 
 
-class Record:
+class EventObserver:
     """Looks at the documents of some groups whenever they change."""
 
     def __init__(self, engine: Engine, version: ApiVersion, groups: Collection[str]) -> None:
         self._engine = engine
         self._version = version
         self.groups = frozenset(groups)
-        self._tellings: dict[str, dict[str, Telling]] = {}
+        self._event_forms: dict[str, dict[str, EventForm]] = {}
         """By event, each form in which it was told."""
         self._causes: dict[str, str] = {}
         """By event, the operation or the rollout behind it."""
@@ -64,7 +64,7 @@ class Record:
             else:  # the very bytes that a VM is answered with, read as a VM reads them
                 shown = {told.id.lower(): told for told in read_document(whole).events}
             for event_id, told in shown.items():
-                self._tellings.setdefault(event_id, {})[told.status] = _telling(told, events[event_id])
+                self._event_forms.setdefault(event_id, {})[told.status] = _event_form(told, events[event_id])
             self._now[group] = set(shown)
             self._note_out(shown)
 
@@ -84,35 +84,35 @@ class Record:
         """How many update domains of a group the causes had out at one time, at most."""
         return max((len({domain for cause, domain in out if cause in causes}) for out in self._out), default=0)
 
-    def tellings(self, causes: Collection[str], vm: str) -> list[dict[str, Telling]]:
+    def event_forms(self, causes: Collection[str], vm: str) -> list[dict[str, EventForm]]:
         """Of each event that named this VM and is of one of the causes, its forms."""
         return [
             forms
-            for event_id, forms in self._tellings.items()
-            if self._causes[event_id] in causes and any(vm in telling.told.resources for telling in forms.values())
+            for event_id, forms in self._event_forms.items()
+            if self._causes[event_id] in causes and any(vm in form.told.resources for form in forms.values())
         ]
 
     def events(self, causes: Collection[str], vms: Collection[str]) -> list[str]:
         """The ids of all events of the causes that named one of these VMs."""
         return [
             event_id
-            for event_id, forms in self._tellings.items()
+            for event_id, forms in self._event_forms.items()
             if self._causes[event_id] in causes
-            and any(not set(vms).isdisjoint(telling.told.resources) for telling in forms.values())
+            and any(not set(vms).isdisjoint(form.told.resources) for form in forms.values())
         ]
 
     def is_told(self, causes: Collection[str], vm: str | None = None) -> bool:
         """Whether anything of the causes is in a document now; with a VM, anything that names it."""
         for found in self._now.values():
             for event_id in found:
-                named = vm is None or any(vm in telling.told.resources for telling in self._tellings[event_id].values())
+                named = vm is None or any(vm in form.told.resources for form in self._event_forms[event_id].values())
                 if named and self._causes[event_id] in causes:
                     return True
         return False
 
 
-def _telling(told: ToldEvent, event: Event) -> Telling:
-    return Telling(told, told.not_before - event.created_at if told.not_before is not None else None)
+def _event_form(told: ToldEvent, event: Event) -> EventForm:
+    return EventForm(told, told.not_before - event.created_at if told.not_before is not None else None)
 
 
 # --- What was expected ----------------------------------------------------------------------------
@@ -121,8 +121,8 @@ def _telling(told: ToldEvent, event: Event) -> Telling:
 _FORMS = (Status.STARTED.value, Status.SCHEDULED.value)
 
 
-def judge_telling(
-    expected: Expectation, vm: str, events: Sequence[dict[str, Telling]], quicken: Callable[[timedelta], timedelta]
+def judge_events(
+    expected: Expectation, vm: str, events: Sequence[dict[str, EventForm]], quicken: Callable[[timedelta], timedelta]
 ) -> str:
     """What is wrong with what a VM was told; empty: nothing. One event that fits is enough."""
     problems = [_judge_event(expected, forms, quicken) for forms in events]
@@ -131,12 +131,12 @@ def judge_telling(
     return "" if "" in problems else f"{vm}: {problems[-1]}"
 
 
-def _judge_event(expected: Expectation, forms: dict[str, Telling], quicken: Callable[[timedelta], timedelta]) -> str:
+def _judge_event(expected: Expectation, forms: dict[str, EventForm], quicken: Callable[[timedelta], timedelta]) -> str:
     newest = next(forms[form] for form in _FORMS if form in forms)
-    telling = forms.get(expected.status) if expected.status else newest
-    if telling is None:
+    form = forms.get(expected.status) if expected.status else newest
+    if form is None:
         return f"expected status {expected.status}, and it came as {newest.told.status}"
-    told = telling.told
+    told = form.told
     for what, wanted, came in (
         ("type", expected.type, told.type),
         ("source", expected.source, told.source),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from datetime import datetime
 
-    from forewarn.core.scenarios import Casting
+    from forewarn.core.scenarios import RunOptions
     from forewarn.engine.engine import Engine
     from forewarn.ports import Audience
 
@@ -36,14 +36,14 @@ class Pace:
     """The passing of time, for one run."""
 
     def __init__(
-        self, engine: Engine, casting: Casting, groups: Collection[str], audience: Audience | None = None
+        self, engine: Engine, options: RunOptions, groups: Collection[str], audience: Audience | None = None
     ) -> None:
         self._engine = engine
-        self._casting = casting
+        self._options = options
         self._groups = groups
         self._last_moved = real_seconds()
         self.virtual = isinstance(engine.clock, VirtualClock)
-        self.request_speed = 1.0 if self.virtual or casting.speed is None else casting.speed
+        self.request_speed = 1.0 if self.virtual or options.speed is None else options.speed
         """How many times shorter what is asked for must be: a virtual clock is moved instead."""
         self.terms = engine.terms.at(self.request_speed)
         self.changed = asyncio.Event()
@@ -83,15 +83,15 @@ class Pace:
     async def _pass_time(self, deadline: datetime, next_due: Callable[[], datetime | None]) -> None:
         left = deadline - self._engine.clock.now()
         if not self.virtual:
-            if self._casting.enable:
+            if self._options.enable:
                 self._keep_listening()
             await self._wait(min(left.total_seconds(), LONGEST_WAIT_SECONDS))
-        elif self._casting.speed is None:
+        elif self._options.speed is None:
             if next_due() is None:  # work that has just begun: when it is over is known once it is done
                 await self._move(timedelta(0))
             await self._move(min(left, self._step(next_due())))
         else:
-            await self._move_at_pace(self._casting.speed, left)
+            await self._move_at_pace(self._options.speed, left)
 
     def _step(self, due: datetime | None) -> timedelta:
         """How far it is to the next moment at which something of this run happens."""
@@ -127,7 +127,7 @@ class Pace:
 
     def _keep_listening(self) -> None:
         """While a run moves the clock nobody can ask often enough: that is not the groups' silence."""
-        self._engine.asked.update(self._groups)
+        self._engine.polled.update(self._groups)
 
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -15,7 +15,7 @@ from forewarn.core.requests import request
 from forewarn.core.rollouts import Course, Stage
 from forewarn.core.scenarios import ANSWERS, APPROVE, CANCEL, RETURN_HOST, ROLLOUT, Run, RunState, StepState, Until
 from forewarn.errors import ForewarnError, NotFound
-from forewarn.scenarios.expectations import judge_telling, judge_vm
+from forewarn.scenarios.expectations import judge_events, judge_vm
 from forewarn.scenarios.pace import GRACE, RunStopped
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
     from forewarn.engine.faults import Faults
-    from forewarn.scenarios.expectations import Record
+    from forewarn.scenarios.expectations import EventObserver
     from forewarn.scenarios.pace import Pace
 
 
-class Asked:
+class CausedWork:
     """What a run has asked for last: to which VMs, and what came of it."""
 
     def __init__(self, vms: Sequence[str], causes: Sequence[str] = ()) -> None:
@@ -54,7 +54,7 @@ class Asked:
         return bool(self.operations(draft)) or any(draft.rollout(cause) is not None for cause in self.causes)
 
 
-def ask(
+def cause_work(
     draft: Draft, now: datetime, terms: Terms, what: str, vms: Sequence[str], how: Options, speed: float, by: str
 ) -> list[str]:
     """Have a cause, or a rollout, happen to the VMs; the ids of what comes of it."""
@@ -84,7 +84,7 @@ def _course(how: Options, speed: float) -> Course:
     )
 
 
-class Said(NamedTuple):
+class Intervention(NamedTuple):
     """What is said to events that are there."""
 
     what: str
@@ -94,43 +94,43 @@ class Said(NamedTuple):
     later: timedelta
 
 
-def answer(draft: Draft, now: datetime, terms: Terms, asked: Asked, said: Said) -> bool:
+def intervene(draft: Draft, now: datetime, terms: Terms, work: CausedWork, intervention: Intervention) -> bool:
     """Approve, cancel or postpone what is still to come for these VMs; False when it is too late for that."""
-    if said.what == CANCEL:
-        return _cancel(draft, now, terms, asked, said)
-    events = [event for event in _events(draft, asked, said.vms) if event.status is Status.SCHEDULED]
-    if said.what == APPROVE:
-        approvals.approve(draft, now, terms, [event.id for event in events], said.by)
+    if intervention.what == CANCEL:
+        return _cancel(draft, now, terms, work, intervention)
+    events = [event for event in _events(draft, work, intervention.vms) if event.status is Status.SCHEDULED]
+    if intervention.what == APPROVE:
+        approvals.approve(draft, now, terms, [event.id for event in events], intervention.by)
         return bool(events)
     # One of each operation: it is put off for all whom it touches.
     open_ = {event.operation: event for event in events if event.approved_at is None}
     for event in open_.values():
-        approvals.postpone(draft, now, terms, event.id, said.by, event.not_before + said.later)
+        approvals.postpone(draft, now, terms, event.id, intervention.by, event.not_before + intervention.later)
     return bool(open_)
 
 
-def _events(draft: Draft, asked: Asked, vms: Collection[str]) -> list[Event]:
-    found = [draft.event(event_id) for operation in asked.operations(draft) for event_id in operation.events]
+def _events(draft: Draft, work: CausedWork, vms: Collection[str]) -> list[Event]:
+    found = [draft.event(event_id) for operation in work.operations(draft) for event_id in operation.events]
     return [event for event in found if event is not None and set(event.resources) & set(vms)]
 
 
-def _cancel(draft: Draft, now: datetime, terms: Terms, asked: Asked, said: Said) -> bool:
+def _cancel(draft: Draft, now: datetime, terms: Terms, work: CausedWork, intervention: Intervention) -> bool:
     done = False
-    for cause in asked.causes:
+    for cause in work.causes:
         if draft.rollout(cause) is not None:
-            rollout_commands.cancel(draft, now, terms, cause, said.by)
+            rollout_commands.cancel(draft, now, terms, cause, intervention.by)
             done = True
-    for operation in asked.operations(draft):
-        if operation.progress is Progress.PENDING and set(operation.vms) & set(said.vms):
-            approvals.cancel_operation(draft, now, terms, operation.id, said.by, said.why)
+    for operation in work.operations(draft):
+        if operation.progress is Progress.PENDING and set(operation.vms) & set(intervention.vms):
+            approvals.cancel_operation(draft, now, terms, operation.id, intervention.by, intervention.why)
             done = True
     return done
 
 
-def withdraw(draft: Draft, now: datetime, terms: Terms, everything: Sequence[Asked], by: str, why: str) -> None:
+def withdraw(draft: Draft, now: datetime, terms: Terms, all_work: Sequence[CausedWork], by: str, why: str) -> None:
     """A run ends before its end: what it caused and is only scheduled does not happen."""
-    for asked in everything:
-        _cancel(draft, now, terms, asked, Said(CANCEL, asked.vms, by, why, timedelta(0)))
+    for work in all_work:
+        _cancel(draft, now, terms, work, Intervention(CANCEL, work.vms, by, why, timedelta(0)))
 
 
 def return_hosts(draft: Draft, now: datetime, terms: Terms, hosts: Sequence[str], by: str) -> None:
@@ -154,30 +154,30 @@ class StepSkipped(Exception):
     """The step came too late; the message says why."""
 
 
-class Playing:
+class ScenarioRun:
     """A run under way."""
 
-    def __init__(self, run: Run, engine: Engine, faults: Faults, pace: Pace, record: Record) -> None:
+    def __init__(self, run: Run, engine: Engine, faults: Faults, pace: Pace, observer: EventObserver) -> None:
         self.run = run
         self.pace = pace
-        self.record = record
+        self.observer = observer
         self._engine = engine
         self._faults = faults
         self._homes = {name: engine.fleet.vm(name).host for name in run.vms}
         """On which host each VM was before."""
-        self._asked = Asked(run.vms)
-        self._everything: list[Asked] = []
+        self._last_work = CausedWork(run.vms)
+        self._all_work: list[CausedWork] = []
         self._fault_ids: list[str] = []
         self._withdrew = False
         """Whether the run itself has cancelled something."""
 
     def look(self, groups: frozenset[str]) -> None:
         """Documents have changed."""
-        if groups & self.record.groups:
-            self.record.look(groups)
+        if groups & self.observer.groups:
+            self.observer.look(groups)
             self.pace.changed.set()
 
-    async def play(self) -> None:
+    async def run_to_end(self) -> None:
         """Take every step; at the end the run says how it went."""
         try:
             state = await self._take_steps()
@@ -192,8 +192,8 @@ class Playing:
     async def _take_steps(self) -> RunState:
         for index, step in enumerate(self.run.scenario.steps):
             self.pace.refuse_stopped()
-            played = self.run.steps[index]._replace(state=StepState.RUNNING, since=self._engine.clock.now())
-            self.run = self.run.with_step(index, played)
+            result = self.run.steps[index]._replace(state=StepState.RUNNING, since=self._engine.clock.now())
+            self.run = self.run.with_step(index, result)
             try:
                 await self._take(step)
                 self._judge(step.expect)
@@ -208,9 +208,9 @@ class Playing:
 
     def _mark(self, state: StepState, problem: str = "") -> None:
         """Say how the step under way went."""
-        for index, played in enumerate(self.run.steps):
-            if played.state is StepState.RUNNING:
-                ended = played._replace(state=state, problem=problem, ended_at=self._engine.clock.now())
+        for index, result in enumerate(self.run.steps):
+            if result.state is StepState.RUNNING:
+                ended = result._replace(state=state, problem=problem, ended_at=self._engine.clock.now())
                 self.run = self.run.with_step(index, ended)
 
     async def _end(self, state: RunState) -> None:
@@ -222,7 +222,7 @@ class Playing:
             if state is not RunState.PASSED:
                 ended = "has failed" if state is RunState.FAILED else "was stopped"
                 why = f"run {self.run.id} of {self.run.scenario.name} {ended}"
-                await self._engine.execute(withdraw, self._everything, self.run.by, why)
+                await self._engine.execute(withdraw, self._all_work, self.run.by, why)
         except ForewarnError as error:
             logger.warning("What run %s has caused could not be withdrawn: %s", self.run.id, error)
         finally:
@@ -255,17 +255,17 @@ class Playing:
             await self._engine.execute(return_hosts, hosts, self.run.by)
         else:
             speed = self.pace.request_speed
-            ids = await self._engine.execute(ask, step.do, vms, step.options, speed, self.run.by)
-            self._asked = Asked(vms, ids)
-            self._everything.append(self._asked)
+            ids = await self._engine.execute(cause_work, step.do, vms, step.options, speed, self.run.by)
+            self._last_work = CausedWork(vms, ids)
+            self._all_work.append(self._last_work)
             self.run = self.run._replace(operations=(*self.run.operations, *ids))
 
     async def _answer(self, step: Step, vms: Sequence[str]) -> None:
         """Say something to all that the run has caused for these VMs and is still to come."""
         later = self.pace.terms.quicken(step.options.by or timedelta(0))
-        said = Said(step.do, vms, self.run.by, f"scenario {self.run.scenario.name}", later)
-        causes = [cause for asked in self._everything for cause in asked.causes]
-        if await self._engine.execute(answer, Asked(vms, causes), said):
+        intervention = Intervention(step.do, vms, self.run.by, f"scenario {self.run.scenario.name}", later)
+        causes = [cause for work in self._all_work for cause in work.causes]
+        if await self._engine.execute(intervene, CausedWork(vms, causes), intervention):
             self._withdrew |= step.do == CANCEL
             return
         events = await self._events(causes, vms)
@@ -274,7 +274,7 @@ class Playing:
         raise StepFailed(f"there is nothing that could be answered by {step.do}: it has started, or is over")
 
     async def _events(self, causes: Sequence[str], vms: Sequence[str]) -> list[Event]:
-        found = [await self._engine.archive.event(event_id) for event_id in self.record.events(causes, vms)]
+        found = [await self._engine.records.event(event_id) for event_id in self.observer.events(causes, vms)]
         return [event for event in found if event is not None]
 
     async def _wait_until(self, what: Until, within: timedelta) -> None:
@@ -286,43 +286,43 @@ class Playing:
 
     async def _refuse_withdrawn(self) -> None:
         """What somebody else has taken back has not come to its end."""
-        for event in await self._events(self._asked.causes, self._asked.vms):
+        for event in await self._events(self._last_work.causes, self._last_work.vms):
             if event.status is Status.CANCELLED:
                 raise StepFailed(
                     f"expected it to come to its end, and the event of {_some(event.resources)} was withdrawn"
                 )
-        for cause in self._asked.causes:
-            for rollout in await self._engine.archive.rollouts_beginning(cause):
+        for cause in self._last_work.causes:
+            for rollout in await self._engine.records.rollouts_beginning(cause):
                 if rollout.stage is not Stage.DONE:
                     raise StepFailed(f"expected the rollout to come to its end, and it is {rollout.stage}")
 
     def _late(self, what: Until) -> str:
         if what is Until.GONE:
             return "expected it to be gone, and it is still under way"
-        waiting = [vm for vm in self._asked.vms if not self._has_started(vm)]
+        waiting = [vm for vm in self._last_work.vms if not self._has_started(vm)]
         return f"expected {_some(waiting)} to be told Started"
 
     def _all_started(self) -> bool:
-        waiting = [vm for vm in self._asked.vms if not self._has_started(vm)]
+        waiting = [vm for vm in self._last_work.vms if not self._has_started(vm)]
         for vm in waiting:
-            was_told = self.record.tellings(self._asked.causes, vm)
-            if was_told and not self.record.is_told(self._asked.causes, vm):
+            was_told = self.observer.event_forms(self._last_work.causes, vm)
+            if was_told and not self.observer.is_told(self._last_work.causes, vm):
                 raise StepFailed(f"{vm}: expected Started, and its event is gone without having started")
         return not waiting
 
     def _has_started(self, vm: str) -> bool:
-        return any(Status.STARTED.value in forms for forms in self.record.tellings(self._asked.causes, vm))
+        return any(Status.STARTED.value in forms for forms in self.observer.event_forms(self._last_work.causes, vm))
 
     def _all_gone(self) -> bool:
-        return not self._asked.is_live(self._engine.draft()) and not self.record.is_told(self._asked.causes)
+        return not self._last_work.is_live(self._engine.draft()) and not self.observer.is_told(self._last_work.causes)
 
     def _next_due(self) -> datetime | None:
         """When time alone moves something of this run on."""
         draft = self._engine.draft()
         moments = [
-            progress.when_due(draft, operation) for asked in self._everything for operation in asked.operations(draft)
+            progress.when_due(draft, operation) for work in self._all_work for operation in work.operations(draft)
         ]
-        rollouts = (draft.rollout(cause) for asked in self._everything for cause in asked.causes)
+        rollouts = (draft.rollout(cause) for work in self._all_work for cause in work.causes)
         moments += [rollout_commands.when_due(rollout) for rollout in rollouts if rollout is not None]
         return min((moment for moment in moments if moment is not None), default=None)
 
@@ -331,22 +331,22 @@ class Playing:
     def _judge(self, expected: Expectation | None) -> None:
         if expected is None:
             return
-        for vm in self._asked.vms:
+        for vm in self._last_work.vms:
             problem = self._problem(expected, vm)
             if problem:
                 raise StepFailed(problem)
         most = expected.domains_at_once
-        came = self.record.domains_at_once(self._asked.causes)
+        came = self.observer.domains_at_once(self._last_work.causes)
         if most is not None and came > most:
             raise StepFailed(f"expected at most {most} of a group's update domains out at once, and it was {came}")
 
     def _problem(self, expected: Expectation, vm: str) -> str:
-        causes = self._asked.causes
-        if expected.told is not None and expected.told != self.record.is_told(causes, vm):
+        causes = self._last_work.causes
+        if expected.told is not None and expected.told != self.observer.is_told(causes, vm):
             return f"{vm}: expected to be told {'of it' if expected.told else 'nothing of it'}, and it is not so"
         if expected.about_event:
-            tellings = self.record.tellings(causes, vm)
-            if problem := judge_telling(expected, vm, tellings, self.pace.terms.quicken):
+            event_forms = self.observer.event_forms(causes, vm)
+            if problem := judge_events(expected, vm, event_forms, self.pace.terms.quicken):
                 return problem
         if expected.vm is not None:
             return judge_vm(expected.vm, vm, self._engine.fleet.vms.get(vm), self._homes[vm])

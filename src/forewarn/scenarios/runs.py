@@ -10,17 +10,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core.enabling import why_no_notice
-from forewarn.core.scenarios import Played, Run, RunState, cast
+from forewarn.core.scenarios import Run, RunState, StepResult, select_vms
 from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown, nearest
-from forewarn.scenarios.expectations import Record
+from forewarn.scenarios.expectations import EventObserver
 from forewarn.scenarios.pace import Pace
-from forewarn.scenarios.run import Playing
+from forewarn.scenarios.run import ScenarioRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from forewarn.core.scenarios import Casting, Scenario
+    from forewarn.core.scenarios import RunOptions, Scenario
     from forewarn.engine.engine import Engine, Published
     from forewarn.engine.faults import Faults
     from forewarn.ports import Audience
@@ -36,7 +36,7 @@ REMEMBERED = 100
 """Of runs that are over, the newest so many are remembered."""
 
 
-class Player:
+class ScenarioRuns:
     """Starts runs, and knows how they went."""
 
     def __init__(self, engine: Engine, faults: Faults, audience: Gather, version: ApiVersion) -> None:
@@ -45,7 +45,7 @@ class Player:
         self._faults = faults
         self._audience = audience
         self._version = version
-        self._playings: dict[str, Playing] = {}
+        self._runs: dict[str, ScenarioRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._moves: set[asyncio.Task[None]] = set()
         """Moves of the clock whose run was stopped meanwhile."""
@@ -53,23 +53,23 @@ class Player:
         self._count = FIRST_NUMBER + secrets.randbelow(9 * FIRST_NUMBER)
         engine.subscribe(self._on_published)
 
-    async def start(self, scenario: Scenario, casting: Casting, by: str) -> Run:
+    async def start(self, scenario: Scenario, options: RunOptions, by: str) -> Run:
         """Begin a run; an error if it cannot be played as asked."""
         engine = self._engine
-        vms = cast(engine.fleet, scenario, casting)
+        vms = select_vms(engine.fleet, scenario, options)
         if any(step.fault is not None for step in scenario.steps) and not self._faults.allowed:
             raise FaultsNotAllowed
         self._refuse_second()
         with ExitStack() as stack:
-            audience = stack.enter_context(self._audience(casting.seen_by)) if casting.seen_by else None
+            audience = stack.enter_context(self._audience(options.seen_by)) if options.seen_by else None
             if audience is not None:  # they are there before anything happens
                 await engine.advance(timedelta(0), audience)
-            return await self._begin(scenario, casting, vms, by, audience, stack)
+            return await self._begin(scenario, options, vms, by, audience, stack)
 
     async def _begin(
         self,
         scenario: Scenario,
-        casting: Casting,
+        options: RunOptions,
         vms: tuple[str, ...],
         by: str,
         audience: Audience | None,
@@ -77,28 +77,28 @@ class Player:
     ) -> Run:
         engine = self._engine
         groups = list(dict.fromkeys(engine.fleet.vm(name).group for name in vms))
-        await self._have_them_listen(groups, by, enable=casting.enable)
+        await self._have_them_listen(groups, by, enable=options.enable)
         self._refuse_second()  # another may have come in between
         self._count += 1
         run = Run(
             id=f"r{self._count}",
             scenario=scenario,
             vms=vms,
-            speed=casting.speed,
+            speed=options.speed,
             by=by,
             started_at=engine.clock.now(),
-            steps=tuple(Played(step.in_words()) for step in scenario.steps),
+            steps=tuple(StepResult(step.in_words()) for step in scenario.steps),
         )
-        pace = Pace(engine, casting, groups, audience)
-        playing = Playing(run, engine, self._faults, pace, Record(engine, self._version, groups))
-        self._playings[run.id] = playing
-        self._tasks[run.id] = task = asyncio.create_task(playing.play())
+        pace = Pace(engine, options, groups, audience)
+        scenario_run = ScenarioRun(run, engine, self._faults, pace, EventObserver(engine, self._version, groups))
+        self._runs[run.id] = scenario_run
+        self._tasks[run.id] = task = asyncio.create_task(scenario_run.run_to_end())
         kept = stack.pop_all()  # the audience stays as long as the run
-        task.add_done_callback(lambda _: self._ended(playing, kept))
+        task.add_done_callback(lambda _: self._ended(scenario_run, kept))
         return run
 
     def _refuse_second(self) -> None:
-        for other in self._playings.values():
+        for other in self._runs.values():
             if other.pace.virtual and other.run.state is RunState.RUNNING:
                 raise RunUnderWay(run_id=other.run.id, scenario=other.run.scenario.name)
 
@@ -107,22 +107,22 @@ class Player:
         if enable:
             for group in groups:
                 await engine.enable(group, by)
-            engine.asked.update(groups)
-        engine.hearing.take()
+            engine.polled.update(groups)
+        engine.last_seen.take()
         draft, now = engine.draft(), engine.clock.now()
         for group in groups:
             if why := why_no_notice(draft, group, now, engine.terms):
                 raise NotListening(why=why.removesuffix(": no notice"))
 
-    def _ended(self, playing: Playing, kept: ExitStack) -> None:
+    def _ended(self, scenario_run: ScenarioRun, kept: ExitStack) -> None:
         kept.close()
-        self._tasks.pop(playing.run.id, None)
-        if (moving := playing.pace.moving) is not None and not moving.done():
+        self._tasks.pop(scenario_run.run.id, None)
+        if (moving := scenario_run.pace.moving) is not None and not moving.done():
             self._moves.add(moving)
             moving.add_done_callback(self._moved)
-        over = [run_id for run_id, other in self._playings.items() if other.run.state is not RunState.RUNNING]
+        over = [run_id for run_id, other in self._runs.items() if other.run.state is not RunState.RUNNING]
         for run_id in over[:-REMEMBERED]:
-            del self._playings[run_id]
+            del self._runs[run_id]
 
     def _moved(self, moving: asyncio.Task[None]) -> None:
         self._moves.discard(moving)
@@ -131,41 +131,41 @@ class Player:
 
     def _on_published(self, published: Published) -> None:
         for run_id in self._tasks:
-            self._playings[run_id].look(published.groups)
+            self._runs[run_id].look(published.groups)
 
     def runs(self) -> list[Run]:
         """All that are known, the newest first."""
-        return [playing.run for playing in reversed(self._playings.values())]
+        return [scenario_run.run for scenario_run in reversed(self._runs.values())]
 
     def run(self, run_id: str) -> Run:
         return self._find(run_id).run
 
-    def _find(self, run_id: str) -> Playing:
-        found = self._playings.get(run_id.lower())
+    def _find(self, run_id: str) -> ScenarioRun:
+        found = self._runs.get(run_id.lower())
         if found is None:
-            raise Unknown(what="run", name=run_id, hint=nearest(run_id, self._playings))
+            raise Unknown(what="run", name=run_id, hint=nearest(run_id, self._runs))
         return found
 
     async def finished(self, run_id: str) -> Run:
         """The run, once it is over."""
-        playing = self._find(run_id)
-        if (task := self._tasks.get(playing.run.id)) is not None:
+        scenario_run = self._find(run_id)
+        if (task := self._tasks.get(scenario_run.run.id)) is not None:
             await asyncio.wait({task})
-        return playing.run
+        return scenario_run.run
 
     async def stop_run(self, run_id: str) -> Run:
         """End a run before its end. What it caused and is only scheduled is withdrawn."""
-        playing = self._find(run_id)
-        task = self._tasks.get(playing.run.id)
+        scenario_run = self._find(run_id)
+        task = self._tasks.get(scenario_run.run.id)
         if task is None:
-            raise RunOver(run_id=playing.run.id, state=playing.run.state.value)
-        playing.pace.stop()
+            raise RunOver(run_id=scenario_run.run.id, state=scenario_run.run.state.value)
+        scenario_run.pace.stop()
         return await self.finished(run_id)
 
     async def stop(self) -> None:
         """The service stops. What runs have caused goes on when it is back."""
         under_way = [*self._tasks.values(), *self._moves]
-        under_way += [each.pace.moving for each in self._playings.values() if each.pace.moving is not None]
+        under_way += [each.pace.moving for each in self._runs.values() if each.pace.moving is not None]
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)

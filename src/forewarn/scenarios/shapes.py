@@ -13,7 +13,7 @@ from forewarn.core.scenarios import Expectation, Options, RunState, StepState
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from forewarn.core.scenarios import Needs, Played, Run, Scenario, Step
+    from forewarn.core.scenarios import Needs, Run, Scenario, Step, StepResult
 
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -120,14 +120,14 @@ class RunStepShape(Struct, forbid_unknown_fields=True):
     problem: str | None
 
     @classmethod
-    def of(cls, played: Played, step: Step) -> Self:
+    def of(cls, result: StepResult, step: Step) -> Self:
         return cls(
-            what=played.what,
-            state=played.state.value,
-            since=to_text_if_any(played.since),
-            ended_at=to_text_if_any(played.ended_at),
+            what=result.what,
+            state=result.state.value,
+            since=to_text_if_any(result.since),
+            ended_at=to_text_if_any(result.ended_at),
             expects=_expects(step),
-            problem=played.problem or None,
+            problem=result.problem or None,
         )
 
 
@@ -159,5 +159,5 @@ class RunShape(Struct, forbid_unknown_fields=True):
             started_at=to_text(run.started_at),
             ended_at=to_text_if_any(run.ended_at),
             operations=list(run.operations),
-            steps=[RunStepShape.of(played, step) for played, step in zip(run.steps, run.scenario.steps, strict=True)],
+            steps=[RunStepShape.of(result, step) for result, step in zip(run.steps, run.scenario.steps, strict=True)],
         )

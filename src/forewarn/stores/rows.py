@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
-from forewarn.core.access import Kept, Token
+from forewarn.core.access import KeptAnswer, Token
 from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.events import Event
 from forewarn.core.fleet import VM, Group, Host
@@ -208,7 +208,7 @@ ROLLOUTS = Table("rollout", Rollout)
 EVENTS = Table("event", Event)
 HISTORY = Table("history", Entry)
 TOKENS = Table("token", Token)
-ANSWERS = Table("kept_answer", Kept)
+ANSWERS = Table("kept_answer", KeptAnswer)
 WEBHOOKS = Table("webhook", Webhook)
 UNDELIVERED = Table("undelivered", Undelivered, key=2)
 

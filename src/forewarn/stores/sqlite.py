@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from forewarn.core.access import Kept
+    from forewarn.core.access import KeptAnswer
     from forewarn.core.events import Event
     from forewarn.core.fleet import FleetChange
     from forewarn.core.operations import Operation
@@ -70,7 +70,7 @@ class SqliteRecords:
         statement = f"{table}_live" if wanted.live else f"{table}_all"
         return self._listed(statement, lambda row: (row[-1], read(row)), wanted._asdict())
 
-    def kept_answer(self, key: str) -> Kept | None:
+    def kept_answer(self, key: str) -> KeptAnswer | None:
         row = self._guarded(lambda: self._db.execute(_SQL["kept_answer"], (key,)).fetchone())
         return rows.ANSWERS.read(row) if row else None
 

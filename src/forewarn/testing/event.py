@@ -25,7 +25,7 @@ class Event:
 
     def __init__(self, service: Assembly, loop: LoopThread, event_id: str) -> None:
         self._engine = service.engine
-        self._seen = service.metadata.seen
+        self._tracker = service.metadata.delivery_tracker
         self._loop = loop
         self._id = event_id
 
@@ -83,7 +83,7 @@ class Event:
     def was_approved_by(self, vm: VM | str) -> bool:
         """Whether this VM has approved it, as the first or after others."""
         name = name_of(vm)
-        return self.approved_by == name or name in self._loop.call(self._seen.approvers, self._id)
+        return self.approved_by == name or name in self._loop.call(self._tracker.approvers, self._id)
 
     @property
     def was_approved(self) -> bool:
@@ -108,7 +108,7 @@ class Event:
 
     async def look(self) -> core.Event:
         """The event as it is now. It runs in the service's own loop."""
-        found = await self._engine.archive.event(self._id)
+        found = await self._engine.records.event(self._id)
         if found is None:
             raise UnknownEvent(event_id=self.id, hint="")
         return found

@@ -54,7 +54,7 @@ class RunningService:
         if settings["fabric"] == "command" and settings["data"] == MEMORY:
             settings = {**settings, ORDERS_FOLDER: self._folder()}
         assembly = Assembly(settings)
-        assembly.metadata.seen.keep_documents()
+        assembly.metadata.delivery_tracker.keep_documents()
         await assembly.start(lambda: prepare(assembly), "", self._keep_token)
         return assembly
 

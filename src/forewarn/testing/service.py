@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from forewarn.core.events import Status
-from forewarn.core.scenarios import Casting, RunState
+from forewarn.core.scenarios import RunOptions, RunState
 from forewarn.errors import NeverStarted
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.scenarios import library
@@ -160,7 +160,7 @@ class BaseService:
         allowed = limit_of(limit, seen_by)
         if not seen_by:
             return await assembly.engine.advance(length)
-        with assembly.metadata.seen.audience(seen_by, allowed) as audience:
+        with assembly.metadata.delivery_tracker.audience(seen_by, allowed) as audience:
             return await assembly.engine.advance(length, audience)
 
     async def _advance_to_start(self, event: Event | str, seen_by: list[str], limit: Length | None) -> datetime:
@@ -180,9 +180,9 @@ class BaseService:
         scenario, _ = library.find(str(name))
         if not assembly.engine.fleet.vms and scenario.fleet:
             await self._fleet.apply(assembly, parse_fleet(scenario.fleet, f"the fleet of {scenario.name}"))
-        casting = Casting(vms=tuple(vms), group=group, seen_by=tuple(seen_by))
-        started = await assembly.player.start(scenario, casting, OPERATOR)
-        run = await assembly.player.finished(started.id)
+        options = RunOptions(vms=tuple(vms), group=group, seen_by=tuple(seen_by))
+        started = await assembly.scenario_runs.start(scenario, options, OPERATOR)
+        run = await assembly.scenario_runs.finished(started.id)
         if run.state is not RunState.PASSED:
             raise ScenarioFailed(run)
         return run
@@ -193,18 +193,18 @@ class BaseService:
         """Every document that the VM received, in order. A document that it received several times in a row is there
         once."""
         name = self._once_known(vm)
-        received = self._running.loop.call(self._running.assembly.metadata.seen.documents, name)
+        received = self._running.loop.call(self._running.assembly.metadata.delivery_tracker.documents, name)
         return [read_document(one.body) for one in received]
 
     def times_asked_by(self, vm: VM | str) -> int:
         """How often the VM has polled its document."""
         name = self._once_known(vm)
-        return self._running.loop.call(self._running.assembly.metadata.seen.asks, name)
+        return self._running.loop.call(self._running.assembly.metadata.delivery_tracker.polls, name)
 
     def _once_known(self, vm: VM | str) -> str:
         """The name of a VM that exists, or that has polled while it existed."""
         name = name_of(vm)
-        if not self._running.loop.call(self._running.assembly.metadata.seen.asks, name):
+        if not self._running.loop.call(self._running.assembly.metadata.delivery_tracker.polls, name):
             self._fleet.vm(name)  # an unknown VM is an error that names the nearest
         return name
 

@@ -61,7 +61,7 @@ class Result(StrEnum):
     SKIPPED = "skipped"
 
 
-class Outcome(NamedTuple):
+class CheckOutcome(NamedTuple):
     """The result of one check."""
 
     check: Check
@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
     """Of a failure: what was sent, what came, and what would be right."""
 
 
-def run(checks: Iterable[Check], session: Session) -> Iterator[Outcome]:
+def run(checks: Iterable[Check], session: Session) -> Iterator[CheckOutcome]:
     """Run the checks; yields each outcome as soon as it is known."""
     try:
         for check in checks:
@@ -84,27 +84,27 @@ def run(checks: Iterable[Check], session: Session) -> Iterator[Outcome]:
         session.close()
 
 
-def _run_one(check: Check, session: Session) -> Outcome:
+def _run_one(check: Check, session: Session) -> CheckOutcome:
     began = real_seconds()
     missing = [need for need in check.needs if not session.has(need)]
     if missing:
-        return Outcome(check, Result.SKIPPED, 0.0, reason=f"give {' and '.join(missing)}")
+        return CheckOutcome(check, Result.SKIPPED, 0.0, reason=f"give {' and '.join(missing)}")
     try:
         check.run(session)
     except Departure as departure:
         spent, sent, came = real_seconds() - began, cut(departure.sent), cut(departure.came)
-        return Outcome(check, Result.FAILED, spent, sent=sent, came=came, right=cut(departure.right))
+        return CheckOutcome(check, Result.FAILED, spent, sent=sent, came=came, right=cut(departure.right))
     except Skip as skip:
-        return Outcome(check, Result.SKIPPED, real_seconds() - began, reason=cut(str(skip)))
+        return CheckOutcome(check, Result.SKIPPED, real_seconds() - began, reason=cut(str(skip)))
     except Exception as error:  # noqa: BLE001 - whatever a server sends, the results of the others are not lost
         last = session.here.answers[-1] if session.here.answers else None
         sent, came = (last.request.shown, last.shown) if last else ("", "")
         right = cut(f"an answer that can be read ({type(error).__name__}: {error})")
-        return Outcome(check, Result.FAILED, real_seconds() - began, sent=sent, came=came, right=right)
-    return Outcome(check, Result.PASSED, real_seconds() - began)
+        return CheckOutcome(check, Result.FAILED, real_seconds() - began, sent=sent, came=came, right=right)
+    return CheckOutcome(check, Result.PASSED, real_seconds() - began)
 
 
-def counts(outcomes: Iterable[Outcome]) -> dict[Result, int]:
+def counts(outcomes: Iterable[CheckOutcome]) -> dict[Result, int]:
     """The number of checks by result."""
     found = dict.fromkeys(Result, 0)
     for outcome in outcomes:
@@ -130,7 +130,7 @@ def describe(check: Check) -> dict[str, Any]:
     }
 
 
-def as_json(url: str, outcomes: list[Outcome]) -> dict[str, Any]:
+def as_json(url: str, outcomes: list[CheckOutcome]) -> dict[str, Any]:
     """A run as JSON."""
     return {
         "url": url,
@@ -150,7 +150,7 @@ def as_json(url: str, outcomes: list[Outcome]) -> dict[str, Any]:
     }
 
 
-def as_junit(url: str, outcomes: list[Outcome]) -> bytes:
+def as_junit(url: str, outcomes: list[CheckOutcome]) -> bytes:
     """A run as JUnit: a suite for each section."""
     root = ET.Element("testsuites", _totals(f"forewarn verify {url}", outcomes))
     for section, title in SECTIONS.items():
@@ -174,7 +174,7 @@ def as_junit(url: str, outcomes: list[Outcome]) -> bytes:
     return content
 
 
-def _totals(name: str, outcomes: list[Outcome]) -> dict[str, str]:
+def _totals(name: str, outcomes: list[CheckOutcome]) -> dict[str, str]:
     found = counts(outcomes)
     return {
         "name": _clean(name),

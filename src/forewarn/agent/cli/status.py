@@ -172,7 +172,7 @@ def _left_behind(folder: Path) -> dict[str, Any]:
     """What the last agent has written down: what the next one will look after."""
     # Only here: who asks an agent that runs needs nothing of it.
     from forewarn.agent.clock import EndpointClock
-    from forewarn.agent.decisions import Seen
+    from forewarn.agent.decisions import DecisionContext
     from forewarn.agent.state import FILE, read_works
     from forewarn.agent.status import describe_work
 
@@ -185,8 +185,8 @@ def _left_behind(folder: Path) -> dict[str, Any]:
         raise NotPermitted(action="read", path=path, problem=error.strerror, flag="--state") from error
     except (ValueError, KeyError, TypeError, AttributeError, ForewarnError) as error:
         raise UnreadableFile(path=path, problem=f"it is no state of an agent ({error}).") from error
-    seen = Seen(EndpointClock().now(), 0.0)
-    return {"events": [describe_work(work, seen) for work in works]}
+    context = DecisionContext(EndpointClock().now(), 0.0)
+    return {"events": [describe_work(work, context) for work in works]}
 
 
 def _ask(folder: Path) -> dict[str, Any] | None:

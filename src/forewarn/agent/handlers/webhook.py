@@ -12,7 +12,7 @@ from forewarn.agent.address import PORTS, Endpoint
 from forewarn.agent.clock import real_moment, real_seconds
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_json
 from forewarn.agent.handlers.options import read_path
-from forewarn.agent.transport import Line
+from forewarn.agent.transport import EndpointConnection
 from forewarn.core.durations import backoff_seconds
 from forewarn.errors import EndpointSilent, EndpointStalled, EndpointTrouble, HandlerFailed
 from forewarn.wire.signing import ATTEMPT, signatures
@@ -44,7 +44,7 @@ class Posting:
         self._headers = headers
         self._body = body
         endpoint = Endpoint(parts.scheme, parts.hostname or "", parts.port or PORTS[parts.scheme], "url")
-        self._line = Line(endpoint, ca_file)
+        self._connection = EndpointConnection(endpoint, ca_file)
         self._over = threading.Event()
         self._problem = ""
 
@@ -63,19 +63,19 @@ class Posting:
         return self._problem
 
     def _give_up(self, problem: str) -> str:
-        self._line.close()  # what nobody waits for any more is not sent late
+        self._connection.close()  # what nobody waits for any more is not sent late
         return problem
 
     def _exchange(self, seconds: float) -> None:
         try:
-            status = self._line.exchange("POST", self._target, self._headers, self._body, seconds).status
+            status = self._connection.exchange("POST", self._target, self._headers, self._body, seconds).status
             self._problem = "" if 200 <= status < 300 else f"{self._receiver} answered {status}"
         except (EndpointSilent, EndpointStalled):
             self._problem = f"{self._receiver} has not answered within {seconds:.0f} s"
         except EndpointTrouble as error:
             self._problem = f"{self._receiver}: {error.fields.get('problem') or error}"
         finally:
-            self._line.close()
+            self._connection.close()
             self._over.set()
 
 

@@ -47,7 +47,7 @@ class PeerClient:
         self._timeout = timeout
         self._challenge = ""
         self._address = show_host_port(member.host, member.port)
-        self._line = transport.Line(Endpoint("http", member.host, member.port, "[peers] members"))
+        self._connection = transport.EndpointConnection(Endpoint("http", member.host, member.port, "[peers] members"))
 
     def ask(self, asker: str) -> StatusMessage:
         """The member's status, or PeerTrouble."""
@@ -78,14 +78,16 @@ class PeerClient:
 
     def close(self) -> None:
         """End what is being asked, and ask no more."""
-        self._line.close()
+        self._connection.close()
 
     def _ask(self, asker: str) -> tuple[Question, Answer]:
         question = Question(self._challenge, draw(), asker, self.member.vm)
         values = (*(quote(text.encode("utf-8", "surrogatepass"), safe="") for text in question),)
         headers = dict(zip(HEADERS, (*values, question.sign(self._secret)), strict=True))
         try:
-            return question, self._line.exchange("GET", PATH, {**headers, "Connection": "close"}, None, self._timeout)
+            return question, self._connection.exchange(
+                "GET", PATH, {**headers, "Connection": "close"}, None, self._timeout
+            )
         except EndpointTrouble as trouble:
             if trouble.kind == "unreachable":
                 problem = f"cannot be asked at {self._address}: {trouble.fields['problem']}."
