@@ -105,6 +105,7 @@ def test_a_machine_that_is_cut_off_may_no_longer_and_is_waited_for(make_machines
     machines = make_machines(3)
     machines.report(READY)
     machines.until_may("web-0")
+    machines.until_why("web-1", "all are ready")
     machines.cut("web-0", "web-1")
     machines.cut("web-0", "web-2")
     machines.until_why("web-0", "web-1 (ready, silent)", "web-2 (ready, silent)")
