@@ -50,15 +50,15 @@ ORDERS_FOLDER = "orders_folder"
 
 
 def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
-    """Who does the work: what the setting names."""
+    """Build the fabric that the settings name."""
     program: str = values["fabric_command"]
     if bool(program) != (values["fabric"] == "command"):
         problem = (
-            "write the program to run, like '/usr/local/bin/host-work'"
+            "--fabric command needs a program, for example '/usr/local/bin/host-work'"
             if not program
-            else f"it is for --fabric command, and this is {values['fabric']}"
+            else f"it needs --fabric command, but the fabric is {values['fabric']}"
         )
-        raise BadSetting(name="fabric_command", value=program, origin="--fabric", problem=problem)
+        raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem)
     if values["fabric"] == "manual":
         return ManualFabric(clock)
     if values["fabric"] == "command":
@@ -74,7 +74,7 @@ def _words(program: str) -> list[str]:
     try:
         return shlex.split(program)
     except ValueError as error:
-        problem = f"{error}; write it as for a shell"
+        problem = f"{error}. Write the program as in a shell."
         raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem) from None
 
 
@@ -82,7 +82,7 @@ def certificate_of(values: dict[str, Any]) -> Certificate | None:
     """The certificate of the control API, if there is to be one."""
     certificate, key = values["tls_certificate"], values["tls_key"]
     if key and not certificate:
-        problem = "it is the key of a certificate: give that too, with --tls-certificate"
+        problem = "--tls-key needs --tls-certificate"
         raise BadSetting(name="tls_key", value=key, origin="--tls-key", problem=problem)
     host, _ = read_host_port(values["control"])
     if not certificate and not (host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)):
@@ -101,30 +101,30 @@ def _is_address(host: str) -> bool:
 
 
 def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
-    """The terms of the house, as the settings say."""
+    """The operator's limits from the settings."""
     return Terms(
         speed=values["speed"],
-        silence=values["silence"],
+        inactivity_timeout=values["inactivity_timeout"],
         settle=values["settle"],
-        pending_user_operations=values["pending_user_operations"],
-        postponement=values["postponement"],
+        max_pending_user_operations=values["max_pending_user_operations"],
+        max_postponement=values["max_postponement"],
         history_retention=values["history_retention"],
         makes_hosts=fabric.makes_hosts,
-        webhook_targets=values["webhook_private_targets"],
+        webhook_private_networks=values["webhook_private_networks"],
     )
 
 
 def limits_of(values: dict[str, Any]) -> MetadataLimits:
-    """What a client of the metadata service may send, and how slowly."""
+    """Limits of a connection to the metadata service."""
     return MetadataLimits(
-        head_bytes=values["head_size"],
-        head_seconds=values["head_timeout"].total_seconds(),
+        max_header_bytes=values["max_header_size"],
+        header_seconds=values["header_timeout"].total_seconds(),
         body_seconds=values["body_timeout"].total_seconds(),
         idle_seconds=values["idle_timeout"].total_seconds(),
-        unread_seconds=values["unread_timeout"].total_seconds(),
-        pipelined_requests=values["pipelined_requests"],
-        connections=values["connections"],
-        connections_per_address=values["connections_per_address"],
+        send_seconds=values["send_timeout"].total_seconds(),
+        max_pipelined_requests=values["max_pipelined_requests"],
+        max_connections=values["max_connections"],
+        max_connections_per_address=values["max_connections_per_address"],
     )
 
 
@@ -159,8 +159,8 @@ class Assembly:
         if isinstance(clock, VirtualClock):
             clock.on_move = self.metadata.common_headers.refresh
         self.engine.subscribe(self._on_published)
-        outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
-        pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
+        outbound = Outbound(values["webhook_private_networks"], values["webhook_timeout"].total_seconds())
+        pace = Pace(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
         audience = partial(self.metadata.delivery_tracker.audience, limit=SEEN_WITHIN)
         newest = self.metadata.versions[max(self.metadata.versions)]

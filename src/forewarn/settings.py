@@ -1,4 +1,8 @@
-"""SETTINGS: one row each. A flag beats the environment, which beats the file, which beats the default."""
+"""Settings of the service, one row each.
+
+An option overrides a variable, a variable overrides the file, the file overrides the default.
+RENAMED lists former names of settings. A former name is an error that says the current one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 import tomllib
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import platformdirs
 
@@ -24,7 +28,7 @@ MEMORY = ":memory:"
 
 
 def user_data_folder() -> Path:
-    """Where data lives when nothing else is said, and how a service without a folder is found."""
+    """The default data folder. The command line looks there for a running service."""
     return Path(platformdirs.user_data_dir("forewarn"))
 
 
@@ -32,83 +36,72 @@ def user_config_file() -> Path:
     return Path(platformdirs.user_config_dir("forewarn")) / "forewarn.toml"
 
 
-# --- How each kind of value is read. A ValueError's text says what would be right. --------------------
+# --- Readers of values. The text of a ValueError follows "... is not valid: " -------------------------
 
 
 def _address(text: str) -> str:
     try:
         read_host_port(text)
     except ValueError:
-        raise ValueError("write it as HOST:PORT, for example 127.0.0.1:8169 or [::1]:8169") from None
+        raise ValueError("must be HOST:PORT, for example 127.0.0.1:8169 or [::1]:8169") from None
     return text
 
 
-def _clock(text: str) -> str:
-    if text not in ("system", "virtual"):
-        raise ValueError("choose system or virtual")
-    return text
+def _choice(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"must be {', '.join(choices[:-1])} or {choices[-1]}")
+        return text
+
+    return read
 
 
-def _newer(text: str) -> str:
-    if text not in ("refuse", "newest"):
-        raise ValueError("choose refuse or newest")
-    return text
-
-
-def _number(least: float, most: float, unit: str) -> Callable[[str], float]:
+def _number(minimum: float, maximum: float) -> Callable[[str], float]:
     def read(text: str) -> float:
-        wrong = f"write a number {unit} from {least:g} to {most:,.0f}"
+        problem = f"must be a number from {minimum:g} to {maximum:,.0f}"
         try:
             number = float(text)
         except ValueError:
-            raise ValueError(wrong) from None
-        if not least <= number <= most:
-            raise ValueError(wrong)
+            raise ValueError(problem) from None
+        if not minimum <= number <= maximum:
+            raise ValueError(problem)
         return number
 
     return read
 
 
-def _fabric(text: str) -> str:
-    if text not in FABRICS:
-        raise ValueError(f"choose one of {', '.join(FABRICS)}")
-    return text
-
-
-def _count(most: int, least: int = 0) -> Callable[[str], int]:
+def _count(maximum: int, minimum: int = 0) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
-            raise ValueError(f"write a whole number from {least} to {most:,}")
+        if not text.isdecimal() or not minimum <= int(text) <= maximum:
+            raise ValueError(f"must be a whole number from {minimum} to {maximum:,}")
         return int(text)
 
     return read
 
 
-def _length(least: float, most: float = math.inf) -> Callable[[str], timedelta]:
-    """In seconds; the most is for what somebody waits for."""
-
+def _duration(minimum_seconds: float, maximum_seconds: float = math.inf) -> Callable[[str], timedelta]:
     def read(text: str) -> timedelta:
-        length = parse_duration(text)
-        if length.total_seconds() < least:
-            raise ValueError(f"write at least {least:g}s")
-        if length.total_seconds() > most:
-            raise ValueError(f"write at most {most:g}s")
-        return length
+        duration = parse_duration(text)
+        if duration.total_seconds() < minimum_seconds:
+            raise ValueError(f"must be at least {minimum_seconds:g}s")
+        if duration.total_seconds() > maximum_seconds:
+            raise ValueError(f"must be at most {maximum_seconds:g}s")
+        return duration
 
     return read
 
 
 def _retention(text: str) -> timedelta:
-    length = parse_duration(text)
-    if length and length < timedelta(days=1):
-        raise ValueError("write at least 1d, or 0s for ever")
-    return length
+    duration = parse_duration(text)
+    if duration and duration < timedelta(days=1):
+        raise ValueError("must be at least 1d, or 0s to keep history without a limit")
+    return duration
 
 
 def _switch(text: str) -> bool:
     words = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
     if text.lower() not in words:
-        raise ValueError("choose true or false")
+        raise ValueError("must be true or false")
     return words[text.lower()]
 
 
@@ -121,163 +114,259 @@ def _file(text: str) -> str:
 
 
 SETTLING = {name: cause.settle for name, cause in CAUSES.items() if cause.types and EVENT_TYPES[cause.types[0]].starts}
-"""How long an event stays Started, for each cause whose events start."""
+"""Default settle time of each cause whose events start: how long an event stays Started."""
 
 
 def _settle(text: str) -> dict[str, timedelta]:
-    """Only the causes that it names."""
+    """Settle times of the causes that the text names."""
     found = {}
     for part in text.split(",") if text.strip() else ():
-        cause, equals, length = part.partition("=")
+        name, equals, duration = part.partition("=")
+        cause = name.strip()
         if not equals:
-            raise ValueError("write CAUSE=LENGTH, like restart=10m")
-        if cause.strip() not in SETTLING:
-            raise ValueError(f"no event of a cause {cause.strip()!r} stays Started.{nearest(cause.strip(), SETTLING)}")
-        found[cause.strip()] = parse_duration(length)
+            raise ValueError("must be CAUSE=DURATION, for example restart=10m")
+        if cause not in SETTLING:
+            raise ValueError(f"{cause!r} is not a cause whose events start.{nearest(cause, SETTLING)}")
+        found[cause] = parse_duration(duration)
     return found
 
 
-def format_settle(lengths: Mapping[str, timedelta]) -> str:
-    """As it is given on the command line and in a variable: `restart=10m,redeploy=5m`."""
-    return ",".join(f"{cause}={format_duration(length)}" for cause, length in lengths.items())
+def format_settle(durations: Mapping[str, timedelta]) -> str:
+    """The form of the command line and of a variable: `restart=10m,redeploy=5m`."""
+    return ",".join(f"{cause}={format_duration(duration)}" for cause, duration in durations.items())
 
 
-_OLD_SETTLE = {f"settle_{cause.replace('-', '_')}": cause for cause in SETTLING}
-
-
-def refuse_old_settle(name: str, value: object, origin: object, form: str) -> None:
-    """Each cause once had a setting of its own: say how it is written now."""
-    if name in _OLD_SETTLE:
-        hint = f" Write {form.format(cause=_OLD_SETTLE[name], value=value)}"
-        raise UnknownSetting(name=name, origin=origin, hint=hint)
+# --- The settings ---------------------------------------------------------------------------------
 
 
 class Setting(NamedTuple):
-    """One thing a user can choose."""
+    """A setting of the service."""
 
     name: str
     default: str
-    form: str
+    metavar: str
     help: str
     read: Callable[[str], Any] = str
 
     @property
-    def flag(self) -> str:
+    def option(self) -> str:
         return "--" + self.name.replace("_", "-")
-
-    @property
-    def is_switch(self) -> bool:
-        """Whether the flag alone says something: that it is on."""
-        return self.read is _switch
-
-    @property
-    def is_repeatable(self) -> bool:
-        """Whether it holds several values by name: sources add to each other, and a flag may be repeated."""
-        return self.read is _settle
 
     @property
     def variable(self) -> str:
         return "FOREWARN_" + self.name.upper()
 
+    @property
+    def is_switch(self) -> bool:
+        """Whether the option may stand without a value, which means true."""
+        return self.read is _switch
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the value has several keys. Sources are merged, and the option can be repeated."""
+        return self.read is _settle
+
 
 FABRICS = ("simulated", "manual", "command")
 
-SETTINGS = {
-    row.name: row
-    for row in (
-        Setting("fleet", "", "FILE", "The fleet file. It is applied when it has changed since it was last.", _file),
-        Setting("data", "", "DIR", "Where everything is kept; :memory: keeps nothing after the stop.", _data),
-        Setting("metadata", "127.0.0.1:8169", "HOST:PORT", "Where VMs ask for their events.", _address),
-        Setting("control", "127.0.0.1:8170", "HOST:PORT", "Where the command line and other programs ask.", _address),
-        Setting("tls_certificate", "", "FILE", "The certificate of the control API, with its chain, as PEM.", _file),
-        Setting("tls_key", "", "FILE", "The key of that certificate, where it is in a file of its own.", _file),
-        Setting("clock", "system", "system|virtual", "Virtual time stands still until it is moved.", _clock),
+SECTIONS = {
+    "Service": (
+        Setting(
+            "fleet", "", "FILE", "The fleet file. Applied at start if it changed since it was last applied.", _file
+        ),
+        Setting("data", "", "DIR", "The data folder. :memory: keeps all data in memory only.", _data),
+        Setting("metadata", "127.0.0.1:8169", "HOST:PORT", "Address of the metadata service, for VMs.", _address),
+        Setting("control", "127.0.0.1:8170", "HOST:PORT", "Address of the control API, for operators.", _address),
+        Setting("tls_certificate", "", "FILE", "TLS certificate of the control API with its chain, as PEM.", _file),
+        Setting("tls_key", "", "FILE", "Private key of the TLS certificate, if it is in a separate file.", _file),
+        Setting("history_retention", "400d", "DURATION", "Keep history this long. 0s: without a limit.", _retention),
+    ),
+    "Time": (
+        Setting(
+            "clock",
+            "system",
+            "system|virtual",
+            "A virtual clock moves only when you advance it.",
+            _choice("system", "virtual"),
+        ),
         Setting(
             "speed",
             "1",
             "N",
-            "Every notice, settle time and silence N times shorter; the clock itself stays true.",
-            _number(0.001, 1_000_000, "of times"),
+            "Divide notices, settle times, pauses and the inactivity timeout by N. The clock keeps its pace.",
+            _number(0.001, 1_000_000),
         ),
-        Setting(
-            "rate_limit", "5", "N", "Requests per second and VM; 0: no limit.", _number(0, 1_000_000, "of requests")
-        ),
-        Setting("head_size", "16384", "BYTES", "How large the head of a VM's request may be.", _count(1_048_576, 1024)),
-        Setting("head_timeout", "10s", "LENGTH", "How long the head of a VM's request may take.", _length(0.1)),
-        Setting("body_timeout", "10s", "LENGTH", "How long the body of a VM's request may take.", _length(0.1)),
-        Setting("idle_timeout", "75s", "LENGTH", "How long a VM's connection may be idle.", _length(0.1)),
-        Setting("unread_timeout", "30s", "LENGTH", "How long a VM may leave its answers unread.", _length(0.1)),
-        Setting(
-            "pipelined_requests",
-            "1",
-            "N",
-            "How many requests of a VM are read ahead while one is in progress.",
-            _count(1000, 1),
-        ),
-        Setting(
-            "connections", "0", "N", "How many connections VMs may have together; 0: any number.", _count(10_000_000)
-        ),
-        Setting(
-            "connections_per_address",
-            "1000",
-            "N",
-            "How many connections to the metadata service one address may have; 0: any number.",
-            _count(10_000_000),
-        ),
-        Setting("first_get_delay", "0s", "LENGTH", "How long a group's first GET is held.", parse_duration),
-        Setting("silence", "24h", "LENGTH", "After how long without a GET a group is told no more.", _length(1)),
-        Setting("fabric", "simulated", "|".join(FABRICS), "Who does the work that is announced.", _fabric),
-        Setting(
-            "fabric_command", "", "PROGRAM", "With --fabric command: what to run for each order, with its arguments."
-        ),
-        Setting(
-            "pending_user_operations",
-            "0",
-            "N",
-            "How many operations of users a group may have pending; 0: any number.",
-            _count(1_000_000),
-        ),
-        Setting("postponement", "7d", "LENGTH", "How far an event of the platform may be postponed.", parse_duration),
-        Setting("history_retention", "400d", "LENGTH", "How long history is kept; 0s: for ever.", _retention),
-        Setting("preview_versions", "false", "true|false", "Also serve api-versions in preview.", _switch),
-        Setting(
-            "newer_versions",
-            "refuse",
-            "refuse|newest",
-            "What an api-version newer than all that are known gets: 404 as on Azure, or the newest known.",
-            _newer,
-        ),
-        Setting(
-            "post_without_header", "false", "true|false", "Take approvals without the header Metadata: true.", _switch
-        ),
-        Setting(
-            "allow_faults",
-            "false",
-            "true|false",
-            "Let operators make the endpoint fail on purpose.",
-            _switch,
-        ),
-        Setting(
-            "webhook_private_targets",
-            "",
-            "NETWORKS",
-            "Private networks that webhooks may go to, like 10.0.0.0/8, 127.0.0.1/32; or all.",
-            parse_targets,
-        ),
-        Setting("webhook_retry", "1s", "LENGTH", "The first pause before a webhook is tried again.", _length(0.01)),
-        Setting(
-            "webhook_attempts", "80", "N", "How often a webhook is tried before it is given up.", _count(10_000, 1)
-        ),
-        Setting("webhook_timeout", "10s", "LENGTH", "How long a webhook has to answer.", _length(0.1, 300)),
         Setting(
             "settle",
             format_settle(SETTLING),
-            "CAUSE=LENGTH",
-            "How long an event of a cause stays Started, like restart=10m. May be repeated.",
+            "CAUSE=DURATION",
+            "How long events of a cause stay Started, for example restart=10m. Can be repeated.",
             _settle,
         ),
-    )
+        Setting(
+            "inactivity_timeout",
+            "24h",
+            "DURATION",
+            "Stop delivering events to a group after this long without a poll.",
+            _duration(1),
+        ),
+    ),
+    "Fabric and operations": (
+        Setting("fabric", "simulated", "|".join(FABRICS), "What carries operations out.", _choice(*FABRICS)),
+        Setting("fabric_command", "", "PROGRAM", "Program of --fabric command, with its arguments."),
+        Setting(
+            "max_pending_user_operations",
+            "0",
+            "N",
+            "Maximum number of pending user operations of a group. 0: no limit.",
+            _count(1_000_000),
+        ),
+        Setting(
+            "max_postponement",
+            "7d",
+            "DURATION",
+            "How far a routine event can be postponed beyond its first NotBefore.",
+            parse_duration,
+        ),
+    ),
+    "Metadata service": (
+        Setting(
+            "rate_limit", "5", "N", "Maximum requests per second from each VM. 0: no limit.", _number(0, 1_000_000)
+        ),
+        Setting(
+            "max_header_size",
+            "16384",
+            "BYTES",
+            "Maximum size of a request line and its headers.",
+            _count(1_048_576, 1024),
+        ),
+        Setting(
+            "header_timeout", "10s", "DURATION", "Maximum time to receive the headers of a request.", _duration(0.1)
+        ),
+        Setting("body_timeout", "10s", "DURATION", "Maximum time to receive the body of a request.", _duration(0.1)),
+        Setting(
+            "idle_timeout", "75s", "DURATION", "Close a connection after this long without a request.", _duration(0.1)
+        ),
+        Setting(
+            "send_timeout",
+            "30s",
+            "DURATION",
+            "Close a connection when the client does not read its responses for this long.",
+            _duration(0.1),
+        ),
+        Setting(
+            "max_pipelined_requests",
+            "1",
+            "N",
+            "Maximum number of requests read ahead on a connection while one is in progress.",
+            _count(1000, 1),
+        ),
+        Setting("max_connections", "0", "N", "Maximum number of connections. 0: no limit.", _count(10_000_000)),
+        Setting(
+            "max_connections_per_address",
+            "1000",
+            "N",
+            "Maximum number of connections from one address. 0: no limit.",
+            _count(10_000_000),
+        ),
+        Setting("first_get_delay", "0s", "DURATION", "Delay the response to the first GET of a group.", parse_duration),
+        Setting("allow_faults", "false", "true|false", "Let operators inject faults into the endpoint.", _switch),
+    ),
+    "Webhooks": (
+        Setting(
+            "webhook_private_networks",
+            "",
+            "NETWORKS",
+            "Private networks that webhooks can reach, for example 10.0.0.0/8, 127.0.0.1/32; or all.",
+            parse_targets,
+        ),
+        Setting("webhook_timeout", "10s", "DURATION", "Maximum time for a webhook to respond.", _duration(0.1, 300)),
+        Setting(
+            "webhook_retry_delay",
+            "1s",
+            "DURATION",
+            "Delay before the first retry of a delivery. It doubles with each retry, up to one hour.",
+            _duration(0.01),
+        ),
+        Setting(
+            "webhook_max_attempts",
+            "80",
+            "N",
+            "Maximum number of attempts to deliver a row of history.",
+            _count(10_000, 1),
+        ),
+    ),
+    "Compatibility": (
+        Setting("preview_versions", "false", "true|false", "Also serve preview api-versions.", _switch),
+        Setting(
+            "newer_versions",
+            "reject",
+            "reject|newest",
+            "Response to an api-version newer than all known: 404 as on Azure, or the newest known document.",
+            _choice("reject", "newest"),
+        ),
+        Setting(
+            "post_without_header", "false", "true|false", "Accept approvals without the header Metadata: true.", _switch
+        ),
+    ),
 }
+"""All settings, in the order and under the headings of `forewarn up --help`."""
+
+SETTINGS = {setting.name: setting for settings in SECTIONS.values() for setting in settings}
+
+
+# --- Former names ---------------------------------------------------------------------------------
+
+
+class CurrentName(NamedTuple):
+    """What a renamed setting is called now, in the form of each source."""
+
+    in_file: str
+    variable: str
+    option: str
+    argument: str
+    """Of `Service(...)` in a test."""
+
+
+def _current_name(name: str) -> CurrentName:
+    setting = SETTINGS[name]
+    return CurrentName(name, setting.variable, setting.option, name)
+
+
+def _settle_of(cause: str) -> CurrentName:
+    given = f"{cause}=DURATION"
+    return CurrentName(f"settle.{cause}", f"FOREWARN_SETTLE={given}", f"--settle {given}", f'settle={{"{cause}": ...}}')
+
+
+RENAMED = {
+    "silence": _current_name("inactivity_timeout"),
+    "postponement": _current_name("max_postponement"),
+    "head_size": _current_name("max_header_size"),
+    "head_timeout": _current_name("header_timeout"),
+    "unread_timeout": _current_name("send_timeout"),
+    "pipelined_requests": _current_name("max_pipelined_requests"),
+    "connections": _current_name("max_connections"),
+    "connections_per_address": _current_name("max_connections_per_address"),
+    "pending_user_operations": _current_name("max_pending_user_operations"),
+    "webhook_private_targets": _current_name("webhook_private_networks"),
+    "webhook_retry": _current_name("webhook_retry_delay"),
+    "webhook_attempts": _current_name("webhook_max_attempts"),
+    **{f"settle_{cause.replace('-', '_')}": _settle_of(cause) for cause in SETTLING},
+}
+
+
+def unknown_setting(name: str, origin: object, form: Literal["in_file", "argument"]) -> UnknownSetting:
+    """The error for a name that is not a setting. It says the current name, or the nearest one."""
+    renamed = RENAMED.get(name)
+    hint = nearest(name, SETTINGS) if renamed is None else f" It is now called {getattr(renamed, form)!r}."
+    return UnknownSetting(name=name, origin=origin, hint=hint)
+
+
+def _reject_renamed_variables(environment: Mapping[str, str]) -> None:
+    for name, renamed in RENAMED.items():
+        if (variable := f"FOREWARN_{name.upper()}") in environment:
+            hint = f" It is now called {renamed.variable!r}."
+            raise UnknownSetting(name=variable, origin="the environment", hint=hint)
 
 
 class Value(NamedTuple):
@@ -297,26 +386,24 @@ class Value(NamedTuple):
 
 
 def resolve(
-    flags: Mapping[str, str | None], environment: Mapping[str, str], config: str | None = None
+    options: Mapping[str, str | None], environment: Mapping[str, str], config: str | None = None
 ) -> dict[str, Value]:
-    """Every setting with its value and origin."""
+    """Return every setting with its value and origin."""
+    _reject_renamed_variables(environment)
     path = config or environment.get("FOREWARN_CONFIG")
     in_file = _read_file(Path(path)) if path else _read_file(user_config_file(), must_exist=False)
     origin_file = path or str(user_config_file())
-    for name in _OLD_SETTLE:
-        if (variable := f"FOREWARN_{name.upper()}") in environment:
-            refuse_old_settle(name, environment[variable], variable, "FOREWARN_SETTLE={cause}={value}")
     values = {}
     for name, setting in SETTINGS.items():
         sources = (
-            (flags.get(name), setting.flag),
+            (options.get(name), setting.option),
             (environment.get(setting.variable), setting.variable),
             (in_file.get(name), origin_file),
             (setting.default, "default"),
         )
         given = [(text, origin) for text, origin in sources if text is not None]
         text, origin = given[0]
-        if setting.is_repeatable:  # each source says some of it
+        if setting.is_repeatable:
             parts = [_read(setting, text, origin) for text, origin in given]
             merged = {key: value for part in reversed(parts) for key, value in part.items()}
             origin = ", ".join(origin for _, origin in given[:-1]) or origin
@@ -346,16 +433,15 @@ def _read_file(path: Path, *, must_exist: bool = True) -> dict[str, str]:
         raise BadConfigFile(path=path, problem=str(error)) from error
     for name, value in parsed.items():
         if name not in SETTINGS:
-            refuse_old_settle(name, value, path, '[settle], and below it {cause} = "{value}".')
-            raise UnknownSetting(name=name, origin=path, hint=nearest(name, SETTINGS))
+            raise unknown_setting(name, path, "in_file")
         if SETTINGS[name].is_repeatable and not isinstance(value, dict):
-            problem = 'write a table: [settle], and below it restart = "10m"'
+            problem = 'must be a table: [settle], and below it restart = "10m"'
             raise BadSetting(name=name, value=value, origin=path, problem=problem)
     return {name: _text(value) for name, value in parsed.items()}
 
 
 def _text(value: Any) -> str:
-    """What a file says, as a flag would."""
+    """A value of the file in the form of an option."""
     if isinstance(value, dict):
         return ",".join(f"{key}={_text(each)}" for key, each in value.items())
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -28,7 +28,7 @@ FIELD_SINCE = {
 TYPE_SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01", "SpotRebalanceRecommendation": PREVIEW}
 """Types that older versions do not show; the others were there from the beginning."""
 
-PATIENT = ("--clock", "virtual", "--silence", "3650d", "--preview-versions", "true")
+PATIENT = ("--clock", "virtual", "--inactivity-timeout", "3650d", "--preview-versions", "true")
 """For a service in a process: virtual time, in which nobody counts as silent. Days pass here without a poll."""
 
 

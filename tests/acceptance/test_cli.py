@@ -184,8 +184,8 @@ def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
         (("vm", "restart"), 2, "Missing argument 'NAME...'"),
         (("fleet", "check", "nowhere.toml"), 2, "Cannot read nowhere.toml: No such file or directory"),
         (("vm", "list", "--data", "/nonexistent"), 3, "Start one with: forewarn up"),
-        (("up", "--speed", "fast"), 2, "write a number of times"),
-        (("up", "--clock", "broken"), 2, "choose system or virtual"),
+        (("up", "--speed", "fast"), 2, "must be a number from 0.001 to 1,000,000"),
+        (("up", "--clock", "broken"), 2, "must be system or virtual"),
         (("up", "--metadata", "8169"), 2, "HOST:PORT"),
         (("settings", "--config", "nowhere.toml"), 2, "there is no such file"),
     ],
@@ -217,7 +217,7 @@ def test_settings_say_where_each_value_came_from(service: ServiceProcess, tmp_pa
     assert values["rate_limit"] == {"value": "9", "from": "--rate-limit"}
     assert values["speed"] == {"value": "60", "from": "FOREWARN_SPEED"}
     assert values["preview_versions"] == {"value": "true", "from": str(config)}
-    assert values["silence"] == {"value": "1d", "from": "default"}
+    assert values["inactivity_timeout"] == {"value": "1d", "from": "default"}
     assert "FOREWARN_DATA" in typed(service, "settings").stdout
     config.write_text("sped = 30\n")
     unknown = typed(service, "settings", "--config", str(config))

@@ -95,7 +95,7 @@ def test_a_dry_run_says_who_would_be_told_what_and_changes_nothing(service: Serv
         ("vm", "rebalance", "pool_0"),
         ("vm", "delete", "pool_0", "--as", "scale-in"),
         ("host", "repair", "rack-1-a"),
-        ("host", "degrade", "rack-1-a", "--in", "3d"),
+        ("host", "degrade", "rack-1-a", "--notice", "3d"),
         ("host", "fail", "rack-1-a", "--as", "reboot"),
         ("host", "return", "rack-1-a"),
         ("rollout", "start", "--hosts", "rack-*"),
@@ -107,7 +107,7 @@ def test_a_dry_run_says_who_would_be_told_what_and_changes_nothing(service: Serv
 
 def test_hosts_from_the_command_line(service: Service) -> None:
     assert "rack-1-c" in run(service, "host", "list")
-    run(service, "host", "degrade", "rack-1-a", "--in", "2d")
+    run(service, "host", "degrade", "rack-1-a", "--notice", "2d")
     assert "degraded" in run(service, "host", "list")
     assert "degraded-hardware" in run(service, "host", "show", "rack-1-a")
     assert "in-use" in run(service, "host", "return", "rack-1-a")
@@ -132,7 +132,7 @@ def test_an_event_is_postponed_and_explained(service: Service) -> None:
     assert "(in 15m)" in run(service, "event", "show", event)
     assert "(in 2h15m)" in run(service, "event", "postpone", event, "--by", "2h")
     assert "is after its deadline" in run(service, "event", "postpone", event, "--by", "30d", code=4)
-    assert "--by LENGTH or --until MOMENT" in run(service, "event", "postpone", event, code=2)
+    assert "--by DURATION or --until TIME" in run(service, "event", "postpone", event, code=2)
     service.approve(event)
     assert "Started" in service.request().body.decode()
     service.advance("1s")  # returns when the fabric has done its part
@@ -175,11 +175,11 @@ def test_watching_something_that_is_cancelled_ends_with_its_code(service: Servic
 
 
 def test_a_rollout_from_plan_to_end(service: Service) -> None:
-    plan = run(service, "rollout", "start", "--hosts", "rack-1-[ab]", "--budget", "1", "--dry-run")
+    plan = run(service, "rollout", "start", "--hosts", "rack-1-[ab]", "--max-unavailable", "1", "--dry-run")
     assert "2 hosts in 2 waves: Freeze of 9s, one host at a time." in plan
     assert "web UD 0" in plan
     assert "Expected end" in plan
-    started = parsed(service, "rollout", "start", "--hosts", "rack-1-[ab]", "--budget", "1", "--pause", "5m")
+    started = parsed(service, "rollout", "start", "--hosts", "rack-1-[ab]", "--max-unavailable", "1", "--pause", "5m")
     rollout = started["id"]
     assert "rack-1-[ab]" in run(service, "rollout", "list")
     run(service, "rollout", "pause", rollout[:8])
@@ -221,7 +221,7 @@ def test_who_does_it_by_hand_says_when_it_is_done(service: Service) -> None:
     run(service, "vm", "redeploy", "web-0")
     service.approve(only_event(service))
     (operation,) = parsed(service, "operation", "list")["operations"]
-    assert "failed: no power" in run(service, "operation", "failed", operation["id"], "--why", "no power")
+    assert "failed: no power" in run(service, "operation", "failed", operation["id"], "--reason", "no power")
     assert service.document()["Events"] == []
     assert parsed(service, "vm", "show", "web-0")["host"] == "rack-1-a", "it was not moved"
     run(service, "vm", "restart", "web-0")

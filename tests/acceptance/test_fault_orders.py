@@ -76,9 +76,11 @@ def history(service: Reachable) -> list[tuple[str, str]]:
 def test_add_list_and_clear(service: Service) -> None:
     assert run(service, "fault", "list") == "No fault is active: the endpoint answers as it should.\n"
     assert run(service, "fault", "add", "429") == "f1: 429 of all on GET, once.\n"
-    added = run(service, "fault", "add", "SLOW", "--vm", "web-0", "--on", "any", "--count", "1500", "--delay", "0.5s")
+    added = run(
+        service, "fault", "add", "SLOW", "--vm", "web-0", "--method", "any", "--count", "1500", "--delay", "0.5s"
+    )
     assert added == "f2: slow of web-0 on any, 1,500 times.\n"
-    assert run(service, "fault", "add", "500", "--on", "post", "--for", "10m").startswith(
+    assert run(service, "fault", "add", "500", "--method", "post", "--duration", "10m").startswith(
         "f3: 500 of all on POST, until "
     )
     lines = [line.split() for line in run(service, "fault", "list").splitlines()]
@@ -102,7 +104,7 @@ def test_add_list_and_clear(service: Service) -> None:
 
 
 def test_each_verb_as_json(service: Service) -> None:
-    added = json.loads(run(service, "fault", "add", "stall", "--for", "1h", "--vm", "db", "--json"))
+    added = json.loads(run(service, "fault", "add", "stall", "--duration", "1h", "--vm", "db", "--json"))
     assert added == {
         "id": "f1",
         "kind": "stall",
@@ -133,10 +135,10 @@ def test_disabled_says_what_it_has_done(service: Service) -> None:
     [
         (("add", "slwo"), 2, "'slwo' is not a fault."),
         (("add", "slwo"), 2, "Did you mean 'slow'?"),
-        (("add", "empty", "--on", "POST"), 2, "A POST can be struck by: slow, 410, 429, 500, reset."),
+        (("add", "empty", "--method", "POST"), 2, "A POST can be struck by: slow, 410, 429, 500, reset."),
         (("add", "500", "--count", "0"), 2, "write a whole number from 1 to 1,000,000."),
-        (("add", "500", "--for", "0s"), 2, "for '0s' does not fit: write more than 0s"),
-        (("add", "500", "--for", "soon"), 2, "'soon' is not a length of time."),
+        (("add", "500", "--duration", "0s"), 2, "for '0s' does not fit: write more than 0s"),
+        (("add", "500", "--duration", "soon"), 2, "'soon' is not a length of time."),
         (("add", "slow", "--delay", "11m"), 2, "at most 10m."),
         (("add", "500", "--vm", "bd"), 3, "There is no VM 'bd'. Did you mean 'db'?"),
         (("clear", "f9"), 3, "There is no fault 'f9'. See them with: forewarn fault list"),

@@ -56,7 +56,7 @@ Row = dict[str, Any]
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     """Some months in virtual time."""
-    with Service(FLEET, listening=False, silence=SETTINGS["silence"].default) as service:
+    with Service(FLEET, listening=False, inactivity_timeout=SETTINGS["inactivity_timeout"].default) as service:
         live_through_some_months(service)
         yield service
 

@@ -26,7 +26,7 @@ group = "web"
 address = "127.0.0.1"
 """
 OPTIONS = (
-    *("--webhook-private-targets", "127.0.0.1", "--webhook-retry", "0.01s", "--webhook-timeout", "60s"),
+    *("--webhook-private-networks", "127.0.0.1", "--webhook-retry-delay", "0.01s", "--webhook-timeout", "60s"),
     *("--clock", "virtual"),
 )
 HELD = 20

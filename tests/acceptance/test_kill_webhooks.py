@@ -35,7 +35,7 @@ VMS = ("a", "b", "c")
 ROUNDS = amount(12, 3)
 MOST_IN_DOUBT = 8
 OPTIONS = (
-    *("--webhook-private-targets", "127.0.0.1", "--webhook-retry", "0.01s", "--webhook-timeout", "5s"),
+    *("--webhook-private-networks", "127.0.0.1", "--webhook-retry-delay", "0.01s", "--webhook-timeout", "5s"),
     *("--clock", "virtual"),
 )
 

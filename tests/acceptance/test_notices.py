@@ -129,7 +129,7 @@ def test_who_has_never_asked_gets_no_notice_and_it_starts_at_once(service: Servi
     assert get(service, f"operations/{operation['id']}")["progress"] == "done"
 
 
-@pytest.mark.forewarn(fleet=FLEET, listening=False, silence=SETTINGS["silence"].default)
+@pytest.mark.forewarn(fleet=FLEET, listening=False, inactivity_timeout=SETTINGS["inactivity_timeout"].default)
 def test_who_has_not_asked_for_a_day_gets_no_notice(forewarn: Service) -> None:
     document(forewarn, address("restart"))
     document(forewarn, address("redeploy"))
@@ -169,7 +169,7 @@ WEB, READY = "127.3.2.1", "127.3.2.11"
 
 @pytest.fixture
 def house() -> Iterator[Service]:
-    with Service(GROUPS, pending_user_operations=2, settle={"restart": "1m"}) as found:
+    with Service(GROUPS, max_pending_user_operations=2, settle={"restart": "1m"}) as found:
         yield found
 
 

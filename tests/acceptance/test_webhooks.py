@@ -36,9 +36,9 @@ address = "127.0.0.1"
 name = "db"
 address = "127.0.0.2"
 """
-LOCAL = ("--webhook-private-targets", "127.0.0.1/32", "--webhook-retry", "0.01s", "--clock", "virtual")
+LOCAL = ("--webhook-private-networks", "127.0.0.1/32", "--webhook-retry-delay", "0.01s", "--clock", "virtual")
 """For a service in a process; the marker says the same to one in this process."""
-pytestmark = pytest.mark.forewarn(fleet=FLEET, webhook_private_targets="127.0.0.1/32", webhook_retry="0.01s")
+pytestmark = pytest.mark.forewarn(fleet=FLEET, webhook_private_networks="127.0.0.1/32", webhook_retry_delay="0.01s")
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_what_was_taken_while_the_disk_takes_no_writes_is_written_later_and_not_
 def test_what_was_given_up_is_shown_and_sent_again(
     make_service: Callable[..., ServiceProcess], receiver: Receiver
 ) -> None:
-    service = make_service(*LOCAL, "--webhook-attempts", "2", fleet=FLEET)
+    service = make_service(*LOCAL, "--webhook-max-attempts", "2", fleet=FLEET)
     parsed(service, "webhook", "add", "pager", receiver.url(), "--kind", "requested")
     receiver.answer = lambda _: Reply(400)
     expected = {
@@ -240,11 +240,11 @@ def test_what_was_given_up_is_shown_and_sent_again(
     assert 'forewarn_webhook_undelivered{state="given up",webhook="pager"} 2.0' in metrics
     # The same after a restart: nothing is tried that was given up.
     assert service.stop() == 0
-    service.start(*LOCAL, "--webhook-attempts", "2")
+    service.start(*LOCAL, "--webhook-max-attempts", "2")
     rows = parsed(service, "webhook", "failures", "pager")["failures"]
     assert [(row["attempts"], row["given_up"]) for row in rows] == [(2, True), (2, True)]
     receiver.answer = lambda _: Reply()
-    assert "1 row is tried now" in run(service, "webhook", "retry", "pager", "--row", str(rows[0]["sequence"]))
+    assert "1 row is tried now" in run(service, "webhook", "retry", "pager", "--sequence", str(rows[0]["sequence"]))
     receiver.until_taken({str(rows[0]["sequence"])})
     # That a row was taken is written a moment later.
     until(lambda: len(service.all("/v1/webhooks/pager/failures")) == 1)
@@ -273,7 +273,7 @@ def test_a_test_that_is_not_taken_says_why(forewarn: Service, receiver: Receiver
 
 def test_over_tls_by_name(make_service: Callable[..., ServiceProcess], tmp_path: Path) -> None:
     receiver = Receiver(tls=True)
-    targets = ("--webhook-private-targets", "all")
+    targets = ("--webhook-private-networks", "all")
     service = make_service(*targets, fleet=FLEET, SSL_CERT_FILE=authority_file(tmp_path))
     parsed(service, "webhook", "add", "pager", receiver.url(host="localhost"))
     assert "status 200" in run(service, "webhook", "test", "pager")
@@ -289,20 +289,20 @@ def test_over_tls_by_name(make_service: Callable[..., ServiceProcess], tmp_path:
 def test_private_targets_are_refused_unless_the_operator_allows_them(
     make_service: Callable[..., ServiceProcess], receiver: Receiver
 ) -> None:
-    service = make_service("--webhook-retry", "0.01s", fleet=FLEET)
+    service = make_service("--webhook-retry-delay", "0.01s", fleet=FLEET)
     for url in (receiver.url(), receiver.url(host="[::1]"), receiver.url(host="[::ffff:127.0.0.1]")):
         result = typed(service, "webhook", "add", "pager", url)
         assert result.returncode == 5
-        assert "webhook_private_targets" in result.stderr
+        assert "webhook_private_networks" in result.stderr
     # A name can be given: it is looked up, and judged, each time.
     for name, host in (("local", "localhost"), ("short", "127.1"), ("number", "2130706433")):
         parsed(service, "webhook", "add", name, receiver.url(host=host))
         result = typed(service, "webhook", "test", name)
         assert result.returncode == 6
-        assert "webhook_private_targets" in result.stderr
+        assert "webhook_private_networks" in result.stderr
     service.request_operation("restart", "web-0")
     until(lambda: service.answer("/v1/webhooks/local")["last_problem"] is not None)
-    assert "webhook_private_targets" in run(service, "webhook", "show", "local")
+    assert "webhook_private_networks" in run(service, "webhook", "show", "local")
     assert service.stop() == 0
     assert receiver.got == []
     assert "Traceback" not in service.greeting
@@ -310,10 +310,10 @@ def test_private_targets_are_refused_unless_the_operator_allows_them(
 
 def test_a_setting_that_is_no_network_is_refused(make_service: Callable[..., ServiceProcess]) -> None:
     for arguments in (
-        ("--webhook-private-targets", "everything"),
-        ("--webhook-private-targets", "10.0.0.1/8"),
-        ("--webhook-retry", "0s"),
-        ("--webhook-attempts", "0"),
+        ("--webhook-private-networks", "everything"),
+        ("--webhook-private-networks", "10.0.0.1/8"),
+        ("--webhook-retry-delay", "0s"),
+        ("--webhook-max-attempts", "0"),
         ("--webhook-timeout", "1h"),
     ):
         with pytest.raises(RuntimeError, match=f"{arguments[0][2:].replace('-', '_')} = "):
@@ -335,7 +335,7 @@ GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host fail
         ({"url": "example.com"}, 400, "/url", "http:// nor https://"),
         ({"url": "https://me:pw@example.com/"}, 400, "/url", "user name or password"),
         ({"url": 5}, 400, "/url", "must be a string"),
-        ({"url": "http://169.254.1.1/"}, 403, "/url", "webhook_private_targets"),
+        ({"url": "http://169.254.1.1/"}, 403, "/url", "webhook_private_networks"),
         ({"secret": "short"}, 400, "/secret", "16 to 256"),
         ({"groups": "web"}, 400, "/groups", "list of strings"),
         ({"groups": ["wep"]}, 404, None, "Did you mean 'web'"),

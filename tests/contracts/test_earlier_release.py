@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from receiver import Got
 
 OPTIONS = (
-    *("--clock", "virtual", "--preview-versions", "true", "--silence", "3650d"),
-    *("--webhook-private-targets", "127.0.0.0/8", "--webhook-retry", "0.01s"),
+    *("--clock", "virtual", "--preview-versions", "true", "--inactivity-timeout", "3650d"),
+    *("--webhook-private-networks", "127.0.0.0/8", "--webhook-retry-delay", "0.01s"),
 )
 TARGET = "/metadata/scheduledevents?api-version=2020-07-01"
 LISTS = ("vms", "hosts", "groups", "operations", "events", "tokens", "webhooks", "history")

@@ -188,7 +188,7 @@ def test_a_client_that_asks_before_it_sends_too_large_a_body_is_refused(service:
 
 def test_requests_that_never_finish_are_closed(make_service: Callable[..., ServiceProcess]) -> None:
     """Waits for the server's own deadlines; all of them at once."""
-    service = make_service("--head-timeout", "1s", "--body-timeout", "1s")
+    service = make_service("--header-timeout", "1s", "--body-timeout", "1s")
     service.document()
     unfinished = (POLL[:1], POLL[:-2], POLL + POLL[:-1], post(b"{}")[:-1], request("POST", TARGET, CHUNKED, b"5\r\n{"))
     lines = [Line(service) for _ in unfinished]
@@ -225,7 +225,7 @@ def test_idle_connections_are_closed_and_those_that_poll_or_wait_are_not(
 
 
 def test_who_does_not_read_is_cut_off(make_service: Callable[..., ServiceProcess]) -> None:
-    service = make_service("--unread-timeout", "1s")
+    service = make_service("--send-timeout", "1s")
     service.document()
     with Line(service) as deaf, pytest.raises(ConnectionError):
         deaf.send(POLL * 1_000_000)  # more than any buffer takes
@@ -233,7 +233,7 @@ def test_who_does_not_read_is_cut_off(make_service: Callable[..., ServiceProcess
 
 
 def test_connections_are_limited_in_all_and_by_address(make_service: Callable[..., ServiceProcess]) -> None:
-    service = make_service("--connections", "5", "--connections-per-address", "3")
+    service = make_service("--max-connections", "5", "--max-connections-per-address", "3")
 
     def is_served(line: Line) -> bool:
         try:
@@ -259,7 +259,7 @@ def test_connections_are_limited_in_all_and_by_address(make_service: Callable[..
 
 @pytest.mark.parametrize("size", [2000, 40_000])
 def test_the_size_of_a_head_can_be_set(make_service: Callable[..., ServiceProcess], size: int) -> None:
-    service = make_service("--head-size", str(size))
+    service = make_service("--max-header-size", str(size))
     service.document()
     with Line(service) as line:
         assert line.ask(request("GET", TARGET, (*TRUE, ("X-Large", "a" * (size - 500))))).status == 200

@@ -117,8 +117,10 @@ def narrowed() -> dict[str, Any]:
 def test_no_answer_is_a_failure_or_undescribed(
     form: str, make_service: Callable[..., ServiceProcess], tmp_path: Path
 ) -> None:
-    targets = ("--webhook-private-targets", "127.0.0.1/32")
-    service = make_service("--allow-faults", "--clock", "virtual", "--silence", "3650d", *targets, fleet=FLEET)
+    targets = ("--webhook-private-networks", "127.0.0.1/32")
+    service = make_service(
+        "--allow-faults", "--clock", "virtual", "--inactivity-timeout", "3650d", *targets, fleet=FLEET
+    )
     service.document()  # so that web is told, and its events wait
     described = json.loads(WRITTEN.read_text()) if form == "as it is" else narrowed()
     # It is text to schemathesis, which does not know how to write TOML.

@@ -103,7 +103,7 @@ def test_every_setting_is_in_the_reference() -> None:
     missing = [
         words
         for setting in SETTINGS.values()
-        for words in (f"| `{setting.name}` |", setting.flag, setting.variable)
+        for words in (f"| `{setting.name}` |", setting.option, setting.variable)
         if words not in REFERENCE
     ]
     assert not missing, report(missing)

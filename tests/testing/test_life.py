@@ -284,6 +284,12 @@ def test_a_marker_takes_a_fleet_without_its_name(forewarn: Service) -> None:
         forewarn.vm("worker").poll()
 
 
+@pytest.mark.forewarn(silence="24h")
+def test_a_former_name_in_a_marker_is_an_error_that_says_the_current_one(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(errors.UnknownSetting, match="It is now called 'inactivity_timeout'"):
+        request.getfixturevalue("forewarn")
+
+
 @pytest.mark.parametrize("arguments", ['"a.toml", "b.toml"', '"a.toml", fleet="b.toml"'])
 def test_a_marker_takes_no_more(tmp_path: Path, arguments: str) -> None:
     test = tmp_path / "test_it.py"

@@ -120,7 +120,7 @@ def test_a_limit_in_which_nothing_can_be_seen_is_refused(forewarn: Service) -> N
     body = {"by": "1s", "seen_by": ["web-0"], "limit": "0s"}
     answer = forewarn.control("POST", "/v1/clock/advance", body)
     assert (answer.status, answer.json()["pointer"]) == (400, "/limit")
-    done = forewarn.cli("clock", "advance", "1s", "--seen-by", "web-0", "--limit", "0s")
+    done = forewarn.cli("clock", "advance", "1s", "--seen-by", "web-0", "--timeout", "0s")
     assert (done.returncode, "is more than 0s, at most 1h" in done.stderr) == (2, True)
 
 

@@ -132,7 +132,7 @@ def test_several_vms_are_waited_for_and_others_are_not(forewarn: Service) -> Non
 
 
 def test_days_are_no_silence_for_who_is_waited_for(forewarn: Service) -> None:
-    with Service(silence="24h") as strict:
+    with Service(inactivity_timeout="24h") as strict:
         vm, silent = strict.vm("web-0"), strict.vm("db-0")
         application = Application(vm.endpoint, "with tags")
         with running(application):
@@ -246,14 +246,14 @@ def test_the_command_line_gives_up_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FLEET)
     service = ServiceProcess(tmp_path).start("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
     with service:
-        done = service.cli("clock", "advance", "15m", "--seen-by", "web-0", "--limit", "0.05s")
+        done = service.cli("clock", "advance", "15m", "--seen-by", "web-0", "--timeout", "0.05s")
         assert done.returncode == 6
         assert "web-0 has not taken in its document within 0.05 s of real time: it did not ask." in done.stderr
         for arguments, words in {
-            ("--limit", "5s"): "--limit",
+            ("--timeout", "5s"): "--timeout",
             ("--seen-by", "web-1"): "Did you mean 'web-0'?",
-            ("--seen-by", "web-0", "--limit", "2h"): "at most 1h",
-            ("--seen-by", "web-0", "--limit", "never"): "never",
+            ("--seen-by", "web-0", "--timeout", "2h"): "at most 1h",
+            ("--seen-by", "web-0", "--timeout", "never"): "never",
         }.items():
             done = service.cli("clock", "advance", "15m", *arguments)
             assert done.returncode in (2, 3)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 # So long that none of them passes in real time.
 LIMITS = ControlLimits(
-    head_seconds=10_000,
+    header_seconds=10_000,
     body_seconds=20_000,
     idle_seconds=75_000,
-    unread_seconds=30_000,
+    send_seconds=30_000,
     stalled_seconds=500,
     stop_seconds=10_000,
 )
@@ -201,7 +201,7 @@ async def test_a_head_has_a_deadline_although_its_bytes_keep_coming(in_time: boo
         for byte in head[: 9 if in_time else 10]:
             slow.send(bytes([byte]))
             assert await other.is_answered()  # after this byte was read
-            move_on(LIMITS.head_seconds / 10)
+            move_on(LIMITS.header_seconds / 10)
         assert await other.is_answered()
         slow.send(head[9 if in_time else 10 :])
         if in_time:
@@ -268,7 +268,7 @@ async def test_a_client_that_does_not_read_its_answer_is_closed(path: bytes) -> 
         client = await service.client()
         client.send(GET % path)
         await service.application.sent.wait()
-        move_on(LIMITS.unread_seconds)
+        move_on(LIMITS.send_seconds)
         assert await (await service.client()).is_answered()
         assert len(await client.rest()) < LARGE
 
@@ -309,7 +309,7 @@ async def test_requests_behind_one_that_is_not_answered_are_not_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "few", [{"connections": 2}, {"connections_per_address": 2}], ids=["in all", "from one address"]
+    "few", [{"max_connections": 2}, {"max_connections_per_address": 2}], ids=["in all", "from one address"]
 )
 async def test_there_is_a_limit_to_connections(few: dict[str, int]) -> None:
     async with running(replace(LIMITS, **few)) as service:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from receiver import Got
 
 SECRET = "not really a secret"  # noqa: S105
-LOCAL = Terms(makes_hosts=True, webhook_targets=parse_targets("127.0.0.1"))
+LOCAL = Terms(makes_hosts=True, webhook_private_networks=parse_targets("127.0.0.1"))
 QUICK = Pace(0.01, 80)
 
 
@@ -68,7 +68,7 @@ async def running(
     await engine.start()
     if not engine.fleet.vms:
         await engine.apply_fleet(FLEET, by="test")
-    dispatcher = Dispatcher(engine, Outbound(LOCAL.webhook_targets, 30), pace)
+    dispatcher = Dispatcher(engine, Outbound(LOCAL.webhook_private_networks, 30), pace)
     await dispatcher.start()
     try:
         yield engine, dispatcher
@@ -600,7 +600,9 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
     receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, attempts: int
 ) -> None:
     receiver.answer = lambda _: Reply(500)
-    week = Terms(makes_hosts=True, webhook_targets=LOCAL.webhook_targets, history_retention=timedelta(days=7))
+    week = Terms(
+        makes_hosts=True, webhook_private_networks=LOCAL.webhook_private_networks, history_retention=timedelta(days=7)
+    )
     async with running(tmp_path, pace=Pace(3600, attempts), terms=week) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
@@ -639,7 +641,9 @@ async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
         return Reply()
 
     receiver.answer = answer_late
-    week = Terms(makes_hosts=True, webhook_targets=LOCAL.webhook_targets, history_retention=timedelta(days=7))
+    week = Terms(
+        makes_hosts=True, webhook_private_networks=LOCAL.webhook_private_networks, history_retention=timedelta(days=7)
+    )
     async with running(terms=week) as (engine, _):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         for number in range(10):
@@ -749,7 +753,7 @@ async def test_who_the_events_come_from_stays_the_same(tmp_path: Path) -> None:
         ({"name": "-"}, BadOption, "beginning with a letter"),
         ({"name": "a/b"}, BadOption, "beginning with a letter"),
         ({"name": "taken"}, WebhookExists, "There is a webhook 'taken' already"),
-        ({"url": "http://10.0.0.1/"}, ForbiddenTarget, "webhook_private_targets"),
+        ({"url": "http://10.0.0.1/"}, ForbiddenTarget, "webhook_private_networks"),
         ({"secret": "short"}, BadOption, "16 to 256 characters"),
         ({"secret": "a" * 257}, BadOption, "16 to 256 characters"),
         ({"secret": "two lines of words\nof a secret"}, BadOption, "on one line"),

@@ -185,7 +185,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
 
 
 async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
-    async with running_engine(terms=Terms(silence=5 * MINUTE)) as engine:
+    async with running_engine(terms=Terms(inactivity_timeout=5 * MINUTE)) as engine:
         event = await only_event(engine, "restart", "web-0")
         await engine.advance(5 * MINUTE)
         assert not engine.document("web").enabled
@@ -464,7 +464,7 @@ async def test_what_is_noted_for_later_does_not_pile_up() -> None:
             event = await only_event(engine, "restart", "web-0")
             await asyncio.gather(engine.last_seen.write(), cancel(engine, event.id))
             await engine.advance(timedelta(hours=23))
-        silences = [entry for entry in engine._timers._heap if entry[1] == "silence"]
+        silences = [entry for entry in engine._timers._heap if entry[1] == "inactivity"]
         assert len(silences) == 3, "one for each group"
 
 

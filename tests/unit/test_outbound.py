@@ -185,7 +185,7 @@ async def test_a_redirect_to_a_forbidden_address_is_not_followed(
     receiver.answer = lambda _: Reply(307, {"Location": location.format(other.port)})
     outcome = await send(receiver.url())
     assert not outcome.delivered
-    assert "webhook_private_targets" in outcome.problem
+    assert "webhook_private_networks" in outcome.problem
     assert other.got == []
 
 
@@ -216,7 +216,7 @@ async def test_a_redirect_to_what_is_no_target_is_a_failure(receiver: Receiver, 
 async def test_loopback_by_any_name_is_forbidden_unless_allowed(receiver: Receiver, host: str) -> None:
     outcome = await send(receiver.url(host=host), Targets())
     assert not outcome.delivered
-    assert "webhook_private_targets" in outcome.problem
+    assert "webhook_private_networks" in outcome.problem
     assert receiver.got == []
 
 

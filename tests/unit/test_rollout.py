@@ -186,7 +186,7 @@ def test_what_is_planned_is_what_is_walked(
 ) -> None:
     groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
     fleet = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
-    terms = Terms(silence=timedelta(days=3650))
+    terms = Terms(inactivity_timeout=timedelta(days=3650))
 
     async def walk() -> None:
         async with running_engine(fleet=fleet, listening=False, terms=terms) as engine:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
+from forewarn.cli import root
+from forewarn.cli.renamed_options import RENAMED_OPTIONS
 from forewarn.cli.settings import command
 from forewarn.core.webhooks import Targets
 from forewarn.errors import BadConfigFile, BadSetting, UnknownSetting
-from forewarn.settings import SETTINGS, SETTLING, resolve
+from forewarn.settings import RENAMED, SETTINGS, SETTLING, resolve
+from forewarn.testing import Service
 from forewarn.testing.running_service import read_settings
 
 if TYPE_CHECKING:
@@ -58,16 +61,16 @@ def test_the_data_folder_is_the_users_own_unless_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "value", "shown"),
     [
-        ("silence", "90m", timedelta(minutes=90), "1h30m"),
+        ("inactivity_timeout", "90m", timedelta(minutes=90), "1h30m"),
         ("preview_versions", "yes", True, "true"),
         ("preview_versions", "OFF", False, "false"),
         ("speed", "0.5", 0.5, "0.5"),
         ("metadata", "[::1]:80", "[::1]:80", "[::1]:80"),
         ("newer_versions", "newest", "newest", "newest"),
-        ("webhook_private_targets", "", Targets(), ""),
-        ("webhook_private_targets", "all", Targets(everything=True), "all"),
+        ("webhook_private_networks", "", Targets(), ""),
+        ("webhook_private_networks", "all", Targets(everything=True), "all"),
         ("webhook_timeout", "0.5s", timedelta(seconds=0.5), "0s"),
-        ("webhook_attempts", "3", 3, "3"),
+        ("webhook_max_attempts", "3", 3, "3"),
     ],
 )
 def test_values(name: str, text: str, value: object, shown: str) -> None:
@@ -79,9 +82,9 @@ def test_values(name: str, text: str, value: object, shown: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("silence", "0s", "write at least 1s"),
-        ("silence", "a while", "14m50s"),
-        ("preview_versions", "maybe", "choose true or false"),
+        ("inactivity_timeout", "0s", "must be at least 1s"),
+        ("inactivity_timeout", "a while", "14m50s"),
+        ("preview_versions", "maybe", "must be true or false"),
         ("speed", "0", "from 0.001"),
         ("speed", "nan", "from 0.001"),
         ("rate_limit", "-1", "from 0"),
@@ -90,16 +93,16 @@ def test_values(name: str, text: str, value: object, shown: str) -> None:
         ("metadata", "::1:80", "[::1]:8169"),
         ("metadata", "127.0.0.1:²", "HOST:PORT"),
         ("control", "127.0.0.1:65536", "HOST:PORT"),
-        ("clock", "sundial", "choose system or virtual"),
-        ("newer_versions", "any", "choose refuse or newest"),
-        ("webhook_private_targets", "localhost", "10.0.0.0/8, 127.0.0.1/32; or all"),
-        ("webhook_retry", "0s", "write at least 0.01s"),
-        ("webhook_attempts", "0", "from 1 to 10,000"),
-        ("webhook_timeout", "6m", "write at most 300s"),
+        ("clock", "sundial", "must be system or virtual"),
+        ("newer_versions", "any", "must be reject or newest"),
+        ("webhook_private_networks", "localhost", "10.0.0.0/8, 127.0.0.1/32; or all"),
+        ("webhook_retry_delay", "0s", "must be at least 0.01s"),
+        ("webhook_max_attempts", "0", "from 1 to 10,000"),
+        ("webhook_timeout", "6m", "must be at most 300s"),
         ("settle", "restrat=1m", "Did you mean 'restart'?"),
-        ("settle", "rebalance=1m", "no event of a cause 'rebalance' stays Started"),
-        ("settle", "restart", "write CAUSE=LENGTH, like restart=10m"),
-        ("settle", "restart=1m,", "write CAUSE=LENGTH, like restart=10m"),
+        ("settle", "rebalance=1m", "'rebalance' is not a cause whose events start"),
+        ("settle", "restart", "must be CAUSE=DURATION, for example restart=10m"),
+        ("settle", "restart=1m,", "must be CAUSE=DURATION, for example restart=10m"),
         ("settle", "restart=soon", "14m50s"),
     ],
 )
@@ -139,25 +142,8 @@ def test_each_source_says_some_of_the_settle_times(tmp_path: Path) -> None:
 def test_settle_times_in_a_file_are_a_table(tmp_path: Path, text: str) -> None:
     file = tmp_path / "f.toml"
     file.write_text(text)
-    with pytest.raises(BadSetting, match=r'write a table: \[settle\], and below it restart = "10m"'):
+    with pytest.raises(BadSetting, match=r'must be a table: \[settle\], and below it restart = "10m"'):
         resolve({}, {}, str(file))
-
-
-@pytest.mark.parametrize("cause", SETTLING)
-def test_a_settle_time_of_its_own_is_an_error_that_names_the_new_form(tmp_path: Path, cause: str) -> None:
-    old = f"settle_{cause.replace('-', '_')}"
-    file = tmp_path / "f.toml"
-    file.write_text(f'{old} = "3m"\n')
-    with pytest.raises(UnknownSetting) as caught:
-        resolve({}, {}, str(file))
-    assert str(caught.value).endswith(f'is not a setting. Write [settle], and below it {cause} = "3m".')
-    with pytest.raises(UnknownSetting) as caught:
-        resolve({}, {f"FOREWARN_{old.upper()}": "3m"})
-    assert str(caught.value).endswith(f"is not a setting. Write FOREWARN_SETTLE={cause}=3m")
-    with pytest.raises(UnknownSetting) as caught:
-        read_settings({old: "3m"})
-    assert str(caught.value).endswith(f'is not a setting. Write settle={{"{cause}": "3m"}}.')
-    assert resolve({}, {old.upper(): "3m"})["settle"].value == SETTLING, "a variable of somebody else"
 
 
 def test_the_kit_takes_settle_times_by_cause() -> None:
@@ -170,7 +156,115 @@ def test_the_command_line_takes_settle_times_one_by_one() -> None:
     shown = CliRunner().invoke(command, [*given, "--json"]).output
     assert json.loads(shown)["settle"]["value"].startswith("restart=3m,redeploy=10m,")
     assert json.loads(shown)["settle"]["from"] == "--settle"
-    refused = CliRunner().invoke(command, ["--settle-host-update", "5m"]).exception
-    assert isinstance(refused, UnknownSetting)
-    assert str(refused).endswith("Write --settle host-update=5m")
-    assert "--settle-host-update" not in CliRunner().invoke(command, ["--help"]).output
+
+
+# --- Former names ---------------------------------------------------------------------------------------
+
+NEW_NAMES = {
+    "silence": "inactivity_timeout",
+    "postponement": "max_postponement",
+    "head_size": "max_header_size",
+    "head_timeout": "header_timeout",
+    "unread_timeout": "send_timeout",
+    "pipelined_requests": "max_pipelined_requests",
+    "connections": "max_connections",
+    "connections_per_address": "max_connections_per_address",
+    "pending_user_operations": "max_pending_user_operations",
+    "webhook_private_targets": "webhook_private_networks",
+    "webhook_retry": "webhook_retry_delay",
+    "webhook_attempts": "webhook_max_attempts",
+}
+SETTLE_NAMES = {f"settle_{cause.replace('-', '_')}": cause for cause in SETTLING}
+
+
+def option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def test_every_former_name_is_known() -> None:
+    assert RENAMED.keys() == NEW_NAMES.keys() | SETTLE_NAMES.keys()
+    assert not RENAMED.keys() & SETTINGS.keys()
+
+
+@pytest.mark.parametrize(
+    ("old", "in_file", "variable", "new_option", "argument"),
+    [
+        *((old, new, f"FOREWARN_{new.upper()}", option(new), new) for old, new in NEW_NAMES.items()),
+        *(
+            (
+                old,
+                f"settle.{cause}",
+                f"FOREWARN_SETTLE={cause}=DURATION",
+                f"--settle {cause}=DURATION",
+                f'settle={{"{cause}": ...}}',
+            )
+            for old, cause in SETTLE_NAMES.items()
+        ),
+    ],
+)
+def test_a_former_name_is_an_error_that_says_the_current_one(
+    tmp_path: Path, old: str, in_file: str, variable: str, new_option: str, argument: str
+) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(f'{old} = "3m"\n')
+    with pytest.raises(UnknownSetting) as caught:
+        resolve({}, {}, str(file))
+    assert str(caught.value) == f"'{old}' (in {file}) is not a setting. It is now called '{in_file}'."
+
+    old_variable = f"FOREWARN_{old.upper()}"
+    with pytest.raises(UnknownSetting) as caught:
+        resolve({}, {old_variable: "3m"})
+    assert (
+        str(caught.value) == f"'{old_variable}' (in the environment) is not a setting. It is now called '{variable}'."
+    )
+    assert resolve({}, {old.upper(): "3m"}) == resolve({}, {}), "a variable of another program"
+
+    arguments: dict[str, Any] = {old: "3m"}
+    with pytest.raises(UnknownSetting) as caught:
+        Service(**arguments)
+    assert str(caught.value) == f"'{old}' (in Service(...)) is not a setting. It is now called '{argument}'."
+
+    for words in (["up", option(old), "3m"], ["settings", f"{option(old)}=3m"]):
+        result = CliRunner().invoke(root, words)
+        assert result.exit_code == 2
+        assert result.output.endswith(f"Error: No such option '{option(old)}'. It is now called '{new_option}'.\n")
+
+
+def test_the_current_form_of_a_settle_time_is_valid_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text("\n".join(f'{RENAMED[old].in_file} = "3m"' for old in SETTLE_NAMES))
+    assert resolve({}, {}, str(file))["settle"].value == dict.fromkeys(SETTLING, 3 * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "old", "new"),
+    [
+        (("host", "update", "rack-1-a"), "--postpone-until", "--postpone-deadline"),
+        (("rollout", "start"), "--postpone-until", "--postpone-deadline"),
+        (("host", "degrade", "rack-1-a"), "--in", "--notice"),
+        (("rollout", "start"), "--budget", "--max-unavailable"),
+        (("rollout", "start"), "--health-time", "--health-timeout"),
+        (("operation", "failed", "4caea225"), "--why", "--reason"),
+        (("webhook", "retry", "pager"), "--row", "--sequence"),
+        (("clock", "advance", "15m"), "--limit", "--timeout"),
+        (("fault", "add", "500"), "--on", "--method"),
+        (("fault", "add", "500"), "--for", "--duration"),
+    ],
+)
+def test_a_former_option_of_a_command_is_an_error_that_says_the_current_one(
+    arguments: tuple[str, ...], old: str, new: str
+) -> None:
+    result = CliRunner().invoke(root, [*arguments, old, "3"])
+    assert result.exit_code == 2
+    assert result.output.endswith(f"Error: No such option '{old}'. It is now called '{new}'.\n")
+
+
+def test_a_former_option_is_not_confused_with_the_option_of_another_command() -> None:
+    result = CliRunner().invoke(root, ["vm", "list", "--limit", "3"])
+    assert result.exit_code == 2
+    assert "It is now called" not in result.output
+
+
+def test_the_former_options_of_verify_are_known() -> None:
+    names = {"--other": "--same-group", "--outside": "--other-group", "--patience": "--max-wait"}
+    assert names.items() <= RENAMED_OPTIONS.items()

@@ -147,7 +147,7 @@ def test_a_url_that_cannot_be_is_refused_and_why(url: str, problem: str) -> None
     "url", ["http://127.0.0.1/", "http://127.0.0.1:8080/x", "https://[::1]:443/", "http://[::ffff:10.0.0.1]/"]
 )
 def test_an_address_in_a_url_is_judged_at_once(url: str) -> None:
-    with pytest.raises(ForbiddenTarget, match="webhook_private_targets"):
+    with pytest.raises(ForbiddenTarget, match="webhook_private_networks"):
         check_target(url, NONE)
     assert check_target(url, ALL).netloc in url
 

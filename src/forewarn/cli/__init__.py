@@ -46,6 +46,14 @@ class Nouns(click.Group):
         assert isinstance(command, click.Command)  # noqa: S101
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            from forewarn.cli.renamed_options import name_current_option
+
+            raise name_current_option(error) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(NOUNS.items()))

@@ -39,16 +39,16 @@ def show(client: Client, as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("length")
+@click.argument("length", metavar="DURATION")
 @click.option(
     "--seen-by",
     metavar="VM",
     multiple=True,
     help="Let this VM, which polls by itself, see every step before the next; may be given several times.",
 )
-@click.option("--limit", metavar="LENGTH", help="How long a VM may take for a step, in real time.  [default: 30s]")
+@click.option("--timeout", metavar="DURATION", help="How long a VM may take for a step, in real time.  [default: 30s]")
 @service_command
-def advance(length: str, seen_by: tuple[str, ...], limit: str | None, client: Client, as_json: bool) -> None:
+def advance(length: str, seen_by: tuple[str, ...], timeout: str | None, client: Client, as_json: bool) -> None:
     """Move a virtual clock on. Returns when everything due by then is done.
 
     It never waits for an application, unless VMs are named with --seen-by: then it goes from deadline to deadline,
@@ -59,11 +59,11 @@ def advance(length: str, seen_by: tuple[str, ...], limit: str | None, client: Cl
       forewarn clock advance 14m50s
       forewarn clock advance 15m --seen-by web-0
     """
-    if not seen_by and limit is not None:
-        raise BadOption(name="--limit", value=limit, problem="it is for --seen-by: name a VM with that")
+    if not seen_by and timeout is not None:
+        raise BadOption(name="--timeout", value=timeout, problem="it is for --seen-by: name a VM with that")
     body: dict[str, Any] = {"by": length}
     if seen_by:
-        body |= {"seen_by": list(seen_by), "limit": limit}
+        body |= {"seen_by": list(seen_by), "limit": timeout}
     # The service gives up by itself; how many steps there are, only it knows.
     seconds = timedelta(days=1).total_seconds() if seen_by else TIMEOUT_SECONDS
     _print(client.post("clock", "advance", body=body, seconds=seconds), as_json)

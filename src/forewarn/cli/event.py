@@ -138,8 +138,8 @@ def cancel(event_id: str, client: Client, as_json: bool) -> None:
 
 @command.command()
 @click.argument("event_id", metavar="ID")
-@click.option("--by", "length", metavar="LENGTH", help="How much later than it would start now.")
-@click.option("--until", metavar="MOMENT", help="Not before this moment, or this long from now on.")
+@click.option("--by", "length", metavar="DURATION", help="How much later than it would start now.")
+@click.option("--until", metavar="TIME", help="Not before this moment, or this long from now on.")
 @change_command
 def postpone(event_id: str, length: str | None, until: str | None, **options: Any) -> None:
     """Let routine work of the platform wait, up to its deadline. Windows are kept; NotBefore only moves later.
@@ -149,7 +149,7 @@ def postpone(event_id: str, length: str | None, until: str | None, **options: An
       forewarn event postpone 4caea225 --by 2h
     """
     if bool(length) == bool(until):
-        raise click.UsageError("Say how far: --by LENGTH or --until MOMENT.")
+        raise click.UsageError("Say how far: --by DURATION or --until TIME.")
     client = options["client"]
     body = {"by": length, "until": until, "dry_run": options["dry_run"]}
     event = client.post("events", event_id, "postpone", body=body)

@@ -34,17 +34,15 @@ def command() -> None:
 @click.argument("kind")
 @click.option("--vm", metavar="NAME", help="Strike only requests of this VM.  [default: of all]")
 @click.option(
-    "--on",
+    "--method",
     metavar="|".join(ON),
     type=click.Choice(ON, case_sensitive=False),
     default=GET,
     help="Which requests.  [default: GET]",
 )
-@click.option("--count", metavar="N", type=int, help="How many requests; 1 if neither this nor --for is given.")
-@click.option(
-    "--for", "length", metavar="LENGTH", help="How long, by the service's clock; with --count what ends first."
-)
-@click.option("--delay", metavar="LENGTH", help="How long slow and stall keep a client waiting; at most 10m.")
+@click.option("--count", metavar="N", type=int, help="How many requests; 1 if neither this nor --duration is given.")
+@click.option("--duration", metavar="DURATION", help="How long, by the service's clock; with --count what ends first.")
+@click.option("--delay", metavar="DURATION", help="How long slow and stall keep a client waiting; at most 10m.")
 @service_command
 def add(client: Client, as_json: bool, **options: Any) -> None:
     """Make the endpoint fail from now on, as KIND says, until it has struck often or long enough.
@@ -52,11 +50,11 @@ def add(client: Client, as_json: bool, **options: Any) -> None:
     \b
     Examples:
       forewarn fault add slow --delay 20s
-      forewarn fault add 500 --vm web-0 --on POST --count 3
-      forewarn fault add 429 --for 2m
+      forewarn fault add 500 --vm web-0 --method POST --count 3
+      forewarn fault add 429 --duration 2m
     """
-    body = {"kind": options["kind"].lower(), "vm": options["vm"], "on": options["on"]}
-    body |= {"count": options["count"], "for": options["length"], "delay": options["delay"]}
+    body = {"kind": options["kind"].lower(), "vm": options["vm"], "on": options["method"]}
+    body |= {"count": options["count"], "for": options["duration"], "delay": options["delay"]}
     answer = client.post("faults", body=body)
     if as_json:
         print_json(answer)

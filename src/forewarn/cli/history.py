@@ -29,8 +29,8 @@ _ASKED = ("vm", "group", "host", "type", "cause", "by", "kind", "since", "until"
 @click.option("--cause", metavar="CAUSE", help="Only of operations with this cause, like host-update.")
 @click.option("--by", metavar="WHO", help="Only what this person, token or VM did.")
 @click.option("--kind", multiple=True, metavar="KIND", help="Only this, like approved; may be repeated.")
-@click.option("--since", metavar="MOMENT", help="From then on: a moment, a date, or how long ago, like 30d.")
-@click.option("--until", metavar="MOMENT", help="Before then, written in the same ways.")
+@click.option("--since", metavar="TIME", help="From then on: a moment, a date, or how long ago, like 30d.")
+@click.option("--until", metavar="TIME", help="Before then, written in the same ways.")
 @click.option("--during", metavar="SPAN", help="Only in this year, month or day: 2026, 2026-03, 2026-03-05.")
 @click.option(
     "--last",

@@ -114,7 +114,7 @@ def repair(name: str, **options: Any) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--in", "notice", metavar="LENGTH", help="When its VMs are moved away at the latest; default: 7d.")
+@click.option("--notice", metavar="DURATION", help="When its VMs are moved away at the latest; default: 7d.")
 @click.option("--override-notice", is_flag=True, help="Insist on a notice below the least.")
 @click.option("--override-windows", is_flag=True, help="Also outside the groups' maintenance windows.")
 @request_command(notice=False)
@@ -123,7 +123,7 @@ def degrade(name: str, **options: Any) -> None:
 
     \b
     Example:
-      forewarn host degrade rack-1-a --in 7d
+      forewarn host degrade rack-1-a --notice 7d
     """
     request_operations({"cause": "degraded-hardware", "host": name}, options)
 

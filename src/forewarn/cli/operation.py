@@ -84,16 +84,16 @@ def done(operation_id: str, client: Client, as_json: bool) -> None:
 
 @command.command()
 @click.argument("operation_id", metavar="ID")
-@click.option("--why", metavar="TEXT", default="", help="What went wrong, for history.")
+@click.option("--reason", metavar="TEXT", default="", help="What went wrong, for history.")
 @service_command
-def failed(operation_id: str, why: str, client: Client, as_json: bool) -> None:
+def failed(operation_id: str, reason: str, client: Client, as_json: bool) -> None:
     """The work could not be done: the events disappear, and a rollout that it belongs to stops.
 
     \b
     Example:
-      forewarn operation failed 4caea225 --why "the host does not come back"
+      forewarn operation failed 4caea225 --reason "the host does not come back"
     """
-    _print(client, client.post("operations", operation_id, "failed", body={"why": why}), as_json)
+    _print(client, client.post("operations", operation_id, "failed", body={"why": reason}), as_json)
 
 
 @command.command()

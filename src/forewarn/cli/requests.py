@@ -30,7 +30,10 @@ def request_command(*, notice: bool = True, routine: bool = False) -> Callable[.
         function = change_command(function)
         if routine:
             function = click.option(
-                "--postpone-until", metavar="MOMENT", help="Up to when it may be postponed: a moment, or from now on."
+                "--postpone-deadline",
+                "postpone_until",
+                metavar="TIME",
+                help="Up to when it may be postponed: a moment, or from now on.",
             )(function)
             function = click.option(
                 "--override-windows", is_flag=True, help="Also outside the groups' maintenance windows."
@@ -39,7 +42,7 @@ def request_command(*, notice: bool = True, routine: bool = False) -> Callable[.
             function = click.option("--override-notice", is_flag=True, help="Insist on a notice below the least.")(
                 function
             )
-            function = click.option("--notice", metavar="LENGTH", help="How long beforehand it is told.")(function)
+            function = click.option("--notice", metavar="DURATION", help="How long beforehand it is told.")(function)
         return function
 
     return decorate
@@ -47,7 +50,7 @@ def request_command(*, notice: bool = True, routine: bool = False) -> Callable[.
 
 def impact_options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options of every command that updates hosts."""
-    function = click.option("--duration", metavar="LENGTH", help="How long a freeze lasts; default: 9s.")(function)
+    function = click.option("--duration", metavar="DURATION", help="How long a freeze lasts; default: 9s.")(function)
     return click.option(
         "--impact",
         type=click.Choice(["freeze", "reboot"]),

@@ -30,9 +30,13 @@ def command() -> None:
 @command.command()
 @click.option("--hosts", "patterns", multiple=True, required=True, metavar="PATTERN", help="Hosts, like 'rack-1-*'.")
 @impact_options
-@click.option("--budget", type=int, default=5, metavar="N", help="How many hosts at once.  [default: 5]")
-@click.option("--pause", metavar="LENGTH", help="Between a wave and the next; default: none.")
-@click.option("--health-time", metavar="LENGTH", help="How long VMs may take to be well again; default: 15m.")
+@click.option(
+    "--max-unavailable", "budget", type=int, default=5, metavar="N", help="How many hosts at once.  [default: 5]"
+)
+@click.option("--pause", metavar="DURATION", help="Between a wave and the next; default: none.")
+@click.option(
+    "--health-timeout", "health_time", metavar="DURATION", help="How long VMs may take to be well again; default: 15m."
+)
 @click.option("--yes", is_flag=True, help="Do not show the plan and ask whether it is meant.")
 @request_command(routine=True)
 def start(patterns: tuple[str, ...], yes: bool, impact: str, **options: Any) -> None:

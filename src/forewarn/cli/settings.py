@@ -1,4 +1,4 @@
-"""forewarn settings: every setting, its value, and where the value came from."""
+"""forewarn settings: every setting with its value and origin."""
 
 from __future__ import annotations
 
@@ -8,53 +8,58 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.output import print_json, print_table
-from forewarn.settings import SETTINGS, SETTLING, Value, refuse_old_settle, resolve
+from forewarn.settings import SECTIONS, SETTINGS, Value, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+class SettingsCommand(click.Command):
+    """A command with an option for each setting. Its help lists them under headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        records = {option.name: option.get_help_record(ctx) for option in self.get_params(ctx)}
+        names = {title: [setting.name for setting in settings] for title, settings in SECTIONS.items()}
+        others = [name for name in records if name not in SETTINGS]
+        for title, section in {**names, "Other options": others}.items():
+            with formatter.section(title):
+                formatter.write_dl([record for name in section if (record := records[name]) is not None])
+
+
 def setting_options(function: Callable[..., None]) -> Callable[..., None]:
-    """A flag per setting."""
+    """Add an option for each setting."""
     function = click.option("--config", metavar="FILE", help="A TOML file with settings.  [env: FOREWARN_CONFIG]")(
         function
     )
     for setting in reversed(SETTINGS.values()):
-        default = f"  [default: {setting.default}; env: {setting.variable}]" if setting.default else ""
-        help_text = setting.help + (default or f"  [env: {setting.variable}]")
+        help_text = setting.help + (f"  [default: {setting.default}]" if setting.default else "")
         more: dict[str, Any] = {}
         if setting.is_switch:
-            more = {"is_flag": False, "flag_value": "true"}  # the flag alone says something
+            more = {"is_flag": False, "flag_value": "true"}
         if setting.is_repeatable:
             more = {"multiple": True, "callback": lambda *given: ",".join(given[-1]) if given[-1] else None}
-        function = click.option(setting.flag, setting.name, metavar=setting.form, help=help_text, **more)(function)
-    for cause in SETTLING:
-        function = click.option(f"--settle-{cause}", hidden=True, expose_value=False, callback=_refuse_old)(function)
+        function = click.option(setting.option, setting.name, metavar=setting.metavar, help=help_text, **more)(function)
     return function
 
 
-def _refuse_old(_: click.Context, option: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        refuse_old_settle(str(option.name), value, option.opts[0], "--settle {cause}={value}")
+def resolve_settings(config: str | None, options: dict[str, Any]) -> dict[str, Value]:
+    return resolve(options, os.environ, config)
 
 
-def resolve_settings(config: str | None, flags: dict[str, Any]) -> dict[str, Value]:
-    return resolve(flags, os.environ, config)
-
-
-@click.command()
+@click.command(cls=SettingsCommand)
 @setting_options
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def command(as_json: bool, config: str | None, **flags: str | None) -> None:
-    """Every setting that `forewarn up` would use, and where its value comes from.
+def command(as_json: bool, config: str | None, **options: str | None) -> None:
+    """Show every setting that `forewarn up` would use, and the origin of its value.
 
-    A flag beats a variable, a variable beats the file, the file beats the default.
+    An option overrides a variable, a variable overrides the file, the file overrides the default. The variable of a
+    setting is FOREWARN_ and the name of the setting in capitals.
 
     \b
     Example:
       FOREWARN_SPEED=60 forewarn settings
     """
-    values = resolve_settings(config, flags)
+    values = resolve_settings(config, options)
     if as_json:
         print_json({name: {"value": str(value), "from": value.origin} for name, value in values.items()})
         return

@@ -36,7 +36,7 @@ def command() -> None:
     " the events of one group.",
 )
 @click.option("--group", metavar="GROUP", default="", help="Of a tenant: the group.")
-@click.option("--expires", metavar="MOMENT", default="", help="When it stops to be good: a moment, or from now on.")
+@click.option("--expires", metavar="TIME", default="", help="When it stops to be good: a moment, or from now on.")
 @click.option("--out", metavar="FILE", help="Write the token to this file, for you alone, instead of showing it.")
 @service_command
 def create(name: str, role: str, group: str, expires: str, out: str | None, client: Client, as_json: bool) -> None:

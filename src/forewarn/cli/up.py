@@ -23,19 +23,22 @@ from forewarn import __version__
 from forewarn.assembly import Assembly
 from forewarn.cli import service_files
 from forewarn.cli.fleet import full_path, read_fleet_file
-from forewarn.cli.settings import resolve_settings, setting_options
+from forewarn.cli.settings import SettingsCommand, resolve_settings, setting_options
 from forewarn.control.fleet import applied_before, apply_fleet
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
 from forewarn.settings import MEMORY
 
 
-@click.command()
+@click.command(cls=SettingsCommand)
 @setting_options
-def command(config: str | None, **flags: str | None) -> None:
-    """Start the service: the metadata endpoint for VMs, and the control API for everyone else.
+def command(config: str | None, **options: str | None) -> None:
+    """Start the service: the metadata service for VMs, and the control API for operators.
 
-    With no fleet there is one VM, named after this machine and reached from 127.0.0.1.
+    Without a fleet file the fleet has one VM: this machine, with the address 127.0.0.1.
+
+    Each option can also be set by a variable, FOREWARN_ and the name in capitals (FOREWARN_RATE_LIMIT), or in the
+    TOML file of --config (rate_limit = 5). DURATION is written like 90s, 14m50s, 2h or 7d.
 
     \b
     Examples:
@@ -43,7 +46,7 @@ def command(config: str | None, **flags: str | None) -> None:
       forewarn up --fleet fleet.toml --speed 60
       forewarn up --data :memory: --clock virtual
     """
-    values = {name: value.value for name, value in resolve_settings(config, flags).items()}
+    values = {name: value.value for name, value in resolve_settings(config, options).items()}
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     # Every request that is not HTTP would be a line otherwise: the log is not a client's to fill.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

@@ -137,7 +137,7 @@ def redeploy(names: tuple[str, ...], **options: Any) -> None:
 
 @command.command()
 @several
-@click.option("--duration", metavar="LENGTH", help="How long the VM is paused; default: 5s.")
+@click.option("--duration", metavar="DURATION", help="How long the VM is paused; default: 5s.")
 @request_command(routine=True)
 def migrate(names: tuple[str, ...], duration: str | None, **options: Any) -> None:
     """Move a running VM to another host. VMs on one host are moved, and told of it, together.

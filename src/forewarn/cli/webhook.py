@@ -189,7 +189,7 @@ def failures(name: str, client: Client, as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--row", "sequence", type=click.IntRange(1), metavar="N", help="Only this row of history.")
+@click.option("--sequence", type=click.IntRange(1), metavar="N", help="Only this row of history.")
 @service_command
 def retry(name: str, sequence: int | None, client: Client, as_json: bool) -> None:
     """Try now what is not delivered, also what was given up: that gets one more attempt.

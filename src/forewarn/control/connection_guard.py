@@ -21,7 +21,7 @@ from forewarn.control.input import LARGEST_FLEET
 from forewarn.control.problems import PROBLEM, problem
 from forewarn.control.request_framing import MALFORMED, IncomingRequest, Rejected
 from forewarn.errors import Invalid
-from forewarn.system.connections import Limits
+from forewarn.system.connections import ConnectionLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -41,15 +41,15 @@ _EMPTY_LINES = re.compile(rb"[\r\n]+")
 
 
 @dataclass(frozen=True, slots=True)
-class ControlLimits(Limits):
+class ControlLimits(ConnectionLimits):
     """The limits of a connection to the control API."""
 
     body_bytes: int = LARGEST_FLEET + DISCARDED_BYTES
     """The connection closes when a body is larger."""
     handshake_seconds: float = 10.0
     """For TLS."""
-    connections: int = 4096
-    connections_per_address: int = 2048
+    max_connections: int = 4096
+    max_connections_per_address: int = 2048
     """Larger than the number of clients that may follow the feed: they may all be behind one proxy."""
 
 
@@ -162,7 +162,7 @@ class Guard(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
-        self._to_read.set(self._limits.unread_seconds)
+        self._to_read.set(self._limits.send_seconds)
         if self._server is not None:
             self._server.pause_writing()
         self._regulate_reading()
@@ -186,8 +186,8 @@ class Guard(asyncio.Protocol):
                 elif empty := _EMPTY_LINES.match(self._held):
                     self._held = self._held[empty.end() :]
                 else:
-                    self._request = IncomingRequest(self._limits.head_bytes)
-                    self._to_receive.set(self._limits.head_seconds)
+                    self._request = IncomingRequest(self._limits.max_header_bytes)
+                    self._to_receive.set(self._limits.header_seconds)
         except Rejected as rejected:
             self._reject(rejected)
         self._regulate_reading()
@@ -282,7 +282,7 @@ class Guard(asyncio.Protocol):
         """Close when the client has read its answers. Over TLS it has to agree, too."""
         if not self._transport.is_closing():
             self._transport.close()
-            self._to_read.set(self._limits.unread_seconds)
+            self._to_read.set(self._limits.send_seconds)
 
     def abort(self) -> None:
         self._transport.abort()
@@ -307,7 +307,7 @@ class Guard(asyncio.Protocol):
                 self._to_receive.clear()
             else:
                 limits = self._limits
-                self._to_receive.set(limits.body_seconds if self._request.head_complete else limits.head_seconds)
+                self._to_receive.set(limits.body_seconds if self._request.head_complete else limits.header_seconds)
 
     # --- Stop -------------------------------------------------------------------------------------
 

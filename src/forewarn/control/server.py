@@ -112,7 +112,7 @@ class ControlServer:
                 proxy_headers=False,  # else a forged X-Forwarded-For would be the client's address
                 server_header=False,
                 # The guard closes idle connections. uvicorn would do it in the middle of a head.
-                timeout_keep_alive=math.ceil(self._limits.idle_seconds + self._limits.head_seconds),
+                timeout_keep_alive=math.ceil(self._limits.idle_seconds + self._limits.header_seconds),
             )
         )
         self._connections: Connections[Guard] = Connections("control API", self._limits)

@@ -134,7 +134,7 @@ class NewWebhook(Body, kw_only=True):
     """A webhook to be added."""
 
     name: Annotated[str, pattern(NAME_PATTERN), help_text(f"What to call it: {NAME_RULE}.")]
-    url: Annotated[str, help_text(f"Where to send to, by http or https; private addresses only if {SETTING} says.")]
+    url: Annotated[str, help_text(f"Where to send to, by http or https. A private address must be in {SETTING}.")]
     secret: Annotated[
         Annotated[str, Meta(extra_json_schema={"minLength": SHORTEST_SECRET, "maxLength": LONGEST_SECRET})] | None,
         help_text("What to sign with; if it is not said, one is made."),

@@ -22,7 +22,7 @@ def why_no_notice(draft: Draft, group: str, now: datetime, terms: Terms) -> str:
     delivery, heard_at = draft.delivery(group), draft.heard_at(group)
     if delivery is None or heard_at is None:
         return f"{group} has never asked: no notice"
-    if now >= heard_at + terms.quicken(terms.silence):
+    if now >= heard_at + terms.quicken(terms.inactivity_timeout):
         return f"{group} has not asked for {format_duration(now - heard_at)}: no notice"
     if not delivery.enabled:
         return f"{group} was disabled (a fault does that) and has not asked since: no notice"
@@ -49,7 +49,7 @@ def disable_if_silent(draft: Draft, now: datetime, terms: Terms, group: str) -> 
     delivery, heard_at = draft.delivery(group), draft.heard_at(group)
     if delivery is None or not delivery.enabled or heard_at is None:
         return
-    if now >= heard_at + terms.quicken(terms.silence):
+    if now >= heard_at + terms.quicken(terms.inactivity_timeout):
         draft.put_delivery(delivery._replace(enabled=False), heard_at)
         why = f"no request for {format_duration(now - heard_at)}"
         draft.note(Entry(at=now, what="disabled", by=ENGINE, group=group, why=why))

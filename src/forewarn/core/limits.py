@@ -1,4 +1,4 @@
-"""Limits and times that the operator chose for all groups."""
+"""Limits and durations that the operator sets for all groups."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How fast things go, and how much may be asked for. The clock itself stays true."""
+    """The operator's limits and durations. Commands of the core receive them as an argument."""
 
     speed: float = 1.0
-    """Notices, settle times, pauses and silence are this many times shorter."""
-    silence: timedelta = timedelta(hours=24)
+    """Notices, settle times, pauses and the inactivity timeout are divided by this. The clock keeps its pace."""
+    inactivity_timeout: timedelta = timedelta(hours=24)
+    """The service disables a group after this long without a poll."""
     settle: Mapping[str, timedelta] = field(default_factory=dict)
-    """Settle times by cause, where they are not the published ones."""
-    pending_user_operations: int = 0
-    """How many operations of users a group may have pending; 0: any number."""
-    postponement: timedelta = timedelta(days=7)
-    """How far a routine operation may be postponed, counted from its first NotBefore."""
+    """Settle time by cause. A cause that is not here has its default."""
+    max_pending_user_operations: int = 0
+    """For each group. 0: no limit."""
+    max_postponement: timedelta = timedelta(days=7)
+    """How far a routine operation can be postponed, from its first NotBefore."""
     history_retention: timedelta = timedelta(days=400)
-    """How long history is kept, by the clock; zero: for ever."""
+    """How long history is kept. Zero: without a limit."""
     makes_hosts: bool = False
-    """Whether a spare host can be had where none fits."""
-    webhook_targets: Targets = field(default_factory=Targets)
-    """Where webhooks may go beyond the public Internet."""
+    """Whether the fabric can add a spare host when no host can take a VM."""
+    webhook_private_networks: Targets = field(default_factory=Targets)
+    """Addresses that webhooks can reach besides the public Internet."""
 
     def at(self, speed: float) -> Terms:
-        """The terms for something that goes so many times faster still."""
+        """Return these limits with the speed multiplied by `speed`."""
         return self if speed == 1 else replace(self, speed=self.speed * speed)
 
-    def quicken(self, length: timedelta) -> timedelta:
-        return length / self.speed
+    def quicken(self, duration: timedelta) -> timedelta:
+        return duration / self.speed
 
     def settle_time(self, cause: str) -> timedelta:
         return self.quicken(self.settle.get(cause, CAUSES[cause].settle))

@@ -169,7 +169,7 @@ def _refuse_second(draft: Draft, vm: VM, cause: Cause) -> None:
 
 
 def _refuse_too_many(draft: Draft, terms: Terms, vm: VM) -> None:
-    most = terms.pending_user_operations
+    most = terms.max_pending_user_operations
     if not most:
         return
     pending = sum(
@@ -344,7 +344,7 @@ def _deadline(terms: Terms, asked: Request, earliest: datetime) -> datetime | No
     if not CAUSES[asked.cause].routine:
         return None
     if asked.deadline is None:
-        return earliest + terms.at(asked.speed).quicken(terms.postponement)
+        return earliest + terms.at(asked.speed).quicken(terms.max_postponement)
     if asked.rollout:
         return max(asked.deadline, earliest)
     if asked.deadline < earliest:

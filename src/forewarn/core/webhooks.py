@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from forewarn.core.state import Draft
 
 
-SETTING = "webhook_private_targets"
+SETTING = "webhook_private_networks"
 ALL = "all"
 LONGEST_URL = 2000
 
@@ -203,7 +203,7 @@ def find_webhook(draft: Draft, name: str) -> Webhook:
 def add_webhook(draft: Draft, now: datetime, terms: Terms, webhook: Webhook, by: str) -> Webhook:
     """Tell somebody else from now on. Returns it with the cursor that it begins at."""
     check_name(webhook.name)
-    parts = check_target(webhook.url, terms.webhook_targets)
+    parts = check_target(webhook.url, terms.webhook_private_networks)
     if not SHORTEST_SECRET <= len(webhook.secret) <= LONGEST_SECRET or not webhook.secret.isprintable():
         problem = f"write {SHORTEST_SECRET} to {LONGEST_SECRET} characters on one line, or leave it out to get one"
         raise BadOption(name="secret", value="…", problem=problem)

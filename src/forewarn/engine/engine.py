@@ -233,7 +233,7 @@ class Engine:
         due = self._timers.take(now)
         operations = [key for kind, key in due if kind == "operation"]
         rollouts = [key for kind, key in due if kind == "rollout"]
-        groups = [key for kind, key in due if kind == "silence"]
+        groups = [key for kind, key in due if kind == "inactivity"]
         silent = self.last_seen.silent_among(groups, now)
         if not operations and not rollouts and not silent:
             return

@@ -33,7 +33,7 @@ class LastSeen:
         self._clock = clock
         self._writer = writer
         self._timers = timers
-        self._longest = terms.quicken(terms.silence)
+        self._longest = terms.quicken(terms.inactivity_timeout)
         self._watched: set[str] = set()
         """Groups with an entry for their silence in the timers: one each."""
         self._unwritten: set[str] = set()
@@ -76,7 +76,7 @@ class LastSeen:
         moment = heard_at + self._longest
         if after is not None and moment <= after:
             return False
-        self._timers.add(moment, "silence", group)
+        self._timers.add(moment, "inactivity", group)
         self._watched.add(group)
         return True
 
@@ -88,7 +88,7 @@ class LastSeen:
     def look_again(self, silent: list[str], now: datetime) -> None:
         """That these are silent could not be written: it is still to be done."""
         for group in silent:
-            self._timers.add(now, "silence", group)
+            self._timers.add(now, "inactivity", group)
         self._watched.update(silent)
 
     # --- Writing ------------------------------------------------------------------------------------

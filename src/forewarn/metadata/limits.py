@@ -1,38 +1,38 @@
-"""What a VM may send, and how slowly."""
+"""Limits of a connection to the metadata service."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from forewarn.system.connections import Limits
+from forewarn.system.connections import ConnectionLimits
 
 
 class Rounds(NamedTuple):
-    """The deadlines, in rounds of the sweeper."""
+    """The timeouts, in rounds of the sweeper."""
 
-    head: int
+    header: int
     body: int
     idle: int
-    unread: int
+    send: int
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataLimits(Limits):
-    """The limits of a connection to the metadata service."""
+class MetadataLimits(ConnectionLimits):
+    """Size, time and number limits."""
 
-    pipelined_requests: int = 1
-    """Read ahead while an earlier request is in progress. A few more can come in one packet."""
+    max_pipelined_requests: int = 1
+    """Read ahead while an earlier request is in progress. One packet can exceed this by a few."""
 
     @property
-    def _deadlines(self) -> tuple[float, ...]:
-        return self.head_seconds, self.body_seconds, self.idle_seconds, self.unread_seconds
+    def _timeouts(self) -> tuple[float, ...]:
+        return self.header_seconds, self.body_seconds, self.idle_seconds, self.send_seconds
 
     @property
     def sweep_seconds(self) -> float:
-        """How often the sweeper looks at the connections."""
-        return min(1.0, *(seconds / 4 for seconds in self._deadlines))
+        """Interval between two rounds of the sweeper."""
+        return min(1.0, *(seconds / 4 for seconds in self._timeouts))
 
     @property
     def rounds(self) -> Rounds:
-        return Rounds(*(round(seconds / self.sweep_seconds) for seconds in self._deadlines))
+        return Rounds(*(round(seconds / self.sweep_seconds) for seconds in self._timeouts))

@@ -230,7 +230,9 @@ class Connection(asyncio.Protocol):
     @property
     def _may_read_ahead(self) -> bool:
         """Whether another request would not have to wait too long, and the client reads its answers."""
-        return len(self._queue) < self._server.limits.pipelined_requests and not self._write_paused and not self._deaf
+        return (
+            len(self._queue) < self._server.limits.max_pipelined_requests and not self._write_paused and not self._deaf
+        )
 
     def _parse(self) -> None:
         """Parse what was received, as long as there is room for more requests."""
@@ -259,9 +261,9 @@ class Connection(asyncio.Protocol):
             self._ignore_upgrade(bytes(part[upgrade.args[0] :]))
         except httptools.HttpParserError:
             self._reject()
-        if (self._head_open or self._body_open) and self._unnoticed_bytes > self._server.limits.head_bytes:
+        if (self._head_open or self._body_open) and self._unnoticed_bytes > self._server.limits.max_header_bytes:
             # A header or a trailer that never ends is not seen by the callbacks.
-            self._rejection = answers.head_too_large(self._server.limits.head_bytes)
+            self._rejection = answers.head_too_large(self._server.limits.max_header_bytes)
             self._reject()
 
     def _pause_reading(self) -> None:
@@ -352,8 +354,8 @@ class Connection(asyncio.Protocol):
 
     def _count_head(self, more: int) -> None:
         self._head_bytes += more
-        if self._head_bytes > self._server.limits.head_bytes:
-            self._rejection = answers.head_too_large(self._server.limits.head_bytes)
+        if self._head_bytes > self._server.limits.max_header_bytes:
+            self._rejection = answers.head_too_large(self._server.limits.max_header_bytes)
             raise ValueError  # ends the parsing
 
     def _ignore_upgrade(self, rest: bytes) -> None:
@@ -519,8 +521,8 @@ class Connection(asyncio.Protocol):
         if is_open or self._write_paused:
             self._open_rounds += is_open and not self._read_paused
             self._unread_rounds += self._write_paused
-            slow = self._open_rounds > (rounds.head if self._head_open else rounds.body)
-            if (is_open and slow) or self._unread_rounds > rounds.unread:
+            slow = self._open_rounds > (rounds.header if self._head_open else rounds.body)
+            if (is_open and slow) or self._unread_rounds > rounds.send:
                 self.abort()
         elif self._quiet_rounds > rounds.idle and self._current is None:
             # Closing waits until the client has read the rest: not for ever.

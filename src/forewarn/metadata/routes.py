@@ -57,7 +57,7 @@ class Rules:
 
     rate_limit: float = 5.0
     preview_versions: bool = False
-    newer_versions: str = "refuse"
+    newer_versions: str = "reject"
     post_without_header: bool = False
     first_get_delay: timedelta = timedelta(0)
 

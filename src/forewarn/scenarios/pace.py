@@ -98,7 +98,7 @@ class Pace:
         clock = self._engine.clock
         waking = clock.next_waking() if isinstance(clock, VirtualClock) else None
         moments = [moment for moment in (due, waking) if moment is not None and moment > clock.now()]
-        longest = self._engine.terms.quicken(self._engine.terms.silence) / 2
+        longest = self._engine.terms.quicken(self._engine.terms.inactivity_timeout) / 2
         return min(min(moments) - clock.now(), longest) if moments else longest
 
     async def _move_at_pace(self, speed: float, left: timedelta) -> None:

@@ -15,25 +15,25 @@ WARN_EVERY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What a client of any server may send, and how long it may take."""
+class ConnectionLimits:
+    """Limits of a connection to any server."""
 
-    head_bytes: int = 16_384
-    """Of the request line and the headers together."""
-    head_seconds: float = 10.0
-    """From the first byte of a request to the end of its head."""
+    max_header_bytes: int = 16_384
+    """Request line and headers together."""
+    header_seconds: float = 10.0
+    """From the first byte of a request to the end of its headers."""
     body_seconds: float = 10.0
     idle_seconds: float = 75.0
     """Without a request."""
-    unread_seconds: float = 30.0
-    """While the client does not read its answers."""
+    send_seconds: float = 30.0
+    """While the client does not read its responses."""
     stalled_seconds: float = 0.5
-    """Without a byte in either direction, while the server stops."""
+    """Without a byte in either direction while the server stops."""
     stop_seconds: float = 10.0
-    """For requests in progress, while the server stops."""
-    connections: int = 0
-    """Of all clients together. 0: no limit."""
-    connections_per_address: int = 0
+    """For requests in progress while the server stops."""
+    max_connections: int = 0
+    """0: no limit."""
+    max_connections_per_address: int = 0
 
 
 class Stoppable(Protocol):
@@ -52,7 +52,7 @@ C = TypeVar("C", bound=Stoppable)
 class Connections(Generic[C]):
     """All open connections of one server."""
 
-    def __init__(self, server: str, limits: Limits) -> None:
+    def __init__(self, server: str, limits: ConnectionLimits) -> None:
         self._none_open = asyncio.Event()
         self._none_open.set()
         self._server = server
@@ -90,11 +90,11 @@ class Connections(Generic[C]):
         """Count this connection. False: there are too many already, or the server stops."""
         if self._closed:  # a TLS handshake can end after the server has stopped to listen
             return False
-        most, most_per_address = self._limits.connections, self._limits.connections_per_address
-        if most and len(self._open) >= most:
+        maximum, maximum_per_address = self._limits.max_connections, self._limits.max_connections_per_address
+        if maximum and len(self._open) >= maximum:
             self._warn(f"The {self._server} has {len(self._open):,} connections and closes new ones.")
             return False
-        if most_per_address and self._of_address[address] >= most_per_address:
+        if maximum_per_address and self._of_address[address] >= maximum_per_address:
             count = self._of_address[address]
             self._warn(f"{address} has {count:,} connections to the {self._server}, which closes new ones.")
             return False

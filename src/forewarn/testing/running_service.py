@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from forewarn.assembly import ORDERS_FOLDER, Assembly
 from forewarn.core.durations import format_duration
-from forewarn.errors import AlreadyRunning, NotRunning, UnknownSetting, nearest
-from forewarn.settings import MEMORY, SETTINGS, refuse_old_settle, resolve
+from forewarn.errors import AlreadyRunning, NotRunning
+from forewarn.settings import MEMORY, SETTINGS, resolve, unknown_setting
 from forewarn.testing.client import SERVICE_FILE
 from forewarn.testing.loop_thread import LoopThread
 
@@ -157,19 +157,18 @@ DEFAULTS = {
     # A test polls as often as it likes. A test of the rate limit sets one.
     "rate_limit": "0",
     # A test may move the clock by a week: no VM becomes inactive by that. There is a fault for it.
-    "silence": "3660d",
+    "inactivity_timeout": "3660d",
     "allow_faults": "true",
 }
 
 
 def read_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as `forewarn up` reads them from flags. The configuration of this machine is not read."""
-    flags = {**DEFAULTS, **{name: _text(value) for name, value in settings.items()}}
-    for name in flags:
+    """Read the settings as `forewarn up` reads its options. The configuration of this machine is ignored."""
+    options = {**DEFAULTS, **{name: _text(value) for name, value in settings.items()}}
+    for name in options:
         if name not in SETTINGS:
-            refuse_old_settle(name, flags[name], "Service(...)", 'settle={{"{cause}": "{value}"}}.')
-            raise UnknownSetting(name=name, origin="Service(...)", hint=nearest(name, SETTINGS))
-    return {name: value.value for name, value in resolve(flags, {}, os.devnull).items()}
+            raise unknown_setting(name, "Service(...)", "argument")
+    return {name: value.value for name, value in resolve(options, {}, os.devnull).items()}
 
 
 def _text(value: Any) -> str:
