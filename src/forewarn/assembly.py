@@ -18,7 +18,7 @@ from forewarn.control.auth import leave_admin_token
 from forewarn.control.clock import SEEN_WITHIN
 from forewarn.control.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.control.server import Certificate, ControlServer
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.webhooks import Pace
 from forewarn.delivery.outbound import Outbound
 from forewarn.delivery.webhooks import Dispatcher
@@ -100,9 +100,9 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
+def operator_limits(values: dict[str, Any], fabric: Fabric) -> OperatorLimits:
     """The operator's limits from the settings."""
-    return Terms(
+    return OperatorLimits(
         speed=values["speed"],
         inactivity_timeout=values["inactivity_timeout"],
         settle=values["settle"],
@@ -114,7 +114,7 @@ def terms_of(values: dict[str, Any], fabric: Fabric) -> Terms:
     )
 
 
-def limits_of(values: dict[str, Any]) -> MetadataLimits:
+def metadata_limits(values: dict[str, Any]) -> MetadataLimits:
     """Limits of a connection to the metadata service."""
     return MetadataLimits(
         max_header_bytes=values["max_header_size"],
@@ -146,7 +146,7 @@ class Assembly:
         store = SqliteStore(None if data == MEMORY else Path(data))
         clock = VirtualClock() if values["clock"] == "virtual" else SystemClock()
         fabric = build_fabric(values, clock)
-        self.engine = Engine(clock, store, fabric, terms_of(values, fabric))
+        self.engine = Engine(clock, store, fabric, operator_limits(values, fabric))
         rules = Rules(
             rate_limit=values["rate_limit"],
             preview_versions=values["preview_versions"],
@@ -155,7 +155,7 @@ class Assembly:
             first_get_delay=values["first_get_delay"],
         )
         self.faults = Faults(self.engine, allowed=values["allow_faults"])
-        self.metadata = MetadataServer(self.engine, metadata_listener, rules, limits_of(values), self.faults)
+        self.metadata = MetadataServer(self.engine, metadata_listener, rules, metadata_limits(values), self.faults)
         if isinstance(clock, VirtualClock):
             clock.on_move = self.metadata.common_headers.refresh
         self.engine.subscribe(self._on_published)

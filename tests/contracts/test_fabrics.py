@@ -16,7 +16,7 @@ import pytest
 import forewarn.fabrics
 from forewarn.clock import VirtualClock
 from forewarn.core.event_types import Verb
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.engine.engine import Engine
 from forewarn.errors import IncompleteFabric, Unavailable, WorkFailed
 from forewarn.fabrics import simulated
@@ -251,4 +251,4 @@ def test_a_fabric_without_a_verb_is_rejected_at_the_start() -> None:
 
     incomplete: Any = OnlyReboots()
     with pytest.raises(IncompleteFabric, match=r"OnlyReboots has no method for: freeze, migrate, redeploy, deallocate"):
-        Engine(VirtualClock(), SqliteStore(), incomplete, Terms())
+        Engine(VirtualClock(), SqliteStore(), incomplete, OperatorLimits())

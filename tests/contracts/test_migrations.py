@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from forewarn.clock import VirtualClock
 from forewarn.core.events import Status
 from forewarn.core.fleet import HostState
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.webhooks import Undelivered
 from forewarn.engine.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
@@ -70,7 +70,7 @@ def test_what_the_first_release_wrote_is_read(tmp_path: Path) -> None:
 async def test_what_was_under_way_goes_on_to_its_end(tmp_path: Path) -> None:
     first_release(tmp_path)
     clock = VirtualClock()
-    engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), Terms())
+    engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), OperatorLimits())
     await engine.start()
     assert [event.status for event in engine.document("web").events] == [Status.SCHEDULED, Status.STARTED]
     await engine.advance(timedelta(minutes=15))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from forewarn.clock import VirtualClock
 from forewarn.core import approvals
 from forewarn.core.fleet import VM, Fleet, Group, Host
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import Request
 from forewarn.core.requests import request
 from forewarn.engine.engine import Engine
@@ -43,18 +43,18 @@ FLEET = Fleet(
 )
 
 
-def make_engine(folder: Path | None = None, *, terms: Terms | None = None) -> tuple[Engine, SimulatedFabric]:
+def make_engine(folder: Path | None = None, *, limits: OperatorLimits | None = None) -> tuple[Engine, SimulatedFabric]:
     clock = VirtualClock(START)
     fabric = SimulatedFabric(clock)
-    return Engine(clock, SqliteStore(folder), fabric, terms or Terms(makes_hosts=True)), fabric
+    return Engine(clock, SqliteStore(folder), fabric, limits or OperatorLimits(makes_hosts=True)), fabric
 
 
 @asynccontextmanager
 async def running_engine(
-    folder: Path | None = None, *, fleet: Fleet = FLEET, listening: bool = True, terms: Terms | None = None
+    folder: Path | None = None, *, fleet: Fleet = FLEET, listening: bool = True, limits: OperatorLimits | None = None
 ) -> AsyncIterator[Engine]:
     """A started engine; unless told otherwise every group has asked once."""
-    engine, _ = make_engine(folder, terms=terms)
+    engine, _ = make_engine(folder, limits=limits)
     await engine.start()
     try:
         await engine.apply_fleet(fleet, by="test")

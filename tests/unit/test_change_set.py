@@ -198,8 +198,8 @@ class ChangeSetMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(["a", "b"]), vm=st.sampled_from(VMS))
     def request_has_a_key(self, key: str, vm: str) -> None:
-        def decide(draft: Any, now: Any, terms: Any) -> tuple[int, str]:
-            return 201, request(draft, now, terms, Request("restart", (vm,)), "somebody")[0].id
+        def decide(draft: Any, now: Any, limits: Any) -> tuple[int, str]:
+            return 201, request(draft, now, limits, Request("restart", (vm,)), "somebody")[0].id
 
         self.command(access.once, f"caller {key}", vm, decide)
 

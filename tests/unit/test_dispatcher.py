@@ -15,7 +15,7 @@ import pytest
 from engines import FLEET, START, approve, ask, make_engine
 
 from forewarn.core.fleet_commands import Policy, set_policy
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.state import DeliveryStats
 from forewarn.core.webhooks import (
     MOST_GROUPS,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from receiver import Got
 
 SECRET = "not really a secret"  # noqa: S105
-LOCAL = Terms(makes_hosts=True, webhook_private_networks=parse_targets("127.0.0.1"))
+LOCAL = OperatorLimits(makes_hosts=True, webhook_private_networks=parse_targets("127.0.0.1"))
 QUICK = Pace(0.01, 80)
 
 
@@ -61,10 +61,10 @@ def receiver() -> Iterator[Receiver]:
 
 @asynccontextmanager
 async def running(
-    folder: Path | None = None, *, pace: Pace = QUICK, clean: bool = True, terms: Terms = LOCAL
+    folder: Path | None = None, *, pace: Pace = QUICK, clean: bool = True, limits: OperatorLimits = LOCAL
 ) -> AsyncIterator[tuple[Engine, Dispatcher]]:
     """An engine with webhooks. Not clean: it is left as a kill would leave it, with nothing written at the end."""
-    engine, _ = make_engine(folder, terms=terms)
+    engine, _ = make_engine(folder, limits=limits)
     await engine.start()
     if not engine.fleet.vms:
         await engine.apply_fleet(FLEET, by="test")
@@ -600,10 +600,10 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
     receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, attempts: int
 ) -> None:
     receiver.answer = lambda _: Reply(500)
-    week = Terms(
+    week = OperatorLimits(
         makes_hosts=True, webhook_private_networks=LOCAL.webhook_private_networks, history_retention=timedelta(days=7)
     )
-    async with running(tmp_path, pace=Pace(3600, attempts), terms=week) as (engine, dispatcher):
+    async with running(tmp_path, pace=Pace(3600, attempts), limits=week) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: any(row.attempts for row in undelivered(engine).values()))
@@ -623,7 +623,7 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         assert str(old) not in {got.id for got in receiver.taken}
         assert str(newest) in {got.id for got in receiver.taken}
         assert engine.draft().webhook_deliveries.stats("hook").lost == 1, "each is counted once"
-    async with running(tmp_path, terms=week) as (engine, _):
+    async with running(tmp_path, limits=week) as (engine, _):
         assert undelivered(engine) == {}
         await until_settled(engine)
 
@@ -641,10 +641,10 @@ async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
         return Reply()
 
     receiver.answer = answer_late
-    week = Terms(
+    week = OperatorLimits(
         makes_hosts=True, webhook_private_networks=LOCAL.webhook_private_networks, history_retention=timedelta(days=7)
     )
-    async with running(terms=week) as (engine, _):
+    async with running(limits=week) as (engine, _):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         for number in range(10):
             policy = Policy(auto_approve=() if number % 2 else ("reboot",))

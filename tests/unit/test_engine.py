@@ -14,7 +14,7 @@ from forewarn.core.events import Status
 from forewarn.core.explain import explain
 from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.history import HISTORY_KINDS
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import Progress, Request
 from forewarn.core.requests import request
 from forewarn.errors import (
@@ -185,7 +185,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
 
 
 async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
-    async with running_engine(terms=Terms(inactivity_timeout=5 * MINUTE)) as engine:
+    async with running_engine(limits=OperatorLimits(inactivity_timeout=5 * MINUTE)) as engine:
         event = await only_event(engine, "restart", "web-0")
         await engine.advance(5 * MINUTE)
         assert not engine.document("web").enabled
@@ -198,7 +198,7 @@ async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
 
 
 async def test_speed_shortens_notice_settling_and_silence() -> None:
-    async with running_engine(terms=Terms(speed=60)) as engine:
+    async with running_engine(limits=OperatorLimits(speed=60)) as engine:
         event = await only_event(engine, "restart", "web-0")
         assert event.not_before == START + timedelta(seconds=15)
         await engine.advance(timedelta(seconds=15))
@@ -242,7 +242,7 @@ async def test_a_request_that_does_not_fit_the_vm_or_its_cause_changes_nothing(
         [Group("spot", "scale-set", 5, 5)],
         [Host("a")],
     )
-    async with running_engine(fleet=fleet, terms=Terms(makes_hosts=False)) as engine:
+    async with running_engine(fleet=fleet, limits=OperatorLimits(makes_hosts=False)) as engine:
         await ask(engine, "eviction", "spot_0")
         await engine.advance(2 * MINUTE)
         before = await engine.records.history(HistoryFilter())
@@ -372,7 +372,7 @@ async def test_while_the_next_attempt_is_under_way_none_is_to_come() -> None:
     failed = engine.failed_attempt(operation.id)
     assert failed is not None
     assert (failed.failures, failed.next_at) == (1, None)
-    explained = explain(engine.draft(), engine.terms, engine.live_operations()[0], None, failed)
+    explained = explain(engine.draft(), engine.limits, engine.live_operations()[0], None, failed)
     assert explained.waits[0].words.endswith("; the next attempt is under way")
     await engine.mark_done(operation.id, "operator")
     assert engine.failed_attempt(operation.id) is None, "nobody waits for the fabric any more"

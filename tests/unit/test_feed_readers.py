@@ -14,7 +14,7 @@ from msgspec import to_builtins
 
 from forewarn.core.access import Role, Token, create_token
 from forewarn.core.history import HISTORY_KINDS
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.state import Changes, Entry
 from forewarn.delivery import feed as feed_module
 from forewarn.delivery.feed import KINDS, Feed, Listener
@@ -202,7 +202,7 @@ async def test_one_row_that_is_missing_is_a_gap(kept_from: int, ends: bool) -> N
 
 
 async def test_rows_that_are_removed_before_they_were_told_end_the_feed() -> None:
-    async with running_engine(terms=Terms(history_retention=timedelta(days=7))) as engine:
+    async with running_engine(limits=OperatorLimits(history_retention=timedelta(days=7))) as engine:
         feed = Feed(engine, tail_rows=1)
         await happen(engine, 2)
         async with aclosing((await feed.reader(EVERY, EVERY, 2)).parts()) as parts:

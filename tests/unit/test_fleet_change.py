@@ -14,7 +14,7 @@ from test_placement import fleets
 from depth import amount
 from forewarn.core import fleet_commands, placement, rollout_commands
 from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, difference, keep_what_happened, own_host
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.placement import find_clash, spare_name
 from forewarn.core.rollouts import Course
 from forewarn.core.state import Draft, ServiceState
@@ -130,7 +130,7 @@ def test_what_orders_do_to_a_fleet_is_the_same_as_building_it_anew(
             placement.set_host_state(draft, hosts[which % len(hosts)], [*HostState][how % len(HostState)])
         elif what == "policy" and vms:
             policy = fleet_commands.Policy(auto_approve=[(), ("redeploy",)][how % 2])
-            fleet_commands.set_policy(draft, START, Terms(), vms[which % len(vms)].group, policy, "test")
+            fleet_commands.set_policy(draft, START, OperatorLimits(), vms[which % len(vms)].group, policy, "test")
         elif what == "move" and vms and draft.fleet.hosts:
             target = [*draft.fleet.hosts][how % len(draft.fleet.hosts)]
             moved = vms[which % len(vms)]._replace(host=target)

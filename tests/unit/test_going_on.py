@@ -124,7 +124,7 @@ async def test_a_plan_leaves_out_hosts_that_have_left_the_fleet() -> None:
         rollout = await engine.execute(rollout_commands.start, ["*"], Course(budget=1), "operator")
         assert "c" in rollout.waiting
         await engine.apply_fleet(Fleet(SHARED.vms.values(), SHARED.groups.values(), HOSTS[:2]), by="operator")
-        made = plan(engine.fleet, engine.terms, rollout, engine.clock.now(), lambda _: True)
+        made = plan(engine.fleet, engine.limits, rollout, engine.clock.now(), lambda _: True)
         assert ("c", "it left the fleet") in made.skipped
 
 

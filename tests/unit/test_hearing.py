@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from engines import FLEET
 
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.engine.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.stores.sqlite import SqliteStore
@@ -44,7 +44,7 @@ async def heard_after(folder: Path, clock: RunningClock) -> datetime | None:
 
 
 async def started(folder: Path, clock: RunningClock) -> Engine:
-    engine = Engine(clock, SqliteStore(folder), SimulatedFabric(clock), Terms())
+    engine = Engine(clock, SqliteStore(folder), SimulatedFabric(clock), OperatorLimits())
     await engine.start()
     return engine
 

@@ -155,7 +155,7 @@ class NeverMachine(RuleBasedStateMachine):
         self.do(self.engine.execute(return_host, host, "operator"))
 
     def ask(self, asked: Request) -> None:
-        before = self.engine.preview(lambda draft, now, terms: draft.fleet)[0]
+        before = self.engine.preview(lambda draft, now, limits: draft.fleet)[0]
         try:
             operations = self.do(self.engine.execute(request, asked, "somebody"))
         except ForewarnError:

@@ -23,7 +23,7 @@ from depth import amount
 from forewarn.clock import VirtualClock
 from forewarn.core import placement
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, own_host
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import Operation, Progress, Request
 from forewarn.core.placement import choose_host, find_clash, spare_name
 from forewarn.core.state import Changes, Draft, ServiceState
@@ -252,7 +252,7 @@ def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
     moving = operation(0, Request("hardware-failure", host=host, type="Redeploy"), Progress.PENDING)
     moving = moving._replace(vms=fleet.on_host(host))
     draft.put_operation(moving)
-    moving = placement.choose_destinations(draft, START, Terms(makes_hosts=makes_hosts), moving)
+    moving = placement.choose_destinations(draft, START, OperatorLimits(makes_hosts=makes_hosts), moving)
     assert len(moving.moves) == len({*moving.moves}) <= len(moving.vms)
     assert len(moving.moves) == len(moving.vms) or not makes_hosts
     placement.after_work(draft, START, moving)

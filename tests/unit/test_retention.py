@@ -9,7 +9,7 @@ import pytest
 from engines import FLEET, ask, cancel, make_engine, running_engine
 
 from forewarn.core.access import once
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 DAY = timedelta(days=1)
-WEEK = Terms(makes_hosts=True, history_retention=7 * DAY)
+WEEK = OperatorLimits(makes_hosts=True, history_retention=7 * DAY)
 
 
 async def rows(engine: Engine) -> list[Entry]:
@@ -27,7 +27,7 @@ async def rows(engine: Engine) -> list[Entry]:
 
 
 async def test_what_is_over_for_longer_than_said_is_forgotten() -> None:
-    async with running_engine(terms=WEEK) as engine:
+    async with running_engine(limits=WEEK) as engine:
         operation = await ask(engine, "restart", "web-0")
         await engine.advance(timedelta(hours=1))
         event = operation.events[0]
@@ -43,7 +43,7 @@ async def test_what_is_over_for_longer_than_said_is_forgotten() -> None:
 
 
 async def test_what_is_live_stays_for_however_long() -> None:
-    async with running_engine(terms=WEEK) as engine:
+    async with running_engine(limits=WEEK) as engine:
         operation = await ask(engine, "host-update", host="host-a", notice=60 * DAY)
         await engine.advance(50 * DAY)
         assert operation.id in {live.id for live in engine.live_operations()}
@@ -58,12 +58,12 @@ async def test_what_is_live_stays_for_however_long() -> None:
 
 
 async def test_the_sequence_goes_on_after_everything_is_forgotten_and_after_a_restart(tmp_path: Path) -> None:
-    async with running_engine(tmp_path, terms=WEEK) as engine:
+    async with running_engine(tmp_path, limits=WEEK) as engine:
         await engine.advance(100 * DAY)
         newest = engine.records.newest
         (last,) = await rows(engine)
         assert last.sequence == newest
-    again, _ = make_engine(tmp_path, terms=WEEK)
+    again, _ = make_engine(tmp_path, limits=WEEK)
     await again.start()
     try:
         assert again.records.newest == newest
@@ -74,11 +74,11 @@ async def test_the_sequence_goes_on_after_everything_is_forgotten_and_after_a_re
 
 
 async def test_what_became_too_old_while_the_service_was_down_is_forgotten_at_the_start(tmp_path: Path) -> None:
-    async with running_engine(tmp_path, terms=Terms(history_retention=timedelta(0))) as engine:
+    async with running_engine(tmp_path, limits=OperatorLimits(history_retention=timedelta(0))) as engine:
         await engine.advance(30 * DAY)
         before = await rows(engine)
         assert before[0].sequence == 1
-    again, _ = make_engine(tmp_path, terms=WEEK)
+    again, _ = make_engine(tmp_path, limits=WEEK)
     await again.start()
     try:
         await again.advance(timedelta(0))  # waits for what was begun at the start
@@ -88,15 +88,15 @@ async def test_what_became_too_old_while_the_service_was_down_is_forgotten_at_th
 
 
 async def test_a_stop_does_not_wait_for_all_of_it(tmp_path: Path) -> None:
-    async with running_engine(tmp_path, terms=Terms(history_retention=timedelta(0))) as engine:
+    async with running_engine(tmp_path, limits=OperatorLimits(history_retention=timedelta(0))) as engine:
         for _ in range(200):
             await cancel(engine, (await ask(engine, "restart", "web-0")).events[0])
         await engine.advance(30 * DAY)
         newest = engine.records.newest
-    again, _ = make_engine(tmp_path, terms=WEEK)
+    again, _ = make_engine(tmp_path, limits=WEEK)
     await again.start()
     await again.stop()
-    third, _ = make_engine(tmp_path, terms=Terms(history_retention=timedelta(0)))
+    third, _ = make_engine(tmp_path, limits=OperatorLimits(history_retention=timedelta(0)))
     await third.start()
     try:
         left = await rows(third)
@@ -110,7 +110,7 @@ async def test_a_stop_does_not_wait_for_all_of_it(tmp_path: Path) -> None:
 async def test_answers_to_repeated_requests_are_kept_for_a_day_whatever_is_said_of_history(
     retention: timedelta,
 ) -> None:
-    async with running_engine(terms=Terms(history_retention=retention)) as engine:
+    async with running_engine(limits=OperatorLimits(history_retention=retention)) as engine:
 
         async def answer(text: str) -> str:
             kept = await engine.execute(once, "somebody k", "f", lambda *_: (201, text))

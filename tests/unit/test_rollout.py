@@ -15,7 +15,7 @@ from test_placement import fleets
 
 from depth import amount
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.rollout_commands import LARGEST_BUDGET, MOST_HOSTS, plan, prepare, start
 from forewarn.core.rollouts import Course, Rollout, Stage, Walk, in_order, matching
 from forewarn.core.state import Changes, Draft, ServiceState
@@ -155,8 +155,8 @@ def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
             prepare(drafted(fleet), START, patterns, course, "test")
         return
     rollout = prepare(drafted(fleet), START, patterns, course, "test")
-    terms = Terms(speed=speed)
-    made = plan(fleet, terms, rollout, START, lambda group: group not in deaf)
+    limits = OperatorLimits(speed=speed)
+    made = plan(fleet, limits, rollout, START, lambda group: group not in deaf)
 
     assert dict(made.skipped) == useless
     walked = [host for wave in made.waves for host in wave.hosts]
@@ -167,9 +167,9 @@ def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
         assert len(wave.domains) == len(dict(wave.domains)), "a group with two domains in a wave"
         assert wave.vms == sum(len(fleet.on_host(host)) for host in wave.hosts)
         assert wave.announced_at <= wave.starts_at <= wave.ends_at
-        assert wave.ends_at == wave.starts_at + terms.settle_time("host-update")
+        assert wave.ends_at == wave.starts_at + limits.settle_time("host-update")
     for earlier, later in pairwise(made.waves):
-        assert later.announced_at == earlier.ends_at + terms.quicken(course.pause)
+        assert later.announced_at == earlier.ends_at + limits.quicken(course.pause)
     assert made.waves[0].announced_at == START
     assert made.waves[-1].ends_at == made.expected_end <= made.longest_end
 
@@ -186,14 +186,14 @@ def test_what_is_planned_is_what_is_walked(
 ) -> None:
     groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
     fleet = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
-    terms = Terms(inactivity_timeout=timedelta(days=3650))
+    limits = OperatorLimits(inactivity_timeout=timedelta(days=3650))
 
     async def walk() -> None:
-        async with running_engine(fleet=fleet, listening=False, terms=terms) as engine:
+        async with running_engine(fleet=fleet, listening=False, limits=limits) as engine:
             for group in {vm.group for vm in fleet.vms.values()} - deaf:
                 await engine.enable(group, by="test")
             prepared = prepare(engine.draft(), START, ["*"], course, "test")
-            made = plan(fleet, terms, prepared, START, lambda group: group not in deaf)
+            made = plan(fleet, limits, prepared, START, lambda group: group not in deaf)
             await engine.execute(start, ["*"], course, "test")
             await engine.advance(timedelta(days=90))
             out: dict[datetime, list[Operation]] = {}

@@ -20,7 +20,7 @@ from forewarn.core import approvals, fleet_commands, rollout_commands
 from forewarn.core.events import Status
 from forewarn.core.explain import Wait, explain
 from forewarn.core.fleet import VM, Fleet, Host, HostState
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import Health, Progress, Request
 from forewarn.core.requests import request
 from forewarn.core.rollouts import Course, Stage
@@ -220,7 +220,7 @@ FOUR = Fleet(TENANTS, hosts=[Host(vm.host) for vm in TENANTS])
 @asynccontextmanager
 async def four_hosts(*listening: str, **course: Any) -> AsyncIterator[tuple[Engine, SimulatedFabric, Rollout]]:
     """A rollout over four hosts with a VM each. What is started stays so for an hour."""
-    engine, fabric = make_engine(terms=Terms(makes_hosts=True, settle={"host-update": HOUR}))
+    engine, fabric = make_engine(limits=OperatorLimits(makes_hosts=True, settle={"host-update": HOUR}))
     await engine.start()
     await engine.apply_fleet(FOUR, by="test")
     for scope in listening:
@@ -309,7 +309,7 @@ async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
 
         def explained() -> Explanation:
             (operation,) = engine.live_operations()
-            return explain(engine.draft(), engine.terms, operation, rollout)
+            return explain(engine.draft(), engine.limits, operation, rollout)
 
         assert explained() == (
             (Wait("approval", over=False, group="x0", until=START + 3 * HOUR),),

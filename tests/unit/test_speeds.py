@@ -10,7 +10,7 @@ from engines import START, ask, make_engine, running_engine
 
 from forewarn.core import rollout_commands
 from forewarn.core.fleet import VM, Fleet, Group
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.core.rollout_commands import plan
 from forewarn.core.rollouts import Course, Stage
 from forewarn.ports import HistoryFilter
@@ -55,7 +55,7 @@ async def test_any_speed_counts(speed: float) -> None:
 
 
 async def test_it_comes_on_top_of_the_speed_of_the_house() -> None:
-    async with running_engine(terms=Terms(speed=10, makes_hosts=True)) as engine:
+    async with running_engine(limits=OperatorLimits(speed=10, makes_hosts=True)) as engine:
         await ask(engine, "restart", "db-0", speed=6.0)
         assert engine.live_events()[0].not_before == START + 15 * SECOND
 
@@ -91,7 +91,7 @@ async def test_a_rollout_walks_as_fast_as_its_plan_says() -> None:
         course = Course(speed=60.0, pause=timedelta(minutes=5))
         rollout = await engine.execute(rollout_commands.start, ["host-*"], course, "tester")
         waiting = rollout._replace(waiting=("host-a", "host-b"))
-        expected = plan(engine.fleet, engine.terms, waiting, START, lambda _: True)
+        expected = plan(engine.fleet, engine.limits, waiting, START, lambda _: True)
         assert [wave.starts_at for wave in expected.waves] == [START + 15 * SECOND, START + 45 * SECOND]
         assert expected.expected_end == START + 55 * SECOND
         await engine.advance(54 * SECOND)

@@ -10,7 +10,7 @@ from engines import MINUTE, START, ask, make_engine, running_engine
 
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.core.fleet import VM, Fleet, Host
-from forewarn.core.limits import Terms
+from forewarn.core.limits import OperatorLimits
 from forewarn.engine.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.ports import HistoryFilter
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_stop_that_meets_a_new_deadline_is_not_lost(tmp_path: Path, turns: int) -> None:
     clock = SystemClock()
-    engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), Terms())
+    engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), OperatorLimits())
     await engine.start()
     await engine.last_seen.write()
     for _ in range(20):  # by then it waits for the next deadline
@@ -38,7 +38,7 @@ async def test_a_stop_that_meets_a_new_deadline_is_not_lost(tmp_path: Path, turn
 
 async def test_time_that_runs_by_itself_starts_and_ends_what_is_due(tmp_path: Path) -> None:
     clock = SystemClock()
-    engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), Terms(speed=1e6))
+    engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), OperatorLimits(speed=1e6))
     over = asyncio.Event()
     engine.follow(lambda changes: over.set() if changes.operations and not engine.live_operations() else None)
     await engine.start()
@@ -55,7 +55,7 @@ async def test_data_from_the_future_are_warned_of(
     tmp_path: Path, virtual_before: bool, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for clock in (VirtualClock(START) if virtual_before else SystemClock(), SystemClock()):
-        engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), Terms())
+        engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), OperatorLimits())
         await engine.start()
         await engine.apply_fleet(Fleet([VM("vm-0", "vm-0", "a")]), by="test")
         await engine.stop()

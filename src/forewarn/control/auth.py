@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Changes, Draft
     from forewarn.engine.engine import Engine
 
@@ -91,9 +91,9 @@ async def leave_admin_token(engine: Engine, left: str, leave: Callable[[str], No
     # Left first: if all ends here, the next start finds a token there that opens nothing, and makes another.
     leave(secret)
 
-    def renew(draft: Draft, now: datetime, terms: Terms) -> None:
+    def renew(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
         draft.changes.tokens[FIRST] = None
-        create_token(draft, now, terms, Token(FIRST, Role.ADMIN, hash_of(secret), ENGINE, now), ENGINE)
+        create_token(draft, now, limits, Token(FIRST, Role.ADMIN, hash_of(secret), ENGINE, now), ENGINE)
 
     await engine.execute(renew)
 

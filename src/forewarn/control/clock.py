@@ -94,5 +94,5 @@ class ClockControl:
         return answer(self._clock())
 
     def _clock(self) -> ClockShape:
-        clock, terms = self._engine.clock, self._engine.terms
-        return ClockShape(to_text(clock.now()), "virtual" if clock.virtual else "system", terms.speed)
+        clock, limits = self._engine.clock, self._engine.limits
+        return ClockShape(to_text(clock.now()), "virtual" if clock.virtual else "system", limits.speed)

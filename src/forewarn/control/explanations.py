@@ -80,4 +80,4 @@ def explanation(engine: Engine, operation: Operation) -> ExplanationShape:
     draft = engine.draft()
     rollout = draft.rollout(operation.request.rollout)
     failed = engine.failed_attempt(operation.id)
-    return ExplanationShape.of(operation, explain(draft, engine.terms, operation, rollout, failed))
+    return ExplanationShape.of(operation, explain(draft, engine.limits, operation, rollout, failed))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from forewarn.core.faults import Fault
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
     from forewarn.engine.faults import Faults
@@ -155,8 +155,8 @@ class FaultControl:
         try:
             add = self._faults.adding(order, caller(request).name)
 
-            def decide(draft: Draft, now: datetime, terms: Terms) -> FaultShape:
-                made[:] = [add(draft, now, terms)]
+            def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> FaultShape:
+                made[:] = [add(draft, now, limits)]
                 return FaultShape.of(made[0])
 
             added = await make_once(self._engine, request, decide)

@@ -93,7 +93,7 @@ class HostControl:
         body = await read_body(request, DryRun)
         draft = self._engine.draft()
         if body.dry_run:
-            withdrawn = return_host(draft, self._engine.clock.now(), self._engine.terms, name, by)
+            withdrawn = return_host(draft, self._engine.clock.now(), self._engine.limits, name, by)
         else:
             withdrawn = await self._engine.return_host(name, by)
         shape = HostShape.of(draft, name)

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from msgspec import Struct
     from starlette.requests import Request
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
 
-    Decide = Callable[[Draft, datetime, Terms], Struct]
+    Decide = Callable[[Draft, datetime, OperatorLimits], Struct]
 
 
 HEADER = "idempotency-key"
@@ -42,8 +42,8 @@ async def make_once(engine: Engine, request: Request, decide: Decide, hidden: tu
         return answer(await engine.execute(decide), 201)
     made: list[Struct] = []
 
-    def decide_and_keep(draft: Draft, now: datetime, terms: Terms) -> tuple[int, str]:
-        made[:] = [decide(draft, now, terms)]
+    def decide_and_keep(draft: Draft, now: datetime, limits: OperatorLimits) -> tuple[int, str]:
+        made[:] = [decide(draft, now, limits)]
         kept = msgspec.structs.replace(made[0], **dict.fromkeys(hidden))
         return 201, msgspec.json.encode(kept).decode()
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from forewarn.core.events import Event
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
 
@@ -211,8 +211,8 @@ class OperationControl:
             raise BadRequestBody(pointer="/vms", problem=problem, valid="a list of at least one VM's name")
         by, dry_run = caller(request).name, bool(body.dry_run)
 
-        def decide(draft: Draft, now: datetime, terms: Terms) -> RequestedShape:
-            operations = ask_for(draft, now, terms, asked, by)
+        def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> RequestedShape:
+            operations = ask_for(draft, now, limits, asked, by)
             found = []
             for operation, expected in zip(operations, _destinations(draft, operations), strict=True):
                 shape = OperationShape.of(operation, (draft.changes.events[event_id] for event_id in operation.events))

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from forewarn.core.fleet import Fleet
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.rollout_commands import Plan, Wave
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Draft
@@ -264,8 +264,8 @@ class RolloutControl:
             rollout = rollout_commands.prepare(draft, now, patterns, course, by)
             return await self._planned(draft, rollout)
 
-        def decide(draft: Draft, now: datetime, terms: Terms) -> RolloutShape:
-            return RolloutShape.of(rollout_commands.start(draft, now, terms, patterns, course, by))
+        def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> RolloutShape:
+            return RolloutShape.of(rollout_commands.start(draft, now, limits, patterns, course, by))
 
         return await make_once(self._engine, request, decide)
 
@@ -285,12 +285,12 @@ class RolloutControl:
 
     async def _planned(self, draft: Draft, rollout: Rollout) -> Response:
         """In a thread: a plan over thousands of hosts would hold up the polls."""
-        now, terms = self._engine.clock.now(), self._engine.terms
+        now, limits = self._engine.clock.now(), self._engine.limits
 
         def listens(group: str) -> bool:
-            return not why_no_notice(draft, group, now, terms)
+            return not why_no_notice(draft, group, now, limits)
 
-        found = await asyncio.to_thread(plan, draft.fleet, terms, rollout, now, listens)
+        found = await asyncio.to_thread(plan, draft.fleet, limits, rollout, now, listens)
         return answer(PlanShape.of(rollout, found))
 
     async def rollouts(self, request: Request) -> Response:
@@ -318,7 +318,7 @@ class RolloutControl:
         return await self._turn(request, rollout_commands.cancel, "cancelled")
 
     async def _turn(
-        self, request: Request, decide: Callable[[Draft, datetime, Terms, str, str], Rollout], what: str
+        self, request: Request, decide: Callable[[Draft, datetime, OperatorLimits, str, str], Rollout], what: str
     ) -> Response:
         body = await read_body(request, DryRun)
         rollout = await self._find(request)

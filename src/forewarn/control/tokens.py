@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
 
@@ -106,9 +106,9 @@ class TokenControl:
         secret, by = new_secret(), caller(request).name
         expires_at = read_moment(body.expires, "/expires", self._engine.clock.now())
 
-        def decide(draft: Draft, now: datetime, terms: Terms) -> TokenShape:
+        def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> TokenShape:
             token = Token(body.name, Role(role), hash_of(secret), by, now, body.group or "", expires_at)
-            return TokenShape.of(create_token(draft, now, terms, token, by), secret)
+            return TokenShape.of(create_token(draft, now, limits, token, by), secret)
 
         return await make_once(self._engine, request, decide, hidden=("token",))
 

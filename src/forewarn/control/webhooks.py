@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft, Entry
     from forewarn.core.webhooks import Undelivered
     from forewarn.delivery.webhooks import Dispatcher
@@ -202,8 +202,8 @@ class WebhookControl:
         secret, by = body.secret or secrets.token_urlsafe(32), caller(request).name
         groups, kinds = (tuple(dict.fromkeys(each or ())) for each in (body.groups, body.kinds))
 
-        def decide(draft: Draft, now: datetime, terms: Terms) -> WebhookShape:
-            added = add_webhook(draft, now, terms, Webhook(body.name, body.url, secret, by, now, groups, kinds), by)
+        def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> WebhookShape:
+            added = add_webhook(draft, now, limits, Webhook(body.name, body.url, secret, by, now, groups, kinds), by)
             shape = WebhookShape.of(added, added.cursor, DeliveryStats())
             shape.secret = secret
             return shape

@@ -14,7 +14,7 @@ from forewarn.errors import BadOption, KeyReused, LastAdmin, TokenExists, Unknow
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
 
 
@@ -63,7 +63,7 @@ def check_name(name: str) -> None:
         raise BadOption(name="name", value=name, problem=NAME_RULE)
 
 
-def create_token(draft: Draft, now: datetime, terms: Terms, token: Token, by: str) -> Token:
+def create_token(draft: Draft, now: datetime, limits: OperatorLimits, token: Token, by: str) -> Token:
     """Give out a token. Its name must not be in use; a tenant's group must be there."""
     check_name(token.name)
     known = draft.token(token.name)
@@ -82,7 +82,7 @@ def create_token(draft: Draft, now: datetime, terms: Terms, token: Token, by: st
     return token
 
 
-def revoke_token(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -> Token:
+def revoke_token(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> Token:
     """From now on the token opens nothing. One admin must always be able to come in."""
     token = draft.token(name)
     if token is None:
@@ -116,10 +116,10 @@ class KeptAnswer(NamedTuple):
 def once(
     draft: Draft,
     now: datetime,
-    terms: Terms,
+    limits: OperatorLimits,
     key: str,
     fingerprint: str,
-    decide: Callable[[Draft, datetime, Terms], tuple[int, str]],
+    decide: Callable[[Draft, datetime, OperatorLimits], tuple[int, str]],
 ) -> KeptAnswer:
     """The answer to keep: of the same request before, within a day; else what is decided now.
 
@@ -130,7 +130,7 @@ def once(
         if known.fingerprint != fingerprint:
             raise KeyReused(key=key.partition(" ")[2])
         return known
-    status, body = decide(draft, now, terms)
+    status, body = decide(draft, now, limits)
     answer = KeptAnswer(key, fingerprint, now, status, body)
     draft.changes.kept[key] = answer
     return answer

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.events import Event
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.state import Draft
 
 
-def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: str, group: str | None = None) -> None:
+def approve(
+    draft: Draft, now: datetime, limits: OperatorLimits, ids: Sequence[str], by: str, group: str | None = None
+) -> None:
     """Let the events start early: all of them or, when one is unknown, none.
 
     With a group, only its own events are known: another scope's id is as good as a made-up one.
@@ -42,10 +44,10 @@ def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: s
             # Deletions told for one moment go together, so one of them is enough to move them all.
             approved[(event.group, event.not_before) if event.type == TERMINATE else event.id] = event
     for event in approved.values():
-        _move_with(draft, now, terms, event)
+        _move_with(draft, now, limits, event)
 
 
-def _move_with(draft: Draft, now: datetime, terms: Terms, event: Event) -> None:
+def _move_with(draft: Draft, now: datetime, limits: OperatorLimits, event: Event) -> None:
     """Move an event's operation, and deletions that may have waited for it."""
     coupled = coupled_deletions(draft, event)
     itself = draft.event(event.id)
@@ -53,19 +55,21 @@ def _move_with(draft: Draft, now: datetime, terms: Terms, event: Event) -> None:
     if coupled and now < event.not_before and any(other.approved_at is None for other in together):
         return  # they still wait for one another
     for operation_id in dict.fromkeys((event.operation, *(other.operation for other in coupled))):
-        move(draft, now, terms, operation_id, together=bool(coupled))
+        move(draft, now, limits, operation_id, together=bool(coupled))
 
 
-def cancel(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, why: str = "") -> Event:
+def cancel(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, why: str = "") -> Event:
     """Withdraw the operation behind an event that has not started; all its events disappear."""
     event = history.find_event(draft, event_id)
     step(event, Trigger.CANCEL, now)  # or it says why not
     history.cancel(draft, now, history.find_operation(draft, event.operation), by, why)
-    _move_with(draft, now, terms, event)
+    _move_with(draft, now, limits, event)
     return draft.changes.events[event_id]
 
 
-def cancel_operation(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str, why: str = "") -> Operation:
+def cancel_operation(
+    draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str, why: str = ""
+) -> Operation:
     """The same, by the operation's id: it may have told nobody."""
     operation = history.find_operation(draft, operation_id)
     if operation.started_at is not None or not operation.progress.live:
@@ -77,11 +81,11 @@ def cancel_operation(draft: Draft, now: datetime, terms: Terms, operation_id: st
     events = history.events_of(draft, operation)
     operation = history.cancel(draft, now, operation, by, why)
     for event in events:
-        _move_with(draft, now, terms, event)
+        _move_with(draft, now, limits, event)
     return operation
 
 
-def postpone(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, until: datetime) -> Event:
+def postpone(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, until: datetime) -> Event:
     """Let routine work of the platform start later for all whom it touches: in their windows, by its deadline."""
     event = history.find_event(draft, event_id)
     operation = history.find_operation(draft, event.operation)

@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
 
 
-def why_no_notice(draft: Draft, group: str, now: datetime, terms: Terms) -> str:
+def why_no_notice(draft: Draft, group: str, now: datetime, limits: OperatorLimits) -> str:
     """Why the group would not be told; empty when it listens."""
     delivery, heard_at = draft.delivery(group), draft.heard_at(group)
     if delivery is None or heard_at is None:
         return f"{group} has never asked: no notice"
-    if now >= heard_at + terms.quicken(terms.inactivity_timeout):
+    if now >= heard_at + limits.quicken(limits.inactivity_timeout):
         return f"{group} has not asked for {format_duration(now - heard_at)}: no notice"
     if not delivery.enabled:
         return f"{group} was disabled (a fault does that) and has not asked since: no notice"
     return ""
 
 
-def enable(draft: Draft, now: datetime, terms: Terms, group: str, by: str, enabling: str) -> None:
+def enable(draft: Draft, now: datetime, limits: OperatorLimits, group: str, by: str, enabling: str) -> None:
     """A group's first GET, or its first after a day of silence: the incarnation starts anew.
 
     Each event that is still live counts as one that has just been added, so that a client which
@@ -44,18 +44,18 @@ def enable(draft: Draft, now: datetime, terms: Terms, group: str, by: str, enabl
     draft.note(Entry(at=now, what="enabled", by=by, group=group))
 
 
-def disable_if_silent(draft: Draft, now: datetime, terms: Terms, group: str) -> None:
+def disable_if_silent(draft: Draft, now: datetime, limits: OperatorLimits, group: str) -> None:
     """Stop telling a group that has not asked for a day."""
     delivery, heard_at = draft.delivery(group), draft.heard_at(group)
     if delivery is None or not delivery.enabled or heard_at is None:
         return
-    if now >= heard_at + terms.quicken(terms.inactivity_timeout):
+    if now >= heard_at + limits.quicken(limits.inactivity_timeout):
         draft.put_delivery(delivery._replace(enabled=False), heard_at)
         why = f"no request for {format_duration(now - heard_at)}"
         draft.note(Entry(at=now, what="disabled", by=ENGINE, group=group, why=why))
 
 
-def disable(draft: Draft, now: datetime, terms: Terms, groups: Iterable[str], by: str, why: str) -> list[str]:
+def disable(draft: Draft, now: datetime, limits: OperatorLimits, groups: Iterable[str], by: str, why: str) -> list[str]:
     """Stop telling those of the groups that are told, as after a day of silence. Says which they are."""
     disabled = []
     for group in groups:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.events import Event
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import FailedAttempt, Operation
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Draft
@@ -49,7 +49,11 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    draft: Draft, terms: Terms, operation: Operation, rollout: Rollout | None, failed: FailedAttempt | None = None
+    draft: Draft,
+    limits: OperatorLimits,
+    operation: Operation,
+    rollout: Rollout | None,
+    failed: FailedAttempt | None = None,
 ) -> Explanation:
     """What the operation waits for, and what then happens. `failed`: the fabric's last attempt, where it failed."""
     if operation.progress is Progress.PENDING:
@@ -60,7 +64,7 @@ def explain(
         what = "It starts when nothing is left to wait for." if open_waits else "It starts now."
         return Explanation(waits, what, when_due(draft, operation))
     if operation.progress is Progress.STARTED:
-        waits = tuple(_before_end(terms, operation, rollout, failed))
+        waits = tuple(_before_end(limits, operation, rollout, failed))
         what = "Its events disappear, and it is over."
         return Explanation(waits, what, operation.settles_at if operation.carried_out_at else None)
     ended = f": {operation.outcome}" if operation.outcome else ""
@@ -93,7 +97,7 @@ def _approval(event: Event) -> Wait:
 
 
 def _before_end(
-    terms: Terms, operation: Operation, rollout: Rollout | None, failed: FailedAttempt | None
+    limits: OperatorLimits, operation: Operation, rollout: Rollout | None, failed: FailedAttempt | None
 ) -> Iterator[Wait]:
     done = operation.carried_out_at is not None
     words = f"to {operation.verb or 'do nothing'}" + (_failure(failed) if failed is not None else "")
@@ -101,7 +105,7 @@ def _before_end(
     if rollout is not None:
         health = operation.health
         words = f"rollout {rollout.id}, wave {rollout.wave}" + (f": {operation.outcome}" if operation.outcome else "")
-        yield Wait("gate", over=health is not Health.UNKNOWN, until=gate_closes_at(terms, operation), words=words)
+        yield Wait("gate", over=health is not Health.UNKNOWN, until=gate_closes_at(limits, operation), words=words)
     yield Wait("settling", over=False, until=operation.settles_at)
 
 

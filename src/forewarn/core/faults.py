@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
 
 GET, POST, ANY = "GET", "POST", "any"
@@ -177,7 +177,7 @@ def describe(order: FaultOrder) -> str:
 # --- What history says of them ------------------------------------------------------------------------
 
 
-def add(draft: Draft, now: datetime, terms: Terms, fault_id: str, asked: FaultOrder, by: str) -> Fault:
+def add(draft: Draft, now: datetime, limits: OperatorLimits, fault_id: str, asked: FaultOrder, by: str) -> Fault:
     """The fault, from now on; what happens at once has happened. Only history has it: the rest is in memory."""
     order = fill_in(asked)
     vm = draft.fleet.vm(order.vm) if order.vm else None
@@ -188,19 +188,19 @@ def add(draft: Draft, now: datetime, terms: Terms, fault_id: str, asked: FaultOr
         return fault
     groups = {vm.group} if vm is not None else {vm.group for vm in draft.fleet.vms.values()}
     told = sorted(draft.deliveries_among(frozenset(groups)))
-    disabled = enabling.disable(draft, now, terms, told, by, f"fault {fault_id}")
+    disabled = enabling.disable(draft, now, limits, told, by, f"fault {fault_id}")
     fault = fault._replace(left=0, struck=len(disabled))
-    note_over(draft, now, terms, [fault], by)
+    note_over(draft, now, limits, [fault], by)
     return fault
 
 
-def note_cleared(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
+def note_cleared(draft: Draft, now: datetime, limits: OperatorLimits, faults: Sequence[Fault], by: str) -> None:
     """Faults were ended by hand."""
     for fault in faults:
         draft.note(_entry(draft, Entry(now, "fault cleared", by, why=_course(fault)), fault))
 
 
-def note_over(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
+def note_over(draft: Draft, now: datetime, limits: OperatorLimits, faults: Sequence[Fault], by: str) -> None:
     """Faults have come to their bound."""
     for fault in faults:
         draft.note(_entry(draft, Entry(now, "fault over", by, why=_course(fault)), fault))

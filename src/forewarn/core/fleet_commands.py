@@ -16,14 +16,22 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from forewarn.core.fleet import Fleet, Group
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.state import Draft
     from forewarn.core.windows import Window
 
 
 def apply_fleet(
-    draft: Draft, now: datetime, terms: Terms, fleet: Fleet, change: FleetChange, by: str, *, force: bool, why: str
+    draft: Draft,
+    now: datetime,
+    limits: OperatorLimits,
+    fleet: Fleet,
+    change: FleetChange,
+    by: str,
+    *,
+    force: bool,
+    why: str,
 ) -> None:
     """Replace the fleet. A VM with a live event may only leave, or change group, by force."""
     # What costs time with a large fleet is in the change already: it was made aside (fleet_change.difference).
@@ -56,7 +64,7 @@ def apply_fleet(
     for event in touched:  # deletions that waited for one which is over now
         waiting += [other.operation for other in coupled_deletions(draft, event)]
     for operation_id in waiting:
-        move(draft, now, terms, operation_id)
+        move(draft, now, limits, operation_id)
     summary = f"{len(change.added)} added, {len(change.changed)} changed, {len(change.removed)} removed"
     draft.note(Entry(at=now, what="fleet applied", by=by, why=f"{why}: {summary}" if why else summary))
 
@@ -73,7 +81,7 @@ def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
                 tenants.append(fleet.vms[name])
 
 
-def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -> list[Operation]:
+def return_host(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> list[Operation]:
     """A host is well again: it may be used, and nobody need be moved away from it. Returns what is withdrawn."""
     if draft.fleet.host(name).state is HostState.IN_USE:
         return []
@@ -95,7 +103,7 @@ class Policy(NamedTuple):
     windows: tuple[Window, ...] | None = None
 
 
-def set_policy(draft: Draft, now: datetime, terms: Terms, name: str, policy: Policy, by: str) -> Group:
+def set_policy(draft: Draft, now: datetime, limits: OperatorLimits, name: str, policy: Policy, by: str) -> Group:
     """Change a group's policy. It holds for what is asked for from now on; windows also for what still waits."""
     group = draft.fleet.known_group(name)
     if policy.terminate_notice is not None and group.kind != GroupKind.SCALE_SET:

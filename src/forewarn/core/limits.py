@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class OperatorLimits:
     """The operator's limits and durations. Commands of the core receive them as an argument."""
 
     speed: float = 1.0
@@ -34,7 +34,7 @@ class Terms:
     webhook_private_networks: Targets = field(default_factory=Targets)
     """Addresses that webhooks can reach besides the public Internet."""
 
-    def at(self, speed: float) -> Terms:
+    def at(self, speed: float) -> OperatorLimits:
         """Return these limits with the speed multiplied by `speed`."""
         return self if speed == 1 else replace(self, speed=self.speed * speed)
 

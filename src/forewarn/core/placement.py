@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.fleet import VM, Fleet, Group
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.state import Draft
 
@@ -151,13 +151,13 @@ HOST_STATES = {"degraded-hardware": HostState.DEGRADED, "hardware-failure": Host
 """What some causes make of their host."""
 
 
-def choose_destinations(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> Operation:
+def choose_destinations(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation) -> Operation:
     """Decide where each VM goes. Where no host fits, a spare one is added if the fabric can; else it gets none."""
     for name in operation.concerned(draft.fleet):
         if operation.verb is Verb.START and draft.fleet.host(draft.fleet.vm(name).host).state is HostState.IN_USE:
             continue  # it starts where it was
         host = choose_host(draft, draft.fleet.vm(name))
-        if host is None and terms.makes_hosts:
+        if host is None and limits.makes_hosts:
             host = spare_name(draft.fleet)
             draft.change_fleet(FleetChange(hosts=(Host(host, spare=True),), in_place=True))
             why = f"{host}: no host in use fits {name}"

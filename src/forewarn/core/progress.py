@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft, ServiceState
 
 TERMINATE = "Terminate"
@@ -26,7 +26,9 @@ LOOK_AGAIN = timedelta(days=1)
 """When windows have no common moment (any more), how long it is waited until they are looked at again."""
 
 
-def move(draft: Draft, now: datetime, terms: Terms, operation_id: str, *, together: bool = False) -> Operation | None:
+def move(
+    draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, *, together: bool = False
+) -> Operation | None:
     """Take an operation as far as it may go now: start it when every group may, end it when it has settled.
 
     `together`: that deletions told for the same moment wait for one another has been looked at already.
@@ -40,11 +42,11 @@ def move(draft: Draft, now: datetime, terms: Terms, operation_id: str, *, togeth
             return operation
         if _windows_closed(draft, now, operation):
             return _put_off(draft, now, operation)
-        operation = _start(draft, now, terms, operation, events)
+        operation = _start(draft, now, limits, operation, events)
     if operation.progress is Progress.STARTED and _has_settled(operation, now):
         operation = history.end(draft, now, operation, Progress.DONE, history.ENGINE)
         for other in placement.after_end(draft, now, operation):
-            move(draft, now, terms, other)
+            move(draft, now, limits, other)
     return operation
 
 
@@ -128,20 +130,20 @@ def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, 
 # --- Start and end ------------------------------------------------------------------------------------
 
 
-def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation, events: list[Event]) -> Operation:
+def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, events: list[Event]) -> Operation:
     bound = operation.host and operation.vms and CAUSES[operation.cause].target is not Target.HOST
     if bound and not operation.concerned(draft.fleet):
         return history.cancel(draft, now, operation, history.ENGINE, "it does not concern its VMs any more")
     if operation.request.rollout and (why := out_of_use(draft.fleet, operation.host)):
         return history.cancel(draft, now, operation, history.ENGINE, why)
     if operation.moves_vms or operation.verb is Verb.START:
-        operation = placement.choose_destinations(draft, now, terms, operation)
+        operation = placement.choose_destinations(draft, now, limits, operation)
         if operation.verb is Verb.MIGRATE and not operation.moves:
             return history.cancel(draft, now, operation, history.ENGINE, "no host fits any of its VMs now")
     operation = operation._replace(
         progress=Progress.STARTED,
         started_at=now,
-        settles_at=now + terms.at(operation.request.speed).settle_time(operation.cause),
+        settles_at=now + limits.at(operation.request.speed).settle_time(operation.cause),
         carried_out_at=None if operation.verb else now,
     )
     for event in events:
@@ -163,7 +165,9 @@ def _has_settled(operation: Operation, now: datetime) -> bool:
     return not operation.request.rollout or operation.health is not Health.UNKNOWN
 
 
-def carried_out(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str = history.ENGINE) -> None:
+def carried_out(
+    draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str = history.ENGINE
+) -> None:
     """The fabric has done the work of a started operation; or somebody says so, and then it need not settle."""
     operation = draft.operation(operation_id)
     if operation is None or operation.progress is not Progress.STARTED or operation.carried_out_at is not None:
@@ -177,8 +181,8 @@ def carried_out(draft: Draft, now: datetime, terms: Terms, operation_id: str, by
     draft.put_operation(operation)
     history.note_operation(draft, now, "carried out", by, operation, _what_was_done(operation))
     for other in placement.after_work(draft, now, operation):
-        move(draft, now, terms, other)
-    move(draft, now, terms, operation_id)
+        move(draft, now, limits, other)
+    move(draft, now, limits, operation_id)
 
 
 def _what_was_done(operation: Operation) -> str:
@@ -186,32 +190,32 @@ def _what_was_done(operation: Operation) -> str:
     return f"{operation.cause}: {moved}" if moved else operation.cause
 
 
-def done_by_hand(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str) -> Operation:
+def done_by_hand(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str) -> Operation:
     """Somebody says that the work is done, and all is well."""
     operation = _find_started(draft, operation_id)
-    carried_out(draft, now, terms, operation_id, by)
+    carried_out(draft, now, limits, operation_id, by)
     if operation.carried_out_at is not None:  # it only settled, or its health was still looked at
         draft.put_operation(operation._replace(settles_at=now, health=Health.GOOD))
         history.note_operation(draft, now, "said to be done", by, operation)
-        move(draft, now, terms, operation_id)
+        move(draft, now, limits, operation_id)
     return draft.changes.operations[operation_id]
 
 
-def failed(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str, why: str) -> Operation:
+def failed(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str, why: str) -> Operation:
     """The work could not be done. The events end: whoever prepared for it can go back."""
     operation = _find_started(draft, operation_id)._replace(health=Health.BAD)
     history.note_operation(draft, now, "failed", by, operation, why)
     return history.end(draft, now, operation, Progress.FAILED, by, why)
 
 
-def failed_if_live(draft: Draft, now: datetime, terms: Terms, operation_id: str, why: str) -> None:
+def failed_if_live(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, why: str) -> None:
     """The same, as the fabric says it: it may be over already, by somebody's word."""
     operation = draft.operation(operation_id)
     if operation is not None and operation.progress is Progress.STARTED and operation.carried_out_at is None:
-        failed(draft, now, terms, operation_id, history.ENGINE, why)
+        failed(draft, now, limits, operation_id, history.ENGINE, why)
 
 
-def checked(draft: Draft, now: datetime, terms: Terms, operation_id: str, bad: Sequence[str]) -> None:
+def checked(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, bad: Sequence[str]) -> None:
     """The fabric has been asked, after the work, whether the VMs are well."""
     operation = draft.operation(operation_id)
     if operation is None or operation.progress is not Progress.STARTED or operation.health is not Health.UNKNOWN:
@@ -220,7 +224,7 @@ def checked(draft: Draft, now: datetime, terms: Terms, operation_id: str, bad: S
     draft.put_operation(operation)
     history.note_operation(draft, now, "unhealthy" if bad else "healthy", history.ENGINE, operation, operation.outcome)
     draft.rollouts_to_step[operation.request.rollout] = None
-    move(draft, now, terms, operation_id)
+    move(draft, now, limits, operation_id)
 
 
 def _bad_words(bad: Sequence[str]) -> str:

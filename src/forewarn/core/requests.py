@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.fleet import VM, Fleet, Group
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Request
     from forewarn.core.state import Draft
 
@@ -136,7 +136,7 @@ def _duration(asked: Request, cause: Cause) -> timedelta | None:
 # --- The state of what it is aimed at -----------------------------------------------------------------
 
 
-def refuse_unfit(draft: Draft, terms: Terms, asked: Request) -> None:
+def refuse_unfit(draft: Draft, limits: OperatorLimits, asked: Request) -> None:
     """Refuse what cannot happen to these VMs now."""
     cause = CAUSES[asked.cause]
     if cause.target in (Target.HOST, Target.TENANTS):  # what happens to a host asks no VM
@@ -148,8 +148,8 @@ def refuse_unfit(draft: Draft, terms: Terms, asked: Request) -> None:
         if cause.name in ONCE:
             _refuse_second(draft, vm, cause)
         if cause.source is Source.USER and asked.type:
-            _refuse_too_many(draft, terms, vm)
-        if cause.verb is Verb.MIGRATE and not terms.makes_hosts and choose_host(draft, vm) is None:
+            _refuse_too_many(draft, limits, vm)
+        if cause.verb is Verb.MIGRATE and not limits.makes_hosts and choose_host(draft, vm) is None:
             raise NoHostFits(vm=vm.name)
 
 
@@ -168,8 +168,8 @@ def _refuse_second(draft: Draft, vm: VM, cause: Cause) -> None:
             raise AlreadyComing(vm=vm.name, cause=other.cause, operation_id=other.id)
 
 
-def _refuse_too_many(draft: Draft, terms: Terms, vm: VM) -> None:
-    most = terms.max_pending_user_operations
+def _refuse_too_many(draft: Draft, limits: OperatorLimits, vm: VM) -> None:
+    most = limits.max_pending_user_operations
     if not most:
         return
     pending = sum(
@@ -186,7 +186,7 @@ MOST_VMS = 1000
 """How many VMs one request may name: what happens to more is better done by a rollout, a part at a time."""
 
 
-def request(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) -> list[Operation]:
+def request(draft: Draft, now: datetime, limits: OperatorLimits, asked: Request, by: str) -> list[Operation]:
     """Begin what is asked for: tell every group that listens, and start at once where nobody must be waited for."""
     cause = cause_named(asked.cause)
     asked = fill_in(asked, cause, now)
@@ -197,8 +197,8 @@ def request(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) 
         draft.note(Entry(at=now, what=f"host {state}", by=by, why=asked.host, host=asked.host))
     operations = []
     for part in parts:
-        refuse_unfit(draft, terms, part)  # one after the other: each may be what is too much for the next
-        operations.append(_begin(draft, now, terms, part, by))
+        refuse_unfit(draft, limits, part)  # one after the other: each may be what is too much for the next
+        operations.append(_begin(draft, now, limits, part, by))
     return operations
 
 
@@ -228,27 +228,27 @@ def _parts(fleet: Fleet, cause: Cause, asked: Request) -> list[Request]:
     return [asked._replace(host=host, vms=tuple(together)) for host, together in by_host.items()]
 
 
-def _begin(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) -> Operation:
+def _begin(draft: Draft, now: datetime, limits: OperatorLimits, asked: Request, by: str) -> Operation:
     operation = Operation(id=draft.new_id(), request=asked, vms=asked.vms, requested_by=by, requested_at=now)
     of_group: dict[str, list[str]] = {}
     for name in asked.vms:
         of_group.setdefault(draft.fleet.vm(name).group, []).append(name)
     unnoticed = {}
     if asked.type:
-        unnoticed = {group: why for group in of_group if (why := _why_untold(draft, now, terms, operation, group))}
-    earliest = _earliest(draft.fleet, now, terms, operation, list(of_group))
+        unnoticed = {group: why for group in of_group if (why := _why_untold(draft, now, limits, operation, group))}
+    earliest = _earliest(draft.fleet, now, limits, operation, list(of_group))
     events = [
-        _event(draft, now, terms, operation, group, tuple(names), earliest)
+        _event(draft, now, limits, operation, group, tuple(names), earliest)
         for group, names in of_group.items()
         if group not in unnoticed and asked.type
     ]
     operation = operation._replace(
-        request=asked._replace(vms=(), deadline=_deadline(terms, asked, earliest)),
+        request=asked._replace(vms=(), deadline=_deadline(limits, asked, earliest)),
         events=tuple(event.id for event in events),
         unnoticed=tuple(unnoticed.items()),
         holds_until=_holds_until(draft.fleet, operation, list(unnoticed), earliest),
     )
-    history.note_operation(draft, now, "requested", by, operation, _in_words(terms, operation))
+    history.note_operation(draft, now, "requested", by, operation, _in_words(limits, operation))
     for group, why in unnoticed.items():
         vms = tuple(of_group[group])
         untold = Entry(now, "not told", history.ENGINE, group=group, operation=operation.id, vms=vms, why=why)
@@ -256,7 +256,7 @@ def _begin(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) -
     for event in events:
         _tell(draft, now, by, operation, event)
     draft.put_operation(operation)
-    move(draft, now, terms, operation.id)
+    move(draft, now, limits, operation.id)
     return draft.changes.operations[operation.id]
 
 
@@ -269,11 +269,11 @@ def _tell(draft: Draft, now: datetime, by: str, operation: Operation, event: Eve
     draft.put_event(event)
 
 
-def _why_untold(draft: Draft, now: datetime, terms: Terms, operation: Operation, group: str) -> str:
+def _why_untold(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, group: str) -> str:
     """Why the group gets no notice; empty when it does."""
     if operation.type == TERMINATE and not tells_of_deletion(draft.fleet.group(group)):
         return f"{group} has no terminate notices: no notice"
-    return why_no_notice(draft, group, now, terms)
+    return why_no_notice(draft, group, now, limits)
 
 
 def tells_of_deletion(group: Group) -> bool:
@@ -283,15 +283,15 @@ def tells_of_deletion(group: Group) -> bool:
 # --- When ---------------------------------------------------------------------------------------------
 
 
-def _notice(terms: Terms, asked: Request) -> timedelta:
+def _notice(limits: OperatorLimits, asked: Request) -> timedelta:
     cause = CAUSES[asked.cause]
     notice = asked.notice if asked.notice is not None else cause.notice
-    return terms.at(asked.speed).quicken(notice if notice is not None else least_notice(asked.type))
+    return limits.at(asked.speed).quicken(notice if notice is not None else least_notice(asked.type))
 
 
-def _earliest(fleet: Fleet, now: datetime, terms: Terms, operation: Operation, groups: list[str]) -> datetime:
+def _earliest(fleet: Fleet, now: datetime, limits: OperatorLimits, operation: Operation, groups: list[str]) -> datetime:
     """The end of the notice; for work that keeps to windows, the first moment then that is in every group's."""
-    notice = _notice(terms, operation.request)
+    notice = _notice(limits, operation.request)
     if not notice:  # it has happened already, or is only advice
         return now.replace(microsecond=0)
     moment = whole_second_up(now + notice)
@@ -307,7 +307,7 @@ def _earliest(fleet: Fleet, now: datetime, terms: Terms, operation: Operation, g
 def _event(
     draft: Draft,
     now: datetime,
-    terms: Terms,
+    limits: OperatorLimits,
     operation: Operation,
     group: str,
     names: tuple[str, ...],
@@ -316,7 +316,7 @@ def _event(
     cause, asked = CAUSES[operation.cause], operation.request
     terminate_notice = draft.fleet.group(group).terminate_notice
     if operation.type == TERMINATE and terminate_notice is not None:
-        earliest = whole_second_up(now + terms.at(asked.speed).quicken(terminate_notice))
+        earliest = whole_second_up(now + limits.at(asked.speed).quicken(terminate_notice))
     return Event(
         id=draft.new_id(),
         operation=operation.id,
@@ -339,12 +339,12 @@ def _holds_until(fleet: Fleet, operation: Operation, untold: list[str], earliest
     return None
 
 
-def _deadline(terms: Terms, asked: Request, earliest: datetime) -> datetime | None:
+def _deadline(limits: OperatorLimits, asked: Request, earliest: datetime) -> datetime | None:
     """Up to when it may be postponed."""
     if not CAUSES[asked.cause].routine:
         return None
     if asked.deadline is None:
-        return earliest + terms.at(asked.speed).quicken(terms.max_postponement)
+        return earliest + limits.at(asked.speed).quicken(limits.max_postponement)
     if asked.rollout:
         return max(asked.deadline, earliest)
     if asked.deadline < earliest:
@@ -356,12 +356,12 @@ def _deadline(terms: Terms, asked: Request, earliest: datetime) -> datetime | No
     return asked.deadline
 
 
-def _in_words(terms: Terms, operation: Operation) -> str:
+def _in_words(limits: OperatorLimits, operation: Operation) -> str:
     """The cause, its host, and what was insisted on, for history."""
     asked = operation.request
     words = asked.cause + (f" of {asked.host}" if asked.host else "")
     if asked.notice is not None:
-        words += f", notice {format_duration(_notice(terms, asked))}"
+        words += f", notice {format_duration(_notice(limits, asked))}"
     if asked.speed != 1:
         words += f", {asked.speed:g} times faster"
     return words + "".join(f"; override: {OVERRIDES[name]}" for name in asked.overrides)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.fleet import Fleet
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
     from forewarn.core.windows import Window
 
@@ -63,13 +63,13 @@ class Plan(NamedTuple):
     """If moreover every health gate takes all the time it has. Pauses by hand and postponements come on top."""
 
 
-def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: Callable[[str], bool]) -> Plan:
+def plan(fleet: Fleet, limits: OperatorLimits, rollout: Rollout, now: datetime, listens: Callable[[str], bool]) -> Plan:
     """The waves to come, as the fleet is now."""
     course = rollout.course
-    terms = terms.at(course.speed)
-    notice = terms.quicken(course.notice if course.notice is not None else least_notice(course.type))
-    settle, pause = terms.settle_time(UPDATE), terms.quicken(course.pause)
-    gate = max(settle, terms.quicken(course.health_time))
+    limits = limits.at(course.speed)
+    notice = limits.quicken(course.notice if course.notice is not None else least_notice(course.type))
+    settle, pause = limits.settle_time(UPDATE), limits.quicken(course.pause)
+    gate = max(settle, limits.quicken(course.health_time))
     listens = cache(listens)
     left_out = [(host, why) for host in rollout.waiting if (why := out_of_use(fleet, host))]
     skipped = [*rollout.skipped, *left_out]
@@ -128,13 +128,15 @@ LOOK_AGAIN = timedelta(minutes=1)
 """When all hosts that wait are busy with something else, how long it is until they are looked at again."""
 
 
-def start(draft: Draft, now: datetime, terms: Terms, patterns: Sequence[str], course: Course, by: str) -> Rollout:
+def start(
+    draft: Draft, now: datetime, limits: OperatorLimits, patterns: Sequence[str], course: Course, by: str
+) -> Rollout:
     """Begin to walk the hosts that the patterns fit."""
     rollout = prepare(draft, now, patterns, course, by)
     draft.put_rollout(rollout)
     what = f"{len(rollout.waiting)} hosts, {course.budget} at once, {rollout.course.type}"
     _note(draft, now, "rollout started", by, rollout, f"{', '.join(patterns)}: {what}")
-    step(draft, now, terms, rollout.id)
+    step(draft, now, limits, rollout.id)
     return draft.changes.rollouts[rollout.id]
 
 
@@ -210,12 +212,12 @@ def _request(course: Course, host: str, rollout: str = "") -> Request:
 # --- The walk -------------------------------------------------------------------------------------------
 
 
-def step(draft: Draft, now: datetime, terms: Terms, rollout_id: str) -> None:
+def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -> None:
     """Take stock of the wave that is out; stop if a gate fails, announce the next if it is over."""
     rollout = draft.rollout(rollout_id)
     if rollout is None:
         return
-    after, bad = _take_stock(draft, now, terms, rollout)
+    after, bad = _take_stock(draft, now, limits, rollout)
     if after is not rollout:
         draft.put_rollout(after)
     rollout = after
@@ -228,18 +230,18 @@ def step(draft: Draft, now: datetime, terms: Terms, rollout_id: str) -> None:
             return
         if rollout.next_at is not None and now < rollout.next_at:
             return
-        rollout = _announce(draft, now, terms, rollout)
+        rollout = _announce(draft, now, limits, rollout)
         draft.put_rollout(rollout)
 
 
-def _take_stock(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> tuple[Rollout, str]:
+def _take_stock(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> tuple[Rollout, str]:
     """The rollout without the hosts that are over; and what is wrong with one of them, if anything is."""
     if not rollout.under_way:
         return rollout, ""
     still, done, skipped, bad = [], list(rollout.done), list(rollout.skipped), ""
     for host, operation_id in rollout.under_way:
         operation = draft.operation(operation_id)
-        problem = _problem(draft, now, terms, operation) if operation is not None else ""
+        problem = _problem(draft, now, limits, operation) if operation is not None else ""
         if problem:
             bad = bad or f"{host}: {problem}"
         if operation is not None and operation.progress.live:
@@ -252,15 +254,15 @@ def _take_stock(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> 
         return rollout, bad
     rollout = rollout._replace(under_way=tuple(still), done=tuple(done), skipped=tuple(skipped))
     if not still:
-        rollout = rollout._replace(next_at=now + terms.at(rollout.course.speed).quicken(rollout.course.pause))
+        rollout = rollout._replace(next_at=now + limits.at(rollout.course.speed).quicken(rollout.course.pause))
     return rollout, bad
 
 
-def _problem(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> str:
+def _problem(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation) -> str:
     """Why the gate of this host has failed; empty: it has not, so far."""
     if operation.health is Health.BAD:
         return operation.outcome or "it failed"
-    overdue = overdue_at(terms, operation)
+    overdue = overdue_at(limits, operation)
     if overdue is None or now < overdue:
         return ""
     why = f"not over {format_duration(now - (operation.started_at or now))} after its start"
@@ -269,21 +271,21 @@ def _problem(draft: Draft, now: datetime, terms: Terms, operation: Operation) ->
     return why
 
 
-def gate_closes_at(terms: Terms, operation: Operation) -> datetime | None:
+def gate_closes_at(limits: OperatorLimits, operation: Operation) -> datetime | None:
     """Until when an operation of a rollout must be well; None: that is settled, or it has not started."""
     health_time = operation.request.health_time
     if operation.progress is not Progress.STARTED or operation.health is not Health.UNKNOWN or health_time is None:
         return None
-    quickened = terms.at(operation.request.speed).quicken(health_time)
+    quickened = limits.at(operation.request.speed).quicken(health_time)
     return operation.started_at + quickened if operation.started_at else None
 
 
-def overdue_at(terms: Terms, operation: Operation) -> datetime | None:
+def overdue_at(limits: OperatorLimits, operation: Operation) -> datetime | None:
     """When nobody is asked any more. Who looks after the VMs speaks at the last moment, and is waited for."""
-    closes_at = gate_closes_at(terms, operation)
+    closes_at = gate_closes_at(limits, operation)
     if closes_at is None or operation.carried_out_at is None:
         return closes_at
-    return closes_at + terms.at(operation.request.speed).quicken(LAST_LOOK)
+    return closes_at + limits.at(operation.request.speed).quicken(LAST_LOOK)
 
 
 def when_due(rollout: Rollout) -> datetime | None:
@@ -291,7 +293,7 @@ def when_due(rollout: Rollout) -> datetime | None:
     return rollout.next_at if rollout.stage is Stage.WALKING else None
 
 
-def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Rollout:
+def _announce(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> Rollout:
     """Announce the next wave. What cannot be walked any more is skipped."""
     fleet = draft.fleet
     skipped = list(rollout.skipped)
@@ -305,12 +307,12 @@ def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Ro
     wave = walk.next_wave(rollout.course.budget, busy=lambda host: _is_busy(draft, host))
     rollout = rollout._replace(waiting=tuple(walk.waiting), skipped=tuple(skipped), next_at=None)
     if not wave:
-        later = now + terms.at(rollout.course.speed).quicken(LOOK_AGAIN)
+        later = now + limits.at(rollout.course.speed).quicken(LOOK_AGAIN)
         return rollout._replace(next_at=later if rollout.waiting else None)
     under_way = []
     for host in wave:
         try:
-            (operation,) = request(draft, now, terms, _request(rollout.course, host, rollout.id), rollout.requested_by)
+            (operation,) = request(draft, now, limits, _request(rollout.course, host, rollout.id), rollout.requested_by)
         except ForewarnError as error:  # it does not matter which: the others are still to be walked
             skipped.append((host, str(error)))
         else:
@@ -346,15 +348,15 @@ def find_rollout(draft: Draft, rollout_id: str) -> Rollout:
     return rollout
 
 
-def pause(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) -> Rollout:
+def pause(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
     """Announce nothing more until it is resumed. What is announced goes on."""
     return _turn(draft, now, find_rollout(draft, rollout_id), Stage.WALKING, Stage.PAUSED, by)
 
 
-def resume(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) -> Rollout:
+def resume(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
     """Walk on."""
     _turn(draft, now, find_rollout(draft, rollout_id), Stage.PAUSED, Stage.WALKING, by)
-    step(draft, now, terms, rollout_id)
+    step(draft, now, limits, rollout_id)
     return draft.changes.rollouts[rollout_id]
 
 
@@ -368,7 +370,7 @@ def _turn(draft: Draft, now: datetime, rollout: Rollout, before: Stage, after: S
     return rollout
 
 
-def cancel(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) -> Rollout:
+def cancel(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
     """End the walk. What has started goes on to its end."""
     _stop(draft, now, find_rollout(draft, rollout_id), Stage.CANCELLED, by, "")
     return draft.changes.rollouts[rollout_id]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from ipaddress import IPv4Network, IPv6Network
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
 
 
@@ -200,10 +200,10 @@ def find_webhook(draft: Draft, name: str) -> Webhook:
     return webhook
 
 
-def add_webhook(draft: Draft, now: datetime, terms: Terms, webhook: Webhook, by: str) -> Webhook:
+def add_webhook(draft: Draft, now: datetime, limits: OperatorLimits, webhook: Webhook, by: str) -> Webhook:
     """Tell somebody else from now on. Returns it with the cursor that it begins at."""
     check_name(webhook.name)
-    parts = check_target(webhook.url, terms.webhook_private_networks)
+    parts = check_target(webhook.url, limits.webhook_private_networks)
     if not SHORTEST_SECRET <= len(webhook.secret) <= LONGEST_SECRET or not webhook.secret.isprintable():
         problem = f"write {SHORTEST_SECRET} to {LONGEST_SECRET} characters on one line, or leave it out to get one"
         raise BadOption(name="secret", value="…", problem=problem)
@@ -232,7 +232,7 @@ def _check_wishes(draft: Draft, webhook: Webhook) -> None:
         draft.fleet.known_group(group)
 
 
-def remove_webhook(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -> Webhook:
+def remove_webhook(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> Webhook:
     """Tell somebody no more, also not what is still undelivered."""
     webhook = find_webhook(draft, name)
     draft.changes.undelivered.update(dict.fromkeys((name, sequence) for sequence in draft.undelivered(name)))
@@ -244,7 +244,7 @@ def remove_webhook(draft: Draft, now: datetime, terms: Terms, name: str, by: str
 def settle(
     draft: Draft,
     now: datetime,
-    terms: Terms,
+    limits: OperatorLimits,
     before: Webhook,
     after: Webhook,
     undelivered: Mapping[int, Undelivered | None],
@@ -275,7 +275,9 @@ def _drop_oldest(draft: Draft, name: str) -> int:
     return len(dropped)
 
 
-def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | None = None) -> list[Undelivered]:
+def retry(
+    draft: Draft, now: datetime, limits: OperatorLimits, name: str, sequence: int | None = None
+) -> list[Undelivered]:
     """Rows that were given up get one more attempt each, or one of them does. Returns all that are to be sent now.
 
     One attempt, not a new series: rows that are never taken would hold up the webhook for days again.

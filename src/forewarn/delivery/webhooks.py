@@ -20,7 +20,7 @@ from forewarn.ports import HistoryFilter
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Changes, DeliveryStats, Draft, Entry
     from forewarn.core.webhooks import Attempt, Pace, Settlement, Undelivered, Webhook
     from forewarn.delivery.outbound import Outbound
@@ -328,5 +328,5 @@ class Dispatcher:
                 channel.stir()
 
 
-def _name_installation(draft: Draft, now: datetime, terms: Terms, installation: str) -> None:
+def _name_installation(draft: Draft, now: datetime, limits: OperatorLimits, installation: str) -> None:
     draft.changes.facts[_INSTALLATION] = installation

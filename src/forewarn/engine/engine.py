@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from forewarn.core.events import Document, Event
     from forewarn.core.fleet import Fleet, FleetChange, Group
     from forewarn.core.fleet_commands import Policy
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import FailedAttempt, Operation, Request
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Changes
@@ -55,16 +55,16 @@ class Published(NamedTuple):
 class Engine:
     """One fleet's events, from request to removal."""
 
-    def __init__(self, clock: Clock, store: Store, fabric: Fabric, terms: Terms) -> None:
+    def __init__(self, clock: Clock, store: Store, fabric: Fabric, limits: OperatorLimits) -> None:
         self.clock = clock
-        self.terms = terms
+        self.limits = limits
         self._fabric = fabric
         self._writer = Writer(clock, store, self._publish, self._carry_out)
         self._timers = Timers()
-        self.last_seen = LastSeen(clock, self._writer, self._timers, terms)
+        self.last_seen = LastSeen(clock, self._writer, self._timers, limits)
         self.records = StoredRecords(self._writer, store)
-        self._executor = Executor(clock, fabric, WorkReports(self._writer, terms))
-        retention = Retention(clock, self._writer, self.records, terms)
+        self._executor = Executor(clock, fabric, WorkReports(self._writer, limits))
+        retention = Retention(clock, self._writer, self.records, limits)
         self._scheduler = Scheduler(
             clock, self._timers, self.last_seen, self._writer, self._executor, retention, self.tick
         )
@@ -114,17 +114,17 @@ class Engine:
     # --- Commands: on disk when they return; if they raise, nothing has changed ---------------------
 
     async def execute(
-        self, command: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
+        self, command: Callable[Concatenate[Draft, datetime, OperatorLimits, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Decide any command on a draft, and commit it. What is frequent has a method of its own below."""
-        return await self._writer.execute(with_rollout_steps(self.terms, command, *args, **kwargs))
+        return await self._writer.execute(with_rollout_steps(self.limits, command, *args, **kwargs))
 
     def preview(
-        self, command: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
+        self, command: Callable[Concatenate[Draft, datetime, OperatorLimits, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[T, Changes]:
         """What the same command would do now, and what would be written. Nothing changes."""
         draft = self.draft()
-        return with_rollout_steps(self.terms, command, *args, **kwargs)(draft, self.clock.now()), draft.changes
+        return with_rollout_steps(self.limits, command, *args, **kwargs)(draft, self.clock.now()), draft.changes
 
     def draft(self) -> Draft:
         """The state now, to be asked like a draft."""
@@ -142,7 +142,7 @@ class Engine:
         self, ids: Sequence[str], by: str, group: str, tell: Callable[[None, BaseException | None], None]
     ) -> None:
         """The same with a callback, called when it is on disk or has failed: the metadata service has no task."""
-        self._writer.submit_with_callback(with_rollout_steps(self.terms, approvals.approve, ids, by, group), tell)
+        self._writer.submit_with_callback(with_rollout_steps(self.limits, approvals.approve, ids, by, group), tell)
 
     async def cancel(self, event_id: str, by: str, why: str = "") -> Event:
         """Withdraw the operation behind an event that has not started."""
@@ -214,13 +214,13 @@ class Engine:
             before = self.fleet
             after, change = await asyncio.to_thread(renew, before, fleet, self._writer.state.destinations())
 
-            def apply(draft: Draft, now: datetime, terms: Terms) -> bool:
+            def apply(draft: Draft, now: datetime, limits: OperatorLimits) -> bool:
                 # What has set out for a spare host meanwhile must find it. (B023: runs before the loop goes on.)
                 if draft.fleet is not before or draft.destinations() - after.hosts.keys():  # noqa: B023
                     return False
                 draft.changes.facts.update(facts or {})
                 if change:  # noqa: B023
-                    fleet_commands.apply_fleet(draft, now, terms, after, change, by, force=force, why=why)  # noqa: B023
+                    fleet_commands.apply_fleet(draft, now, limits, after, change, by, force=force, why=why)  # noqa: B023
                 return True
 
             if await self.execute(apply):
@@ -238,12 +238,12 @@ class Engine:
         if not operations and not rollouts and not silent:
             return
 
-        def do_what_is_due(draft: Draft, now: datetime, terms: Terms) -> None:
+        def do_what_is_due(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
             for operation_id in operations:
-                progress.move(draft, now, terms, operation_id)
+                progress.move(draft, now, limits, operation_id)
             draft.rollouts_to_step.update(dict.fromkeys(rollouts))
             for group in silent:
-                enabling.disable_if_silent(draft, now, terms, group)
+                enabling.disable_if_silent(draft, now, limits, group)
 
         try:
             await self.execute(do_what_is_due)
@@ -346,5 +346,8 @@ class Engine:
         moment = progress.when_due(self._writer.state, operation)
         if moment is not None:
             self._timers.add(moment, "operation", operation.id)
-        if operation.request.rollout and (overdue_at := rollout_commands.overdue_at(self.terms, operation)) is not None:
+        if (
+            operation.request.rollout
+            and (overdue_at := rollout_commands.overdue_at(self.limits, operation)) is not None
+        ):
             self._timers.add(overdue_at, "rollout", operation.request.rollout)

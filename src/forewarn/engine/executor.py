@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.state import Draft
     from forewarn.engine.writer import Writer
@@ -35,14 +35,17 @@ P = ParamSpec("P")
 
 
 def with_rollout_steps(
-    terms: Terms, decide: Callable[Concatenate[Draft, datetime, Terms, P], T], *args: P.args, **kwargs: P.kwargs
+    limits: OperatorLimits,
+    decide: Callable[Concatenate[Draft, datetime, OperatorLimits, P], T],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> Callable[[Draft, datetime], T]:
     """A command as the writer takes it. A rollout of which an operation has gone on goes on with it."""
 
     def command(draft: Draft, now: datetime) -> T:
-        result = decide(draft, now, terms, *args, **kwargs)
+        result = decide(draft, now, limits, *args, **kwargs)
         for rollout_id in draft.rollouts_to_step:
-            rollout_commands.step(draft, now, terms, rollout_id)
+            rollout_commands.step(draft, now, limits, rollout_id)
         return result
 
     return command
@@ -59,34 +62,34 @@ class Gate(NamedTuple):
 class WorkReports:
     """What the fabric has done. Nobody is answered by that, and after a crash the fabric is asked again."""
 
-    def __init__(self, writer: Writer, terms: Terms) -> None:
+    def __init__(self, writer: Writer, limits: OperatorLimits) -> None:
         self._writer = writer
-        self._terms = terms
+        self._limits = limits
 
     def carried_out(self, take: Callable[[], list[str]]) -> asyncio.Future[None]:
         """Note that the work of some operations is done: those that there are when the writer comes to it."""
 
-        def note(draft: Draft, now: datetime, terms: Terms) -> None:
+        def note(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
             for operation_id in take():
-                progress.carried_out(draft, now, terms, operation_id)
+                progress.carried_out(draft, now, limits, operation_id)
 
-        return self._writer.submit(with_rollout_steps(self._terms, note), can_wait=True)
+        return self._writer.submit(with_rollout_steps(self._limits, note), can_wait=True)
 
     def failed(self, operation_id: str, why: str) -> asyncio.Future[None]:
         """Note that the work of an operation cannot be done."""
         return self._writer.submit(
-            with_rollout_steps(self._terms, progress.failed_if_live, operation_id, why), can_wait=True
+            with_rollout_steps(self._limits, progress.failed_if_live, operation_id, why), can_wait=True
         )
 
     def checked(self, operation_id: str, bad: Sequence[str]) -> asyncio.Future[None]:
         """Note which VMs are not well after an operation of a rollout."""
-        return self._writer.submit(with_rollout_steps(self._terms, progress.checked, operation_id, bad), can_wait=True)
+        return self._writer.submit(with_rollout_steps(self._limits, progress.checked, operation_id, bad), can_wait=True)
 
     def gate(self, operation_id: str) -> Gate | None:
         """Who must be well until when after an operation; None: nobody asks any more."""
         state = self._writer.state
         operation = state.operation(operation_id)
-        closes_at = rollout_commands.gate_closes_at(self._terms, operation) if operation is not None else None
+        closes_at = rollout_commands.gate_closes_at(self._limits, operation) if operation is not None else None
         if operation is None or closes_at is None:
             return None
         return Gate(closes_at, operation.concerned(state.fleet))

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from forewarn.core.events import Document
     from forewarn.core.faults import Fault, FaultOrder
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine, Published
 
-    Decide = Callable[[Draft, datetime, Terms], Fault]
+    Decide = Callable[[Draft, datetime, OperatorLimits], Fault]
 
 
 logger = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ class Faults:
         self._added += 1
         fault_id = f"f{self._added}"
 
-        def decide(draft: Draft, now: datetime, terms: Terms) -> Fault:
-            return faults.add(draft, now, terms, fault_id, asked, by)
+        def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> Fault:
+            return faults.add(draft, now, limits, fault_id, asked, by)
 
         return decide
 

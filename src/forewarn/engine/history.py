@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.access import KeptAnswer
     from forewarn.core.events import Event
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Entry
@@ -141,11 +141,11 @@ class Retention:
     What is left of history has no gap, so the rows of an operation that has been live for longer go too.
     """
 
-    def __init__(self, clock: Clock, writer: Writer, records: StoredRecords, terms: Terms) -> None:
+    def __init__(self, clock: Clock, writer: Writer, records: StoredRecords, limits: OperatorLimits) -> None:
         self._clock = clock
         self._writer = writer
         self._records = records
-        self._length = terms.history_retention
+        self._length = limits.history_retention
         self._looked_at: datetime | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import datetime
 
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
     from forewarn.engine.scheduler import Timers
     from forewarn.engine.writer import Writer
@@ -25,7 +25,7 @@ WRITE_EVERY = timedelta(minutes=1)
 class LastSeen:
     """Who has asked since it was last looked at, and what of that is not yet on disk."""
 
-    def __init__(self, clock: Clock, writer: Writer, timers: Timers, terms: Terms) -> None:
+    def __init__(self, clock: Clock, writer: Writer, timers: Timers, limits: OperatorLimits) -> None:
         self.polled: set[str] = set()
         """Groups that asked since `take`: the server adds to it, without a look at the clock."""
         self.held: Collection[str] = ()
@@ -33,7 +33,7 @@ class LastSeen:
         self._clock = clock
         self._writer = writer
         self._timers = timers
-        self._longest = terms.quicken(terms.inactivity_timeout)
+        self._longest = limits.quicken(limits.inactivity_timeout)
         self._watched: set[str] = set()
         """Groups with an entry for their silence in the timers: one each."""
         self._unwritten: set[str] = set()

@@ -45,7 +45,7 @@ class Pace:
         self.virtual = isinstance(engine.clock, VirtualClock)
         self.request_speed = 1.0 if self.virtual or options.speed is None else options.speed
         """How many times shorter what is asked for must be: a virtual clock is moved instead."""
-        self.terms = engine.terms.at(self.request_speed)
+        self.limits = engine.limits.at(self.request_speed)
         self.changed = asyncio.Event()
         """Set when a document has changed, and when the run is to stop."""
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -66,7 +66,7 @@ class Pace:
     def deadline(self, length: timedelta) -> datetime:
         """When something that may take so long is late."""
         slack = ROUNDING if self.virtual else ROUNDING + GRACE
-        return self._engine.clock.now() + self.terms.quicken(length) + slack
+        return self._engine.clock.now() + self.limits.quicken(length) + slack
 
     async def until(
         self, happened: Callable[[], bool], deadline: datetime, next_due: Callable[[], datetime | None]
@@ -98,7 +98,7 @@ class Pace:
         clock = self._engine.clock
         waking = clock.next_waking() if isinstance(clock, VirtualClock) else None
         moments = [moment for moment in (due, waking) if moment is not None and moment > clock.now()]
-        longest = self._engine.terms.quicken(self._engine.terms.inactivity_timeout) / 2
+        longest = self._engine.limits.quicken(self._engine.limits.inactivity_timeout) / 2
         return min(min(moments) - clock.now(), longest) if moments else longest
 
     async def _move_at_pace(self, speed: float, left: timedelta) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.events import Event
-    from forewarn.core.limits import Terms
+    from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.scenarios import Expectation, Options, Step
     from forewarn.core.state import Draft
@@ -55,18 +55,25 @@ class CausedWork:
 
 
 def cause_work(
-    draft: Draft, now: datetime, terms: Terms, what: str, vms: Sequence[str], how: Options, speed: float, by: str
+    draft: Draft,
+    now: datetime,
+    limits: OperatorLimits,
+    what: str,
+    vms: Sequence[str],
+    how: Options,
+    speed: float,
+    by: str,
 ) -> list[str]:
     """Have a cause, or a rollout, happen to the VMs; the ids of what comes of it."""
     hosts = list(dict.fromkeys(draft.fleet.vm(name).host for name in vms))
     if what == ROLLOUT:
-        return [rollout_commands.start(draft, now, terms, hosts, _course(how, speed), by).id]
+        return [rollout_commands.start(draft, now, limits, hosts, _course(how, speed), by).id]
     plain = Request(what, type=how.type, duration=how.duration, notice=how.notice, overrides=how.overrides, speed=speed)
     if CAUSES[what].target in (Target.HOST, Target.TENANTS):
         wanted = [plain._replace(host=host) for host in hosts]
     else:
         wanted = [plain._replace(vms=tuple(vms))]
-    return [operation.id for each in wanted for operation in request(draft, now, terms, each, by)]
+    return [operation.id for each in wanted for operation in request(draft, now, limits, each, by)]
 
 
 def _course(how: Options, speed: float) -> Course:
@@ -94,18 +101,20 @@ class Intervention(NamedTuple):
     later: timedelta
 
 
-def intervene(draft: Draft, now: datetime, terms: Terms, work: CausedWork, intervention: Intervention) -> bool:
+def intervene(
+    draft: Draft, now: datetime, limits: OperatorLimits, work: CausedWork, intervention: Intervention
+) -> bool:
     """Approve, cancel or postpone what is still to come for these VMs; False when it is too late for that."""
     if intervention.what == CANCEL:
-        return _cancel(draft, now, terms, work, intervention)
+        return _cancel(draft, now, limits, work, intervention)
     events = [event for event in _events(draft, work, intervention.vms) if event.status is Status.SCHEDULED]
     if intervention.what == APPROVE:
-        approvals.approve(draft, now, terms, [event.id for event in events], intervention.by)
+        approvals.approve(draft, now, limits, [event.id for event in events], intervention.by)
         return bool(events)
     # One of each operation: it is put off for all whom it touches.
     open_ = {event.operation: event for event in events if event.approved_at is None}
     for event in open_.values():
-        approvals.postpone(draft, now, terms, event.id, intervention.by, event.not_before + intervention.later)
+        approvals.postpone(draft, now, limits, event.id, intervention.by, event.not_before + intervention.later)
     return bool(open_)
 
 
@@ -114,30 +123,32 @@ def _events(draft: Draft, work: CausedWork, vms: Collection[str]) -> list[Event]
     return [event for event in found if event is not None and set(event.resources) & set(vms)]
 
 
-def _cancel(draft: Draft, now: datetime, terms: Terms, work: CausedWork, intervention: Intervention) -> bool:
+def _cancel(draft: Draft, now: datetime, limits: OperatorLimits, work: CausedWork, intervention: Intervention) -> bool:
     done = False
     for cause in work.causes:
         if draft.rollout(cause) is not None:
-            rollout_commands.cancel(draft, now, terms, cause, intervention.by)
+            rollout_commands.cancel(draft, now, limits, cause, intervention.by)
             done = True
     for operation in work.operations(draft):
         if operation.progress is Progress.PENDING and set(operation.vms) & set(intervention.vms):
-            approvals.cancel_operation(draft, now, terms, operation.id, intervention.by, intervention.why)
+            approvals.cancel_operation(draft, now, limits, operation.id, intervention.by, intervention.why)
             done = True
     return done
 
 
-def withdraw(draft: Draft, now: datetime, terms: Terms, all_work: Sequence[CausedWork], by: str, why: str) -> None:
+def withdraw(
+    draft: Draft, now: datetime, limits: OperatorLimits, all_work: Sequence[CausedWork], by: str, why: str
+) -> None:
     """A run ends before its end: what it caused and is only scheduled does not happen."""
     for work in all_work:
-        _cancel(draft, now, terms, work, Intervention(CANCEL, work.vms, by, why, timedelta(0)))
+        _cancel(draft, now, limits, work, Intervention(CANCEL, work.vms, by, why, timedelta(0)))
 
 
-def return_hosts(draft: Draft, now: datetime, terms: Terms, hosts: Sequence[str], by: str) -> None:
+def return_hosts(draft: Draft, now: datetime, limits: OperatorLimits, hosts: Sequence[str], by: str) -> None:
     """Take hosts back into use that have failed, or were to."""
     for host in hosts:
         if draft.fleet.has_host(host):
-            return_host(draft, now, terms, host, by)
+            return_host(draft, now, limits, host, by)
 
 
 # --- The run --------------------------------------------------------------------------------------
@@ -234,12 +245,12 @@ class ScenarioRun:
     async def _take(self, step: Step) -> None:
         if step.fault is not None:
             length = step.fault.length
-            quick = step.fault._replace(length=None if length is None else self.pace.terms.quicken(length))
+            quick = step.fault._replace(length=None if length is None else self.pace.limits.quicken(length))
             for vm in self.run.vms:
                 fault = await self._faults.add(quick._replace(vm=vm), self.run.by)
                 self._fault_ids.append(fault.id)
         elif step.wait is not None:
-            deadline = self._engine.clock.now() + self.pace.terms.quicken(step.wait)
+            deadline = self._engine.clock.now() + self.pace.limits.quicken(step.wait)
             await self.pace.until(lambda: False, deadline, self._next_due)
         elif step.until is not None:
             await self._wait_until(step.until, step.within)
@@ -262,7 +273,7 @@ class ScenarioRun:
 
     async def _answer(self, step: Step, vms: Sequence[str]) -> None:
         """Say something to all that the run has caused for these VMs and is still to come."""
-        later = self.pace.terms.quicken(step.options.by or timedelta(0))
+        later = self.pace.limits.quicken(step.options.by or timedelta(0))
         intervention = Intervention(step.do, vms, self.run.by, f"scenario {self.run.scenario.name}", later)
         causes = [cause for work in self._all_work for cause in work.causes]
         if await self._engine.execute(intervene, CausedWork(vms, causes), intervention):
@@ -346,7 +357,7 @@ class ScenarioRun:
             return f"{vm}: expected to be told {'of it' if expected.told else 'nothing of it'}, and it is not so"
         if expected.about_event:
             event_forms = self.observer.event_forms(causes, vm)
-            if problem := judge_events(expected, vm, event_forms, self.pace.terms.quicken):
+            if problem := judge_events(expected, vm, event_forms, self.pace.limits.quicken):
                 return problem
         if expected.vm is not None:
             return judge_vm(expected.vm, vm, self._engine.fleet.vms.get(vm), self._homes[vm])

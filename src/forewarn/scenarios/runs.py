@@ -111,7 +111,7 @@ class ScenarioRuns:
         engine.last_seen.take()
         draft, now = engine.draft(), engine.clock.now()
         for group in groups:
-            if why := why_no_notice(draft, group, now, engine.terms):
+            if why := why_no_notice(draft, group, now, engine.limits):
                 raise NotListening(why=why.removesuffix(": no notice"))
 
     def _ended(self, scenario_run: ScenarioRun, kept: ExitStack) -> None:
