@@ -29,7 +29,7 @@ from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
 from forewarn.metadata.limits import MetadataLimits
-from forewarn.metadata.routes import Rules
+from forewarn.metadata.routes import MetadataOptions
 from forewarn.metadata.server import MetadataServer
 from forewarn.scenarios.runs import ScenarioRuns
 from forewarn.settings import MEMORY
@@ -147,7 +147,7 @@ class Assembly:
         clock = VirtualClock() if values["clock"] == "virtual" else SystemClock()
         fabric = build_fabric(values, clock)
         self.engine = Engine(clock, store, fabric, operator_limits(values, fabric))
-        rules = Rules(
+        metadata_options = MetadataOptions(
             rate_limit=values["rate_limit"],
             preview_versions=values["preview_versions"],
             newer_versions=values["newer_versions"],
@@ -155,14 +155,16 @@ class Assembly:
             first_get_delay=values["first_get_delay"],
         )
         self.faults = Faults(self.engine, allowed=values["allow_faults"])
-        self.metadata = MetadataServer(self.engine, metadata_listener, rules, metadata_limits(values), self.faults)
+        self.metadata = MetadataServer(
+            self.engine, metadata_listener, metadata_options, metadata_limits(values), self.faults
+        )
         if isinstance(clock, VirtualClock):
             clock.on_move = self.metadata.common_headers.refresh
         self.engine.subscribe(self._on_published)
         outbound = Outbound(values["webhook_private_networks"], values["webhook_timeout"].total_seconds())
         pace = Pace(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
-        audience = partial(self.metadata.delivery_tracker.audience, limit=SEEN_WITHIN)
+        audience = partial(self.metadata.delivery_tracker.barrier, limit=SEEN_WITHIN)
         newest = self.metadata.versions[max(self.metadata.versions)]
         self.scenario_runs = ScenarioRuns(self.engine, self.faults, audience, newest)
         metrics = Metrics(self.engine)

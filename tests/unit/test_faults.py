@@ -14,7 +14,7 @@ from forewarn.core.faults import FAULTS, LONGEST_DELAY, MOST_FAULTS, Fault, Faul
 from forewarn.core.fleet import VM, Fleet
 from forewarn.engine.faults import Faults
 from forewarn.errors import BadOption, FaultsNotAllowed, ForewarnError, TooMany, Unknown, UnknownVM
-from forewarn.metadata.routes import Rules
+from forewarn.metadata.routes import MetadataOptions
 from forewarn.metadata.server import MetadataServer
 from forewarn.ports import HistoryFilter
 from forewarn.system.sockets import address_of, open_socket
@@ -275,7 +275,7 @@ async def running() -> AsyncIterator[Running]:
     fleet = Fleet([VM("web-0", "web-0", "a", address="127.0.0.1")])
     async with running_engine(fleet=fleet) as engine:
         faults = Faults(engine, allowed=True)
-        server = MetadataServer(engine, open_socket("127.0.0.1:0"), Rules(rate_limit=0), faults=faults)
+        server = MetadataServer(engine, open_socket("127.0.0.1:0"), MetadataOptions(rate_limit=0), faults=faults)
         await server.start()
         try:
             yield Running(faults, server)

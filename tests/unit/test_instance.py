@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from forewarn.core.fleet import VM, Group, GroupKind
-from forewarn.metadata.instance import FIELDS, Field, Subject, read, tree, versions_body
+from forewarn.metadata.instance import FIELDS, InstanceContext, InstanceField, read, tree, versions_body
 from forewarn.wire.versions import INSTANCE_VERSIONS, NEWEST_INSTANCE_VERSIONS
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NEWEST = INSTANCE_VERSIONS[-1]
 PROVIDER = "/subscriptions/00000000-0000-0000-0000-000000000000/resourceGroups/forewarn/providers/Microsoft.Compute"
 
-MEMBER = Subject(
+MEMBER = InstanceContext(
     VM(
         "web_3",
         "web",
@@ -36,8 +36,8 @@ MEMBER = Subject(
     ),
     Group("web", GroupKind.SCALE_SET, update_domains=5, fault_domains=2),
 )
-ALONE = Subject(VM("db-0", "db-0", "db-0-host"), Group("db-0", GroupKind.STANDALONE))
-SIX = Subject(VM("six", "six", "six-host", address="2001:db8::4"), Group("six", GroupKind.STANDALONE))
+ALONE = InstanceContext(VM("db-0", "db-0", "db-0-host"), Group("db-0", GroupKind.STANDALONE))
+SIX = InstanceContext(VM("six", "six", "six-host", address="2001:db8::4"), Group("six", GroupKind.STANDALONE))
 
 IPV4 = (
     '{"ipAddress":[{"privateIpAddress":"10.0.7.4","publicIpAddress":""}],'
@@ -107,7 +107,7 @@ CASES = [
 ]
 
 
-def leaf(subject: Subject, path: str, version: str = NEWEST) -> str:
+def leaf(subject: InstanceContext, path: str, version: str = NEWEST) -> str:
     answer = read(subject, version, path.split("/"), "text")
     assert answer.status == 200
     return answer.body.decode()
@@ -144,7 +144,7 @@ def test_the_root_is_reached_without_any_part() -> None:
 
 
 @pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.path)
-def test_a_field_is_there_from_its_version_on(field: Field) -> None:
+def test_a_field_is_there_from_its_version_on(field: InstanceField) -> None:
     assert field.since in INSTANCE_VERSIONS
     for version in INSTANCE_VERSIONS:
         status = read(MEMBER, version, field.path.split("/"), "text").status
@@ -152,7 +152,7 @@ def test_a_field_is_there_from_its_version_on(field: Field) -> None:
 
 
 @pytest.mark.parametrize("subject", [MEMBER, ALONE, SIX], ids=lambda subject: subject.vm.name)
-def test_keys_are_alphabetical_and_primitives_are_strings(subject: Subject) -> None:
+def test_keys_are_alphabetical_and_primitives_are_strings(subject: InstanceContext) -> None:
     for version in INSTANCE_VERSIONS:
         for node in walk(tree(subject, version)):
             assert isinstance(node, str | list | dict), version
@@ -193,8 +193,8 @@ def test_values_follow_from_the_vm_and_its_group(path: str, in_scale_set: str, a
 
 
 def test_ids_are_stable_guids_and_shared_only_where_they_should_be() -> None:
-    sibling = Subject(MEMBER.vm._replace(name="web_4"), MEMBER.group)
-    moved = Subject(MEMBER.vm._replace(host="host-b", address="10.0.7.5"), MEMBER.group)
+    sibling = InstanceContext(MEMBER.vm._replace(name="web_4"), MEMBER.group)
+    moved = InstanceContext(MEMBER.vm._replace(host="host-b", address="10.0.7.5"), MEMBER.group)
     assert leaf(MEMBER, "compute/vmId") == leaf(moved, "compute/vmId") == VM_ID
     assert leaf(sibling, "compute/vmId") != leaf(MEMBER, "compute/vmId")
     assert leaf(sibling, "compute/placementGroupId") == leaf(MEMBER, "compute/placementGroupId")

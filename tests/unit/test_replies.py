@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forewarn.errors import BadStartRequests, ForewarnError, StoreFailed, UnknownVM
-from forewarn.metadata.replies import error_reply
+from forewarn.metadata.replies import render_error
 from forewarn.metadata.routes import failure
 
 
@@ -19,7 +19,7 @@ from forewarn.metadata.routes import failure
     ids=["bad request", "VM that left", "full disk"],
 )
 def test_each_family_has_its_status(error: ForewarnError, status: int) -> None:
-    answer = error_reply(error)
+    answer = render_error(error)
     assert answer.status == status
     assert answer.head.startswith(b"HTTP/1.1 %d " % status)
     assert b"content-length: %d\r\n" % len(answer.body) in answer.head

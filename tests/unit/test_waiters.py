@@ -12,8 +12,8 @@ import pytest
 from engines import ask, running_engine
 
 from forewarn.core.fleet import VM, Fleet, Group
-from forewarn.metadata.long_poll import WOKEN_AT_ONCE
-from forewarn.metadata.routes import Rules
+from forewarn.metadata.long_poll import WAKE_BATCH_SIZE
+from forewarn.metadata.routes import MetadataOptions
 from forewarn.metadata.server import MetadataServer
 from forewarn.system.sockets import address_of, open_socket
 from forewarn.wire.document import entity_tag
@@ -54,12 +54,12 @@ class Running(NamedTuple):
 
     async def hold(self) -> asyncio.StreamWriter:
         """A connection whose poll is held when this returns."""
-        held = self.server.waiters.count
+        held = self.server.long_polls.count
         tag = entity_tag(self.engine.document("web"))
         _, writer = await self.connect()
         headers = (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))
         writer.write(request("GET", f"{TARGET}2020-07-01", headers))
-        await until(lambda: self.server.waiters.count > held)
+        await until(lambda: self.server.long_polls.count > held)
         return writer
 
     async def statuses(self, *requests: bytes) -> list[int]:
@@ -76,7 +76,7 @@ class Running(NamedTuple):
 @asynccontextmanager
 async def running(*, rate: float = 0) -> AsyncIterator[Running]:
     async with running_engine(fleet=FLEET) as engine:
-        server = MetadataServer(engine, open_socket("127.0.0.1:0"), Rules(rate_limit=rate))
+        server = MetadataServer(engine, open_socket("127.0.0.1:0"), MetadataOptions(rate_limit=rate))
         await server.start()
         try:
             yield Running(engine, server)
@@ -86,7 +86,7 @@ async def running(*, rate: float = 0) -> AsyncIterator[Running]:
 
 async def test_a_client_that_hangs_up_leaves_nothing_behind() -> None:
     async with running() as service:
-        waiters = service.server.waiters
+        waiters = service.server.long_polls
         writers = [await service.hold() for _ in range(3)]
         assert waiters.count == 3
         connections = [weakref.ref(connection) for connection in service.server.connections.all()]
@@ -100,19 +100,19 @@ async def test_a_client_that_hangs_up_leaves_nothing_behind() -> None:
 
 async def test_the_held_are_counted_until_they_are_answered() -> None:
     async with running() as service:
-        held = WOKEN_AT_ONCE + 5
+        held = WAKE_BATCH_SIZE + 5
         writers = [await service.hold() for _ in range(held)]
-        assert service.server.waiters.count == held
+        assert service.server.long_polls.count == held
         await ask(service.engine, "restart", "web-0")
         await until(lambda: service.server.counters.polls() == {("2020-07-01", 200): held})
-        assert service.server.waiters.count == 0
+        assert service.server.long_polls.count == 0
         for writer in writers:
             writer.close()
 
 
 async def test_one_may_leave_while_its_turn_comes_and_one_may_fail() -> None:
     async with running() as service:
-        waiters = service.server.waiters
+        waiters = service.server.long_polls
         woken: list[str] = []
 
         class Other:

@@ -82,9 +82,9 @@ class ClockControl:
             )
             raise BadRequestBody(pointer="/limit", problem=problem, valid=A_LENGTH)
         if vms:
-            with self._metadata.delivery_tracker.audience(vms, limit if limit is not None else SEEN_WITHIN) as audience:
+            with self._metadata.delivery_tracker.barrier(vms, limit if limit is not None else SEEN_WITHIN) as audience:
                 gone = asyncio.create_task(until_gone(request))
-                gone.add_done_callback(lambda _: audience.abandon())
+                gone.add_done_callback(lambda _: audience.cancel())
                 try:
                     await self._engine.advance(length, audience)
                 finally:

@@ -82,7 +82,7 @@ def metadata_metrics(metadata: MetadataServer) -> Iterable[Metric]:
     yield count("forewarn_polls_total", "Answered GETs of the document.", ["version", "answer"], polls)
     posts = {(str(status),): number for status, number in metadata.counters.approvals().items()}
     yield count("forewarn_approval_requests_total", "Answered POSTs to the document.", ["answer"], posts)
-    yield gauge("forewarn_held_polls", "Long polls that wait now.", [], {(): metadata.waiters.count})
+    yield gauge("forewarn_held_polls", "Long polls that wait now.", [], {(): metadata.long_polls.count})
 
 
 def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:

@@ -1,4 +1,4 @@
-"""Who is calling: by source address or by the address that was called, never by anything in the request."""
+"""Which VM is calling: by its source address or the address it connected to, never by the request itself."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ LOOPBACK = "127.0.0.1"
 
 
 class Caller:
-    """A VM as the metadata service meets it, with the bucket that limits its requests.
+    """A VM that calls the metadata service, with the token bucket of its rate limit.
 
-    A bucket holds as many requests as are allowed in a second, and fills at that rate.
+    The bucket holds one second's worth of requests and refills at the same rate.
     """
 
     __slots__ = ("_at_seconds", "_rate", "_tokens", "group", "vm")
@@ -30,8 +30,8 @@ class Caller:
         self._tokens = max(rate, 1.0)
         self._at_seconds = 0.0
 
-    def allowed(self) -> bool:
-        """Take one request out of the bucket, if there is one."""
+    def take_token(self) -> bool:
+        """Take one token from the bucket. Return whether there was one."""
         rate = self._rate
         if not rate:
             return True
@@ -46,28 +46,28 @@ class Caller:
 
 
 class Callers:
-    """All who have called since the fleet last changed."""
+    """VMs that have called since the fleet last changed."""
 
     def __init__(self, engine: Engine, rate: float) -> None:
         self.generation = 0
-        """Goes up with every change of the fleet: who holds a caller must ask again then."""
+        """Incremented with every change of the fleet. A connection then looks up its caller again."""
         self._engine = engine
         self._rate = rate
         self._known: dict[str, Caller] = {}
-        self.doors: dict[str, str] = {}
-        """Addresses that always mean one VM, though no fleet file says so."""
+        self.extra_listeners: dict[str, str] = {}
+        """Addresses of single VMs that no fleet file declares: the test kit opens them."""
         engine.subscribe(self._on_published)
 
     def find(self, peer: str | None, called: str | None, listener: str | None) -> Caller | None:
-        """The VM behind a connection: the one whose own address was called, else the one at the peer's address.
+        """Return the VM behind a connection: by the listener it connected to, otherwise by its source address.
 
-        A program on this machine that calls another of its addresses (169.254.169.254, say) comes from
-        that very address: it is the machine itself, as if it came from 127.0.0.1.
+        A local program that connects to another address of this machine (such as 169.254.169.254) has that same
+        address as its source. It counts as 127.0.0.1.
         """
         fleet = self._engine.fleet
         vm = None
         if listener is not None:
-            vm = fleet.at_listener(listener) or fleet.vms.get(self.doors.get(listener, ""))
+            vm = fleet.at_listener(listener) or fleet.vms.get(self.extra_listeners.get(listener, ""))
         elif peer is not None:
             vm = fleet.at_address(normal_address(peer))
             if vm is None and peer == called:
@@ -86,7 +86,7 @@ class Callers:
 
 
 def normal_address(address: str) -> str:
-    """One spelling per address: an IPv4 caller on an IPv6 socket is still that IPv4 address."""
+    """Return the canonical form of an address: an IPv4-mapped IPv6 address becomes IPv4."""
     if ":" not in address:
         return address
     parsed = ip_address(address.partition("%")[0])

@@ -1,4 +1,4 @@
-"""How often each answer was given, to GETs of the document and to POSTs."""
+"""Counts of responses, for GET and POST of the events document."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 OTHER = "other"
-"""Stands for every version that is not served here: what a client can make up must not make a row each."""
+"""Label for every unknown api-version. Clients could otherwise create any number of series."""
 
 
-class Counter:
-    """One number that goes up. Whoever counts often keeps it: to add one is all that it costs then."""
+class RequestCounter:
+    """A counter. A connection keeps a reference, so counting a repeated poll is one addition."""
 
     __slots__ = ("count",)
 
@@ -20,33 +20,33 @@ class Counter:
         self.count = 0
 
 
-class Counters:
-    """All counters of the metadata service. Each answered request is in one of them."""
+class RequestCounters:
+    """All counters of the metadata service."""
 
     def __init__(self, versions: Container[str]) -> None:
         self._versions = versions
-        self._polls: dict[tuple[str, int], Counter] = {}
-        self._approvals: dict[int, Counter] = {}
+        self._polls: dict[tuple[str, int], RequestCounter] = {}
+        self._approvals: dict[int, RequestCounter] = {}
 
-    def poll(self, version: str, status: int) -> Counter:
-        """GETs at this api-version (empty when none was named) that were answered with this status."""
+    def poll(self, version: str, status: int) -> RequestCounter:
+        """Return the counter of GETs at this api-version (empty: none was given) with this response status."""
         key = (version if not version or version in self._versions else OTHER, status)
         counter = self._polls.get(key)
         if counter is None:
-            counter = self._polls[key] = Counter()
+            counter = self._polls[key] = RequestCounter()
         return counter
 
-    def approval(self, status: int) -> Counter:
-        """POSTs that were answered with this status."""
+    def approval(self, status: int) -> RequestCounter:
+        """Return the counter of POSTs with this response status."""
         counter = self._approvals.get(status)
         if counter is None:
-            counter = self._approvals[status] = Counter()
+            counter = self._approvals[status] = RequestCounter()
         return counter
 
     def polls(self) -> dict[tuple[str, int], int]:
-        """How many GETs, by version and status."""
+        """Return the number of GETs by api-version and status."""
         return {key: counter.count for key, counter in self._polls.items()}
 
     def approvals(self) -> dict[int, int]:
-        """How many POSTs, by status."""
+        """Return the number of POSTs by status."""
         return {status: counter.count for status, counter in self._approvals.items()}

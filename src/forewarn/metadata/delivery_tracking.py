@@ -1,7 +1,7 @@
-"""Which documents VMs were given, and that they came back for more: by then they have processed the last one.
+"""Delivery tracking: which documents a VM has received, and whether it has polled again since.
 
-A virtual clock can wait for that, for an application that polls in a process of its own. A document counts when it went
-out whole: one that an injected fault has damaged does not.
+A VM that polls again has processed the previous document. A virtual clock can wait for that, so that an application
+in another process sees every change. A document that an injected fault has damaged does not count as received.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from forewarn.engine.engine import Engine
-    from forewarn.metadata.replies import Reply
-    from forewarn.metadata.request import Request
+    from forewarn.metadata.replies import RenderedResponse
+    from forewarn.metadata.request import MetadataRequest
 
 
 class DeliveredDocument(NamedTuple):
-    """A document as a VM was given it."""
+    """A document as a VM received it."""
 
     at: datetime
     body: bytes
 
 
 class VMTracking:
-    """What is known of one VM."""
+    """Delivery state of one VM."""
 
-    __slots__ = ("documents", "in_progress", "known", "last_tag", "named_tags", "polls", "status")
+    __slots__ = ("documents", "in_progress", "last_tag", "polls", "seen_tags", "sent_tags", "status")
 
     def __init__(self) -> None:
         self.polls = 0
         self.in_progress = 0
-        """How many of them are not answered yet."""
+        """Number of polls without a response yet."""
         self.status = 0
-        """Of the last answer."""
+        """Status of the last response."""
         self.last_tag = ""
-        """The tag of the last document that went out whole."""
-        self.named_tags = ""
-        """The tags that it named when it last asked."""
-        self.known = ""
-        """The documents that it had then: those that it named, and the one that it had been given."""
+        """Tag of the last document that was sent completely."""
+        self.sent_tags = ""
+        """Tags that the VM sent in If-None-Match with its last poll."""
+        self.seen_tags = ""
+        """Tags of documents that the VM had at its last poll: those it sent, and the last one delivered."""
         self.documents: list[DeliveredDocument] = []
 
     def forget(self) -> None:
-        """Whoever asks from now on may be another program than before. But a poll that is held is there now."""
+        """Forget what was delivered, because another program may poll from now on. A held poll still counts."""
         self.last_tag = ""
-        self.known = self.named_tags if self.in_progress else ""
+        self.seen_tags = self.sent_tags if self.in_progress else ""
 
 
 class DeliveryTracker:
-    """What VMs have asked for and were given. The connections say so while `watching`."""
+    """Records polls and delivered documents of VMs. The connections report them while `watching` is true."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -67,95 +67,94 @@ class DeliveryTracker:
         self._approvers: dict[str, set[str]] = {}
         self.stopping = False
         self.watching: bool = engine.clock.virtual
-        """Also while nobody waits: a poll that is held now may still be held when somebody does. But time that runs by
-        itself waits for nobody."""
+        """Always true with a virtual clock: a poll that is held now may still be held when a wait begins."""
 
     def stop(self) -> None:
-        """Nobody is waited for any more."""
+        """End all waits with an error."""
         self.stopping = True
         self._wake_waiting()
 
     def keep_documents(self) -> None:
-        """From now on, for good: remember every document that is given."""
+        """Keep every delivered document from now on."""
         self._keeping = self.watching = True
 
     def documents(self, vm: str) -> list[DeliveredDocument]:
-        """What the VM was given since `keep_documents`, in order; the same several times in a row is one."""
+        """Return the documents delivered since `keep_documents`, in order, without immediate repeats."""
         return list(self._by_vm[vm].documents) if vm in self._by_vm else []
 
     def polls(self, vm: str) -> int:
-        """How often the VM has asked since somebody began to watch."""
+        """Return the number of polls of the VM since tracking began."""
         return self._by_vm[vm].polls if vm in self._by_vm else 0
 
     def approvers(self, event_id: str) -> set[str]:
-        """The VMs whose approval of the event was taken since `keep_documents`, the first and all others."""
+        """Return all VMs whose approval of the event was accepted since `keep_documents`."""
         return set(self._approvers.get(event_id.lower(), ()))
 
     # --- Watching -------------------------------------------------------------------------------------
 
     @contextmanager
-    def audience(self, vms: Sequence[str], limit: timedelta) -> Iterator[Audience]:
-        """These VMs, to be waited for."""
-        audience = Audience(self, self._engine, vms, limit)
+    def barrier(self, vms: Sequence[str], limit: timedelta) -> Iterator[PollBarrier]:
+        """Return a barrier that waits for these VMs."""
+        barrier = PollBarrier(self, self._engine, vms, limit)
         for name in vms:
             self.tracking(name).forget()
-        self._waiting.add(audience.polled)
+        self._waiting.add(barrier.polled)
         try:
-            yield audience
+            yield barrier
         finally:
-            self._waiting.discard(audience.polled)
+            self._waiting.discard(barrier.polled)
 
     def _wake_waiting(self) -> None:
         for polled in self._waiting:
             polled.set()
 
     def has(self, vm: str, tag: str) -> bool:
-        """Whether the VM has come back with this document, or after it."""
+        """Whether the VM has polled again after it received this document."""
         tracking = self._by_vm.get(vm)
-        return tracking is not None and bool(tracking.known) and tag_matches(tracking.known, tag)
+        return tracking is not None and bool(tracking.seen_tags) and tag_matches(tracking.seen_tags, tag)
 
     def tracking(self, vm: str) -> VMTracking:
         return self._by_vm.setdefault(vm, VMTracking())
 
-    # --- What connections say -------------------------------------------------------------------------
+    # --- Reports of connections -----------------------------------------------------------------------
 
-    def request_began(self, request: Request) -> None:
-        """A request has begun."""
+    def request_started(self, request: MetadataRequest) -> None:
+        """Record the start of a request."""
         if request.caller is None or request.method != "GET" or not request.target.is_document:
             return
         tracking = request.tracking = self.tracking(request.caller.vm)
         tracking.in_progress += 1
         tracking.polls += 1
-        tracking.named_tags = _tags(request.values(b"if-none-match"))
-        tracking.known = ",".join(filter(None, (tracking.named_tags, tracking.last_tag)))
+        tracking.sent_tags = _tags(request.values(b"if-none-match"))
+        tracking.seen_tags = ",".join(filter(None, (tracking.sent_tags, tracking.last_tag)))
         self._wake_waiting()
 
-    def request_answered(self, request: Request, answer: Reply) -> None:
-        """It was answered, whole."""
+    def request_answered(self, request: MetadataRequest, response: RenderedResponse) -> None:
+        """Record a complete response."""
         tracking, caller = request.tracking, request.caller
         if tracking is not None:
-            tracking.status = answer.status
-            if answer.status == HTTPStatus.OK and answer.body:
-                tracking.last_tag = _tag_in(answer.head)
-                if self._keeping and (not tracking.documents or tracking.documents[-1].body != answer.body):
-                    tracking.documents.append(DeliveredDocument(self._engine.clock.now(), answer.body))
+            tracking.status = response.status
+            if response.status == HTTPStatus.OK and response.body:
+                tracking.last_tag = _tag_in(response.head)
+                if self._keeping and (not tracking.documents or tracking.documents[-1].body != response.body):
+                    tracking.documents.append(DeliveredDocument(self._engine.clock.now(), response.body))
         elif (
             self._keeping
             and caller is not None
             and request.method == "POST"
             and request.target.is_document
-            and answer.status == HTTPStatus.OK
+            and response.status == HTTPStatus.OK
         ):
-            for event_id in parse_start_requests(request.body):  # history has only the first who approved
+            for event_id in parse_start_requests(request.body):  # history has only the first approval
                 self._approvers.setdefault(event_id.lower(), set()).add(caller.vm)
 
-    def request_failed(self, request: Request, status: int) -> None:
-        """Only a part of the answer was sent."""
+    def request_failed(self, request: MetadataRequest, status: int) -> None:
+        """Record a response that was sent only in part."""
         if request.tracking is not None:
             request.tracking.status = status
 
-    def request_ended(self, request: Request) -> None:
-        """It is over, answered or not."""
+    def request_ended(self, request: MetadataRequest) -> None:
+        """Record the end of a request, with or without a response."""
         if request.tracking is not None:
             request.tracking.in_progress -= 1
             request.tracking = None
@@ -165,36 +164,36 @@ def _tag_in(head: bytes) -> str:
     return head.partition(b"\r\netag: ")[2].partition(b"\r\n")[0].decode()
 
 
-def _tags(named_tags: list[str]) -> str:
-    """What the caller says that it has. A star says nothing of that."""
-    return ",".join(tag for tag in ",".join(named_tags).split(",") if tag.strip() not in ("", "*"))
+def _tags(sent_tags: list[str]) -> str:
+    """Return the tags that the caller sent, without `*`."""
+    return ",".join(tag for tag in ",".join(sent_tags).split(",") if tag.strip() not in ("", "*"))
 
 
-class Audience:
-    """Some VMs that are to take in every document before time goes on."""
+class PollBarrier:
+    """VMs that must receive every document before the clock moves on."""
 
     def __init__(self, tracker: DeliveryTracker, engine: Engine, vms: Sequence[str], limit: timedelta) -> None:
         self._tracker = tracker
         self._engine = engine
         self._vms = [engine.fleet.vm(name).name for name in vms]
         self._limit = limit
-        self._abandoned = False
+        self._cancelled = False
         self.polled = asyncio.Event()
-        """Set whenever somebody asks."""
+        """Set with every poll."""
 
     @property
     def groups(self) -> set[str]:
-        """The groups of those who are still in the fleet."""
+        """Groups of these VMs, without VMs that have left the fleet."""
         fleet = self._engine.fleet
         return {fleet.vms[name].group for name in self._vms if name in fleet.vms}
 
-    def abandon(self) -> None:
-        """Whoever wanted to wait does so no more."""
-        self._abandoned = True
+    def cancel(self) -> None:
+        """End the wait with an error."""
+        self._cancelled = True
         self.polled.set()
 
     def missing(self) -> list[str]:
-        """Who has not taken in the document that is true now. Who has left the fleet cannot."""
+        """Return the VMs that have not processed their current document, without those that left the fleet."""
         return [name for name in self._vms if name in self._engine.fleet.vms and not self._has_seen(name)]
 
     def _has_seen(self, name: str) -> bool:
@@ -202,7 +201,7 @@ class Audience:
         return document.enabled and self._tracker.has(name, entity_tag(document))
 
     async def wait(self) -> None:
-        """Until nobody is missing; an error when that takes too long."""
+        """Wait until all VMs have processed their document. Raise NotSeen after the timeout."""
         before = {name: self._tracker.polls(name) for name in self._vms}
         try:
             async with asyncio.timeout(self._limit.total_seconds()):
@@ -210,7 +209,7 @@ class Audience:
                     self.polled.clear()
                     if self._tracker.stopping:
                         raise Stopping
-                    if self._abandoned:
+                    if self._cancelled:
                         raise Abandoned
                     await self.polled.wait()
         except TimeoutError:
@@ -220,13 +219,13 @@ class Audience:
         name = self.missing()[0]
         tracking = self._tracker.tracking(name)
         polls = tracking.polls - before[name]
-        did, remedy = f"it asked {polls} times, and was last answered {tracking.status}", ""
+        did, remedy = f"it polled {polls} times, and the last response was {tracking.status}", ""
         if polls == 0:
-            did, remedy = "it did not ask", f"Start what polls for {name}, or allow more time with a longer limit."
+            did, remedy = "it did not poll", f"Start the program that polls for {name}, or set a longer timeout."
         elif polls == 1:
-            did, remedy = "it asked once, and did not come back", "It may have ended, or need a longer limit."
+            did, remedy = "it polled once and not again", "It may have exited, or it needs a longer timeout."
         elif tracking.status != 200:
-            remedy = "A fault that is bounded by time does not end while the clock waits: bound it by count."
+            remedy = "A fault with a duration does not end while the clock waits. Limit it by count instead."
         now = self._engine.clock.now()
         seconds = self._limit.total_seconds()
         return NotSeen(vm=name, limit=seconds, did=did, now=format_moment(now), remedy=remedy)

@@ -11,147 +11,148 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine, Published
     from forewarn.metadata.routes import Result
 
-WOKEN_AT_ONCE = 250
-"""So many are woken in a turn of the loop: others' polls are answered in between."""
+WAKE_BATCH_SIZE = 250
+"""Long polls woken per turn of the event loop, so that other polls are served in between."""
 
 
-class Waiter(Protocol):
-    """One held poll."""
+class WaitingPoll(Protocol):
+    """A long poll that waits."""
 
     def wake(self) -> None:
-        """What was waited for may have happened: look again, and join again if not. It has left before."""
+        """Check for a change, and join again if there is none. The poll was removed before this call."""
 
 
-class WokenConnection(Protocol):
-    """One that was woken, and has been told."""
+class DeferredConnection(Protocol):
+    """A connection whose long poll was completed."""
 
-    def read_on(self) -> None:
-        """Take the next request."""
+    def resume_reading(self) -> None:
+        """Read the next request."""
 
 
-class Waiters:
-    """All held polls by the group they wait for."""
+class LongPolls:
+    """All waiting long polls, by the group they wait for."""
 
     def __init__(self, engine: Engine) -> None:
         self.count = 0
-        """How many are held."""
+        """Number of waiting long polls."""
         self.stopping = False
-        """Nobody is to wait any more."""
-        self.by_group: dict[str, dict[Waiter, None]] = {}
-        self._woken: dict[Waiter, None] = {}
-        """Those whose turn to be woken comes."""
-        self._set_aside: list[WokenConnection] = []
-        """Those who are not listened to until all others are woken."""
-        self._waking = False
+        """Whether the service is stopping: no poll may wait."""
+        self.by_group: dict[str, dict[WaitingPoll, None]] = {}
+        self._to_wake: dict[WaitingPoll, None] = {}
+        """Polls that will be woken in the next turns of the loop."""
+        self._deferred: list[DeferredConnection] = []
+        """Connections that are not read until all other polls are woken."""
+        self._wake_scheduled = False
         engine.subscribe(self._on_published)
 
-    def join(self, group: str, waiter: Waiter) -> None:
-        """Wait until something of the group has changed, or the fleet has: then `wake` is called, once."""
+    def join(self, group: str, waiter: WaitingPoll) -> None:
+        """Wait for a change of the group or the fleet. `wake` is then called once."""
         self.by_group.setdefault(group, {})[waiter] = None
         self.count += 1
 
-    def leave(self, group: str, waiter: Waiter) -> None:
-        """Wait no longer. Who does not wait may leave, too."""
+    def leave(self, group: str, waiter: WaitingPoll) -> None:
+        """Stop waiting. Does nothing if the poll does not wait."""
         of_group = self.by_group.get(group, {})
-        waiting = of_group if waiter in of_group else self._woken
+        waiting = of_group if waiter in of_group else self._to_wake
         if waiter in waiting:
             del waiting[waiter]
             self.count -= 1
             if not of_group:
                 self.by_group.pop(group, None)
 
-    def set_aside(self, connection: WokenConnection) -> bool:
-        """Whether others have still to be woken: then this one, which has been, is asked to `read_on` behind them.
+    def defer_reading(self, connection: DeferredConnection) -> bool:
+        """Stop reading from this connection while other polls still have to be woken. Return whether that is so.
 
-        Whoever is told asks again at once. To take those requests first would make the last wait for all of them.
+        A client polls again immediately after its response. If those requests came first, the last waiting poll
+        would wait for all of them.
         """
-        if self._woken:
-            self._set_aside.append(connection)
-        return bool(self._woken)
+        if self._to_wake:
+            self._deferred.append(connection)
+        return bool(self._to_wake)
 
     def stop(self) -> None:
-        """Wake all, and let nobody wait from now on."""
+        """Complete all long polls, and hold no new ones."""
         self.stopping = True
-        self.look_again()
+        self.wake_all()
 
-    def look_again(self) -> None:
-        """Wake all; who has still nothing to tell joins again."""
-        self._rouse(list(self.by_group))
+    def wake_all(self) -> None:
+        """Wake all polls. Those without a change join again."""
+        self._queue_wakeups(list(self.by_group))
 
     def _on_published(self, published: Published) -> None:
-        # Who calls may be another VM in another fleet: then all have to look.
-        self._rouse(list(self.by_group) if published.fleet else published.groups)
+        # With a new fleet, the same address may belong to another VM: all polls must check.
+        self._queue_wakeups(list(self.by_group) if published.fleet else published.groups)
 
-    def _rouse(self, groups: Iterable[str]) -> None:
+    def _queue_wakeups(self, groups: Iterable[str]) -> None:
         for group in groups:
-            self._woken.update(self.by_group.pop(group, {}))
-        self._go_on()
+            self._to_wake.update(self.by_group.pop(group, {}))
+        self._schedule_wakeups()
 
-    def _go_on(self) -> None:
-        if (self._woken or self._set_aside) and not self._waking:
-            self._waking = True
-            asyncio.get_running_loop().call_soon(self._wake_some)
+    def _schedule_wakeups(self) -> None:
+        if (self._to_wake or self._deferred) and not self._wake_scheduled:
+            self._wake_scheduled = True
+            asyncio.get_running_loop().call_soon(self._wake_batch)
 
-    def _wake_some(self) -> None:
-        self._waking = False
+    def _wake_batch(self) -> None:
+        self._wake_scheduled = False
         try:
-            for _ in range(WOKEN_AT_ONCE):
-                if self._woken:
-                    waiter, _ = self._woken.popitem()
+            for _ in range(WAKE_BATCH_SIZE):
+                if self._to_wake:
+                    waiter, _ = self._to_wake.popitem()
                     self.count -= 1
                     waiter.wake()
-                elif self._set_aside:
-                    self._set_aside.pop().read_on()
+                elif self._deferred:
+                    self._deferred.pop().resume_reading()
                 else:
                     break
-        finally:  # one that fails must not keep the others waiting
-            self._go_on()
+        finally:  # an error in one poll must not block the others
+            self._schedule_wakeups()
 
 
 class LongPoll:
-    """One poll that is held until its document changes or its time is over.
+    """One poll that waits until its document changes or its wait time ends.
 
-    It is no task, but one entry among the waiters, one timer and one future: thousands of them must cost little.
+    It consists of one registration, one timer and one future instead of a task: there may be many thousands.
     """
 
-    __slots__ = ("_answer", "_group", "_look", "_timer", "_waiters")
+    __slots__ = ("_check", "_group", "_long_polls", "_response", "_timer")
 
-    def __init__(self, waiters: Waiters, look: Callable[[bool], Result | str], seconds: float) -> None:
-        """`look` gives the answer, or the group for which to wait on; it is told whether the time is over."""
-        self._waiters = waiters
-        self._look = look
+    def __init__(self, long_polls: LongPolls, check: Callable[[bool], Result | str], seconds: float) -> None:
+        """`check(is_expired)` returns the response, or the group to keep waiting for."""
+        self._long_polls = long_polls
+        self._check = check
         self._group = ""
         loop = asyncio.get_running_loop()
-        self._answer: asyncio.Future[Result] = loop.create_future()
+        self._response: asyncio.Future[Result] = loop.create_future()
         self._timer = loop.call_later(seconds, self._expire)
 
     def begin(self, group: str) -> asyncio.Future[Result]:
-        """The answer to come. To cancel it is to wait no longer."""
-        self._answer.add_done_callback(self._end)
+        """Start to wait. Return a future of the response; cancelling it ends the wait."""
+        self._response.add_done_callback(self._end)
         self._join(group)
-        return self._answer
+        return self._response
 
     def wake(self) -> None:
-        """Something has changed: answer, if it is what was waited for."""
-        self._try(over=self._waiters.stopping)
+        """Check for a change, and respond if there is one."""
+        self._try(expired=self._long_polls.stopping)
 
     def _expire(self) -> None:
-        self._waiters.leave(self._group, self)
-        self._try(over=True)
+        self._long_polls.leave(self._group, self)
+        self._try(expired=True)
 
-    def _try(self, *, over: bool) -> None:
-        if self._answer.done():
+    def _try(self, *, expired: bool) -> None:
+        if self._response.done():
             return
-        found = self._look(over)
+        found = self._check(expired)
         if isinstance(found, str):
             self._join(found)
         else:
-            self._answer.set_result(found)
+            self._response.set_result(found)
 
     def _join(self, group: str) -> None:
         self._group = group
-        self._waiters.join(group, self)
+        self._long_polls.join(group, self)
 
     def _end(self, _: object) -> None:
         self._timer.cancel()
-        self._waiters.leave(self._group, self)
+        self._long_polls.leave(self._group, self)

@@ -1,4 +1,4 @@
-"""Answers as bytes, and the headers that differ in each: the date, and a request id that no other answer has."""
+"""Responses rendered to bytes, and the two headers that differ each time: date and request id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn import __version__
 from forewarn.errors import ForewarnError, Unavailable, UnknownVM
 from forewarn.metadata import answers
-from forewarn.metadata.answers import Answer, error_answer
+from forewarn.metadata.answers import Response, error_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from forewarn.ports import Clock
 
 
-# The last three digits of the ids, with the line's end: to count is to take the next one.
+# The last three hex digits of a request id, with the line end. Each response takes the next.
 _ENDINGS = tuple(b"%03x\r\n" % number for number in range(4096))
 
 
 class CommonHeaders:
-    """Two header lines, made ahead: to format a date and a GUID would cost more than the rest of the answer.
+    """The date and request-id header lines, prepared in advance.
 
-    The date is refreshed at the turn of each second, or when a virtual clock has moved; ids begin with
-    what is random and end with a count.
+    Formatting a date and a GUID for each response would cost more than the rest of it. The date is refreshed every
+    second, and when a virtual clock moves. A request id is a random prefix and a counter.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -38,17 +38,17 @@ class CommonHeaders:
         self._ready: Iterator[bytes] = iter(())
 
     def next(self) -> bytes:
-        """The two header lines."""
+        """Return the two header lines of the next response."""
         for line in self._ready:
             return line
         return self._refill()
 
     def refresh(self) -> None:
-        """The date may have changed."""
+        """Drop the prepared lines, because the date may have changed."""
         self._ready = iter(())
 
     async def keep(self) -> None:
-        """Refresh at each second of the real time, for ever."""
+        """Refresh every second of real time until cancelled."""
         while True:
             into_second = self._clock.now().microsecond / 1_000_000
             await asyncio.sleep(1 - into_second)
@@ -62,55 +62,55 @@ class CommonHeaders:
         return next(self._ready)
 
 
-# --- Replies --------------------------------------------------------------------------------------
+# --- Responses ------------------------------------------------------------------------------------
 
 
 SERVER = f"IMDS/{__version__}"
 CLOSE = b"connection: close\r\n"
 
 
-class Reply(NamedTuple):
-    """The date and the request id go between the head and the rest."""
+class RenderedResponse(NamedTuple):
+    """A response as bytes. The date and request id go between `head` and `rest`."""
 
     status: int
     head: bytes
-    """The status line and the headers before the date."""
+    """Status line and the headers before the date."""
     rest: bytes
-    """The header lines behind the request id, without the empty line."""
+    """Header lines after the request id, without the empty line."""
     body: bytes
 
 
-def build(answer: Answer) -> Reply:
-    """The bytes of an answer."""
-    lines = [f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"]
-    if answer.status != HTTPStatus.NOT_MODIFIED:
-        if answer.body or answer.status != HTTPStatus.OK:
-            lines.append(f"content-type: {answer.content_type}")
-        lines.append(f"content-length: {len(answer.body)}")
-    lines += [f"{name}: {value}" for name, value in answer.headers]
+def render_response(response: Response) -> RenderedResponse:
+    """Render a response to bytes."""
+    lines = [f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"]
+    if response.status != HTTPStatus.NOT_MODIFIED:
+        if response.body or response.status != HTTPStatus.OK:
+            lines.append(f"content-type: {response.content_type}")
+        lines.append(f"content-length: {len(response.body)}")
+    lines += [f"{name}: {value}" for name, value in response.headers]
     head = "\r\n".join([*lines, f"server: {SERVER}", ""]).encode()
-    return Reply(answer.status, head, b"", answer.body)
+    return RenderedResponse(response.status, head, b"", response.body)
 
 
-def document_reply(tag: str, body: bytes) -> Reply:
-    """A document with its entity tag."""
-    return build(Answer(200, body, headers=(("etag", tag),)))
+def document_response(tag: str, body: bytes) -> RenderedResponse:
+    """Render a 200 response with a document and its entity tag."""
+    return render_response(Response(200, body, headers=(("etag", tag),)))
 
 
-def unchanged_reply(tag: str) -> Reply:
-    """The client has this document."""
-    return build(Answer(304, headers=(("etag", tag),)))
+def not_modified_response(tag: str) -> RenderedResponse:
+    """Render a 304 response with the entity tag."""
+    return render_response(Response(304, headers=(("etag", tag),)))
 
 
 @lru_cache(maxsize=64)
-def reply(answer: Answer) -> Reply:
-    """The same for one of the few answers that are always the same."""
-    return build(answer)
+def rendered(response: Response) -> RenderedResponse:
+    """Render one of the few constant responses, cached."""
+    return render_response(response)
 
 
-def error_reply(error: ForewarnError) -> Reply:
-    """An error as the metadata service says it."""
+def render_error(error: ForewarnError) -> RenderedResponse:
+    """Render an error of Forewarn as a response of the metadata service."""
     if isinstance(error, UnknownVM):
-        return reply(answers.NOT_A_VM)  # it left the fleet while its request was in progress
-    # On this wire an unknown id is a bad request: 404 is for paths and versions.
-    return build(error_answer(503 if isinstance(error, Unavailable) else 400, str(error)))
+        return rendered(answers.NOT_A_VM)  # the VM left the fleet while its request was in progress
+    # In this protocol an unknown event id is a 400. 404 is for paths and api-versions.
+    return render_response(error_response(503 if isinstance(error, Unavailable) else 400, str(error)))

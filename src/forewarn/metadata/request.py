@@ -1,4 +1,4 @@
-"""One request to the metadata service, as its connection has read it."""
+"""A request to the metadata service, parsed."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import httptools
 if TYPE_CHECKING:
     from forewarn.metadata.callers import Caller
     from forewarn.metadata.delivery_tracking import VMTracking
-    from forewarn.metadata.protocol import Connection
+    from forewarn.metadata.protocol import MetadataConnection
     from forewarn.wire.versions import ApiVersion
 
 EVENTS_PATH = "/metadata/scheduledevents"
-LARGEST_BODY = 65536
+MAX_BODY_BYTES = 65536
 
 
-class Target(NamedTuple):
-    """What a request asks for: path and query."""
+class RequestTarget(NamedTuple):
+    """The request target: path and query."""
 
     path: str
     lower_path: str
     query: dict[str, str]
-    """By name in lower case."""
+    """Keys are lower case."""
     has_duplicates: bool
-    """A query parameter is there twice."""
+    """Whether a query parameter appears twice."""
 
     @property
     def is_document(self) -> bool:
         return self.lower_path == EVENTS_PATH
 
 
-def parse_target(target: bytes) -> Target:
-    """Raises ValueError, or httptools' error, for what is no target."""
+def parse_target(target: bytes) -> RequestTarget:
+    """Parse a request target. Raise ValueError or an error of httptools if it is malformed."""
     url = httptools.parse_url(target)
     path = url.path.decode("ascii")
     if "%" in path:
@@ -41,25 +41,25 @@ def parse_target(target: bytes) -> Target:
     pairs = parse_qsl((url.query or b"").decode("latin-1"), keep_blank_values=True)
     names = [name.lower() for name, _ in pairs]
     query = dict(zip(names, (value for _, value in pairs), strict=True))
-    return Target(path, path.lower(), query, len(names) != len(query))
+    return RequestTarget(path, path.lower(), query, len(names) != len(query))
 
 
 class Poll(NamedTuple):
-    """All that decides the answer to a GET of the document, besides who asks."""
+    """Everything besides the caller that determines the response to a GET of the document."""
 
     version: ApiVersion
     if_none_match: str
     wait_seconds: int | None
-    """How long it may be held while the document stays the same; None: nothing was said."""
+    """Maximum wait for a change; None: the client did not ask for a long poll."""
 
     @property
     def applied(self) -> bytes:
-        """The header line that says how long it may be held."""
+        """The Preference-Applied header line of the response, or nothing."""
         return b"" if self.wait_seconds is None else b"preference-applied: wait=%d\r\n" % self.wait_seconds
 
 
-class Request:
-    """One request. The connection sets `body` and the flags while it reads on."""
+class MetadataRequest:
+    """One request. The connection fills in `body` and the flags while it reads."""
 
     __slots__ = (
         "body",
@@ -83,9 +83,9 @@ class Request:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: MetadataConnection,
         method: str,
-        target: Target,
+        target: RequestTarget,
         headers: list[tuple[bytes, bytes]],
         *,
         keep_alive: bool,
@@ -95,29 +95,29 @@ class Request:
         self.method = method
         self.target = target
         self.headers = headers
-        """Names in lower case."""
+        """Names are lower case."""
         self.keep_alive = keep_alive
         self.content_length = content_length
         self.caller: Caller | None = None
-        """Who asked, as the fleet was when the answer was begun."""
+        """The calling VM, looked up when processing of the request started."""
         self.poll: Poll | None = None
         self.tracking: VMTracking | None = None
-        """What is known of the caller, while the request is in progress and somebody watches."""
+        """Delivery tracking of the caller, while the request is in progress and tracking is on."""
         self.body = b""
         self.body_bytes = 0
-        """How much of the body has come, also what was dropped."""
+        """Bytes of the body received so far, including discarded ones."""
         self.body_complete = False
         self.is_broken = False
-        """The body could not be parsed."""
+        """Whether the body could not be parsed."""
         self.needs_body = False
-        """The answer waits for the body."""
+        """Whether the route waits for the body."""
         self.expects_continue = False
         self.is_answered = False
         self.is_held = False
-        """It was held as a long poll."""
+        """Whether the request was held as a long poll."""
 
     def values(self, name: bytes) -> list[str]:
-        """The values of a header, in their order."""
+        """Return all values of a header, in order."""
         return [value.decode("latin-1") for found, value in self.headers if found == name]
 
     @property
@@ -127,5 +127,5 @@ class Request:
 
     @property
     def is_too_large(self) -> bool:
-        """The body has more bytes than it may have, or says that it will."""
-        return self.body_bytes > LARGEST_BODY or (self.content_length or 0) > LARGEST_BODY
+        """Whether the body, or its Content-Length, exceeds the limit."""
+        return self.body_bytes > MAX_BODY_BYTES or (self.content_length or 0) > MAX_BODY_BYTES

@@ -1,6 +1,6 @@
-"""What the metadata service answers: the checks in the contract's order, and one implementation of each answer.
+"""Routes of the metadata service: the checks in the contract's order, and one implementation of each response.
 
-A route returns a Reply at once, or an awaitable that gives one, or NEEDS_BODY.
+A route returns a RenderedResponse at once, or an awaitable of one, or NEEDS_BODY.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from forewarn.errors import ForewarnError
 from forewarn.metadata import answers, instance
-from forewarn.metadata.answers import Answer, error_answer
+from forewarn.metadata.answers import Response, error_response
 from forewarn.metadata.long_poll import LongPoll
-from forewarn.metadata.replies import Reply, build, error_reply, reply
+from forewarn.metadata.replies import RenderedResponse, render_error, render_response, rendered
 from forewarn.metadata.request import EVENTS_PATH, Poll
 from forewarn.wire.document import parse_start_requests, tag_matches
 from forewarn.wire.prefer_header import parse_wait
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 
     from forewarn.engine.engine import Engine
     from forewarn.metadata.callers import Caller
-    from forewarn.metadata.long_poll import Waiters
-    from forewarn.metadata.pages import Pages
-    from forewarn.metadata.request import Request
+    from forewarn.metadata.long_poll import LongPolls
+    from forewarn.metadata.pages import RenderedDocuments
+    from forewarn.metadata.request import MetadataRequest
 
-    Result: TypeAlias = "Reply | NeedsBody | Awaitable[Any] | None"
-    """An awaitable gives a Result in its turn. None: the connection was dealt with otherwise."""
-    Route: TypeAlias = Callable[[Request, Caller], Result]
+    Result: TypeAlias = "RenderedResponse | NeedsBody | Awaitable[Any] | None"
+    """An awaitable yields another Result. None: the route has already written to or closed the connection."""
+    Route: TypeAlias = Callable[[MetadataRequest, Caller], Result]
 
 logger = logging.getLogger(__name__)
 
 INSTANCE_PATH = "/metadata/instance"
 VERSIONS_PATH = "/metadata/versions"
-APPROVED = reply(Answer(200))
-FAILED = reply(error_answer(500, "Internal server error."))
+APPROVED = rendered(Response(200))
+FAILED = rendered(error_response(500, "Internal server error."))
 
 
 class NeedsBody:
-    """The answer depends on the body, which is still on its way."""
+    """Marker: the route needs the body, which has not arrived completely."""
 
 
 NEEDS_BODY: Final = NeedsBody()
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
-    """What the operator may choose of how the metadata service answers."""
+class MetadataOptions:
+    """The operator's settings for the behaviour of the metadata service."""
 
     rate_limit: float = 5.0
     preview_versions: bool = False
@@ -63,15 +63,20 @@ class Rules:
 
 
 class Routes:
-    """Answers requests, without knowing of sockets."""
+    """Responds to requests. Knows nothing of sockets."""
 
     def __init__(
-        self, engine: Engine, pages: Pages, waiters: Waiters, rules: Rules, versions: dict[str, ApiVersion]
+        self,
+        engine: Engine,
+        documents: RenderedDocuments,
+        long_polls: LongPolls,
+        options: MetadataOptions,
+        versions: dict[str, ApiVersion],
     ) -> None:
         self._engine = engine
-        self._pages = pages
-        self._waiters = waiters
-        self._rules = rules
+        self._documents = documents
+        self._long_polls = long_polls
+        self._options = options
         self._versions = versions
         self._enabling: dict[str, asyncio.Task[None]] = {}
         self.stopping = asyncio.Event()
@@ -82,38 +87,38 @@ class Routes:
         }
 
     def stop(self) -> None:
-        """Answer what is held back, and hold nothing from now on."""
+        """Complete delayed responses and long polls, and delay no further requests."""
         self.stopping.set()
-        self._waiters.stop()
+        self._long_polls.stop()
 
-    def answer(self, request: Request) -> Result:
-        """The checks that every request has to pass, then its route."""
+    def respond(self, request: MetadataRequest) -> Result:
+        """Run the checks for every request, then its route."""
         caller = request.caller
         if caller is None:
-            return reply(answers.NOT_A_VM)
-        if not caller.allowed():
-            return reply(answers.TOO_MANY)
+            return rendered(answers.NOT_A_VM)
+        if not caller.take_token():
+            return rendered(answers.TOO_MANY)
         if request.values(b"x-forwarded-for"):
-            return reply(answers.FORWARDED)
+            return rendered(answers.FORWARDED)
         path = request.target.lower_path
         route = self._routes.get(path)
         if route is None and path.startswith(INSTANCE_PATH + "/"):
             route = self._instance
-        return reply(answers.NO_SUCH_PATH) if route is None else route(request, caller)
+        return rendered(answers.UNKNOWN_PATH) if route is None else route(request, caller)
 
     # --- /metadata/scheduledevents --------------------------------------------------------------------
 
-    def _scheduled_events(self, request: Request, caller: Caller) -> Result:
+    def _scheduled_events(self, request: MetadataRequest, caller: Caller) -> Result:
         if request.method not in ("GET", "POST"):
-            return reply(answers.NO_SUCH_VERB)
+            return rendered(answers.METHOD_NOT_ALLOWED)
         if request.target.has_duplicates:
-            return reply(answers.DUPLICATE_QUERY)
-        asked = request.target.query.get("api-version", "")
-        if not request.has_metadata_header and self._header_enforced(request.method, asked):
-            return reply(answers.NO_METADATA_HEADER)
-        version = self._version(asked)
-        if isinstance(version, Answer):
-            return reply(version)
+            return rendered(answers.DUPLICATE_QUERY)
+        requested = request.target.query.get("api-version", "")
+        if not request.has_metadata_header and self._header_enforced(request.method, requested):
+            return rendered(answers.NO_METADATA_HEADER)
+        version = self._version(requested)
+        if isinstance(version, Response):
+            return rendered(version)
         if request.method == "POST":
             return self.approve(request)
         if_none_match = ",".join(request.values(b"if-none-match"))
@@ -125,137 +130,137 @@ class Routes:
             return found
         return self._wait_for_document(request, request.poll, caller)
 
-    def _header_enforced(self, method: str, asked: str) -> bool:
-        if method == "POST" and self._rules.post_without_header:
+    def _header_enforced(self, method: str, requested: str) -> bool:
+        if method == "POST" and self._options.post_without_header:
             return False
-        version = self._versions.get(asked)
+        version = self._versions.get(requested)
         return version is None or version.header_enforced
 
-    def _version(self, asked: str) -> ApiVersion | Answer:
-        if asked in self._versions:
-            return self._versions[asked]
-        if not is_date(asked):
+    def _version(self, requested: str) -> ApiVersion | Response:
+        if requested in self._versions:
+            return self._versions[requested]
+        if not is_date(requested):
             return answers.BAD_VERSION
         newest = max(self._versions)
-        if self._rules.newer_versions == "newest" and asked > newest:
+        if self._options.newer_versions == "newest" and requested > newest:
             return self._versions[newest]
         return answers.UNKNOWN_VERSION
 
-    def document(self, poll: Poll, caller: Caller, *, hold: bool = True) -> Reply | None:
-        """The document, or 304. None: the group is not enabled, or the poll is to be held."""
-        page = self._pages.page(caller.group, poll.version)
+    def document(self, poll: Poll, caller: Caller, *, hold: bool = True) -> RenderedResponse | None:
+        """Return the document or a 304; None if the group is not enabled or the poll must be held."""
+        page = self._documents.find(caller.group, poll.version)
         if page is None:
             return None
         if not poll.if_none_match or not tag_matches(poll.if_none_match, page.tag):
-            return Reply(200, page.found_head, poll.applied, page.body)
-        if poll.wait_seconds and hold and not self._waiters.stopping:
+            return RenderedResponse(200, page.ok_head, poll.applied, page.body)
+        if poll.wait_seconds and hold and not self._long_polls.stopping:
             return None
-        return Reply(304, page.unchanged_head, poll.applied, b"")
+        return RenderedResponse(304, page.not_modified_head, poll.applied, b"")
 
-    def _wait_for_document(self, request: Request, poll: Poll, caller: Caller) -> Awaitable[Result]:
-        """Enable the group first, or hold the poll until the document changes."""
-        page = self._pages.page(caller.group, poll.version)
+    def _wait_for_document(self, request: MetadataRequest, poll: Poll, caller: Caller) -> Awaitable[Result]:
+        """Enable the group, or hold the poll until the document changes."""
+        page = self._documents.find(caller.group, poll.version)
         if page is None:
             return self._enable_and_answer(request, poll, caller)
         self._engine.polled.add(caller.group)
         request.is_held = True
-        look = partial(self._look, request, poll, page.tag)
-        return LongPoll(self._waiters, look, poll.wait_seconds or 0).begin(caller.group)
+        check = partial(self._check_long_poll, request, poll, page.tag)
+        return LongPoll(self._long_polls, check, poll.wait_seconds or 0).begin(caller.group)
 
-    def _look(self, request: Request, poll: Poll, tag: str, is_over: bool) -> Result | str:
-        """The answer to a poll that is held, if it is to be given now; else the group for which it waits on."""
+    def _check_long_poll(self, request: MetadataRequest, poll: Poll, tag: str, is_expired: bool) -> Result | str:
+        """Return the response to a held poll if it is due, otherwise the group to keep waiting for."""
         caller = request.connection.find_caller()
         if caller is None:
-            return reply(answers.NOT_A_VM)
-        page = self._pages.page(caller.group, poll.version)
+            return rendered(answers.NOT_A_VM)
+        page = self._documents.find(caller.group, poll.version)
         if page is None:
             return self._enable_and_answer(request, poll, caller)
-        # `*` matches any document, and yet waits for another one.
-        return self.document(poll, caller, hold=False) if is_over or page.tag != tag else caller.group
+        # `*` matches every document, but still waits for a different one.
+        return self.document(poll, caller, hold=False) if is_expired or page.tag != tag else caller.group
 
-    async def _enable_and_answer(self, request: Request, poll: Poll, caller: Caller) -> Result:
-        while self._pages.page(caller.group, poll.version) is None:
+    async def _enable_and_answer(self, request: MetadataRequest, poll: Poll, caller: Caller) -> Result:
+        while self._documents.find(caller.group, poll.version) is None:
             await self._enable(caller)
             found = request.connection.find_caller()
             if found is None:
-                return reply(answers.NOT_A_VM)
+                return rendered(answers.NOT_A_VM)
             caller = found
         self._engine.polled.add(caller.group)
         return self.document(poll, caller) or self._wait_for_document(request, poll, caller)
 
     async def _enable(self, caller: Caller) -> None:
-        """The first GET of a group enables its service; others that come meanwhile wait with it."""
+        """Enable the group on its first GET. Concurrent GETs share the same task."""
         task = self._enabling.get(caller.group)
         if task is None:
             task = asyncio.create_task(self._enable_after_delay(caller))
             self._enabling[caller.group] = task
             task.add_done_callback(lambda _: self._enabling.pop(caller.group, None))
-        # A caller that gives up must not take the others' answer with it.
+        # A client that disconnects must not cancel the task for the others.
         await asyncio.shield(task)
 
     async def _enable_after_delay(self, caller: Caller) -> None:
-        delay_seconds = self._rules.first_get_delay.total_seconds()
+        delay_seconds = self._options.first_get_delay.total_seconds()
         if delay_seconds:
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_seconds):
                     await self.stopping.wait()
         await self._engine.enable(caller.group, by=caller.vm)
 
-    def approve(self, request: Request) -> Result:
-        """The events that the body names may start. Called again when the body is there."""
+    def approve(self, request: MetadataRequest) -> Result:
+        """Approve the events that the body names. Called again when the body is complete."""
         if request.is_too_large:
-            return reply(answers.BODY_TOO_LARGE)
+            return rendered(answers.BODY_TOO_LARGE)
         if request.is_broken:
-            return reply(answers.MALFORMED)
+            return rendered(answers.MALFORMED)
         if not request.body_complete:
             return NEEDS_BODY
         caller = request.caller
         if caller is None:
-            return reply(answers.NOT_A_VM)
+            return rendered(answers.NOT_A_VM)
         try:
             ids = parse_start_requests(request.body)
         except ForewarnError as error:
-            return error_reply(error)
+            return render_error(error)
         committed: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
-        def tell(_: None, error: BaseException | None) -> None:
-            if not committed.done():  # else the client is gone
+        def on_committed(_: None, error: BaseException | None) -> None:
+            if not committed.done():  # otherwise the client has disconnected
                 committed.set_result(APPROVED if error is None else failure(error))
 
-        self._engine.approve_with_callback(ids, caller.vm, caller.group, tell)
+        self._engine.approve_with_callback(ids, caller.vm, caller.group, on_committed)
         return committed
 
     # --- /metadata/instance, /metadata/versions -------------------------------------------------------
 
-    def _instance(self, request: Request, caller: Caller) -> Result:
-        rejection = _reject_reading(request)
+    def _instance(self, request: MetadataRequest, caller: Caller) -> Result:
+        rejection = _check_read_request(request)
         if rejection is not None:
             return rejection
         version = request.target.query.get("api-version", "")
         if version not in INSTANCE_VERSIONS:
-            return reply(answers.BAD_INSTANCE_VERSION)
+            return rendered(answers.BAD_INSTANCE_VERSION)
         fleet = self._engine.fleet
-        subject = instance.Subject(fleet.vm(caller.vm), fleet.group(caller.group))
+        subject = instance.InstanceContext(fleet.vm(caller.vm), fleet.group(caller.group))
         parts = request.target.path.split("/")[3:]
-        return build(instance.read(subject, version, parts, request.target.query.get("format")))
+        return render_response(instance.read(subject, version, parts, request.target.query.get("format")))
 
-    def _list_versions(self, request: Request, _: Caller) -> Result:
-        return _reject_reading(request) or reply(Answer(200, instance.versions_body()))
+    def _list_versions(self, request: MetadataRequest, _: Caller) -> Result:
+        return _check_read_request(request) or rendered(Response(200, instance.versions_body()))
 
 
-def _reject_reading(request: Request) -> Reply | None:
+def _check_read_request(request: MetadataRequest) -> RenderedResponse | None:
     if request.method != "GET":
-        return reply(answers.ONLY_GET)
+        return rendered(answers.GET_ONLY)
     if request.target.has_duplicates:
-        return reply(answers.DUPLICATE_QUERY)
+        return rendered(answers.DUPLICATE_QUERY)
     if not request.has_metadata_header:
-        return reply(answers.NO_METADATA_HEADER)
+        return rendered(answers.NO_METADATA_HEADER)
     return None
 
 
-def failure(error: BaseException) -> Reply:
-    """What is answered when an answer could not be made."""
+def failure(error: BaseException) -> RenderedResponse:
+    """Return the response to an exception, and log it if it is unexpected."""
     if isinstance(error, ForewarnError):
-        return error_reply(error)
-    logger.error("A request could not be answered.", exc_info=error)
+        return render_error(error)
+    logger.error("Unexpected error while processing a request.", exc_info=error)
     return FAILED

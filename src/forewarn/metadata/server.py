@@ -1,4 +1,4 @@
-"""The metadata service: where it listens, its connections, and what they share."""
+"""The metadata service: its listeners, its connections, and the state they share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from forewarn.errors import CannotListen
 from forewarn.metadata.callers import Callers
-from forewarn.metadata.counters import Counters
+from forewarn.metadata.counters import RequestCounters
 from forewarn.metadata.delivery_tracking import DeliveryTracker
 from forewarn.metadata.faults import InjectedFaults
 from forewarn.metadata.limits import MetadataLimits
-from forewarn.metadata.long_poll import Waiters
-from forewarn.metadata.pages import Pages
-from forewarn.metadata.protocol import Connection
+from forewarn.metadata.long_poll import LongPolls
+from forewarn.metadata.pages import RenderedDocuments
+from forewarn.metadata.protocol import MetadataConnection
 from forewarn.metadata.replies import CommonHeaders
 from forewarn.metadata.request import EVENTS_PATH, parse_target
 from forewarn.metadata.routes import Routes
@@ -29,67 +29,67 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
     from forewarn.engine.faults import Faults
     from forewarn.metadata.callers import Caller
-    from forewarn.metadata.request import Request
-    from forewarn.metadata.routes import Result, Rules
+    from forewarn.metadata.request import MetadataRequest
+    from forewarn.metadata.routes import MetadataOptions, Result
 
 BACKLOG = 2048
-SWEPT_AT_ONCE = 500
-"""So many connections are looked at in a turn of the loop: polls are answered in between."""
+SWEEP_BATCH_SIZE = 500
+"""Connections swept per turn of the event loop, so that polls are served in between."""
 
 
 class MetadataServer:
-    """The metadata service on its own address and on those of single VMs."""
+    """The metadata service, on its own address and on the addresses of single VMs."""
 
     def __init__(
         self,
         engine: Engine,
         listener: socket.socket,
-        rules: Rules,
+        options: MetadataOptions,
         limits: MetadataLimits | None = None,
         faults: Faults | None = None,
     ) -> None:
         self.engine = engine
         self.listener = listener
         self.limits = limits or MetadataLimits()
-        self.versions = available_versions(preview=rules.preview_versions)
-        self.callers = Callers(engine, rules.rate_limit)
-        self.limited = rules.rate_limit > 0
-        self.waiters = Waiters(engine)
-        self.counters = Counters(self.versions)
+        self.versions = available_versions(preview=options.preview_versions)
+        self.callers = Callers(engine, options.rate_limit)
+        self.limited = options.rate_limit > 0
+        self.long_polls = LongPolls(engine)
+        self.counters = RequestCounters(self.versions)
         self.common_headers = CommonHeaders(engine.clock)
         self.delivery_tracker = DeliveryTracker(engine)
-        self.routes = Routes(engine, Pages(engine), self.waiters, rules, self.versions)
+        self.routes = Routes(engine, RenderedDocuments(engine), self.long_polls, options, self.versions)
         self._faults = InjectedFaults(engine, faults, self.routes) if faults is not None and faults.allowed else None
         if faults is not None:
             faults.on_change = self._start_epoch
         self.polled = engine.polled
         self.epoch = 0
-        """Goes up with every change of any document, of the fleet or of the faults: an answer holds within one."""
-        # What almost everybody asks for need not be parsed each time.
+        """Incremented with every change of a document, the fleet or the faults. Cached responses are valid for one."""
+        # The targets that nearly all clients send are parsed once.
         self.targets = {
             target: parse_target(target)
             for target in (f"{EVENTS_PATH}?api-version={name}".encode() for name in self.versions)
         }
-        self.connections: Connections[Connection] = Connections("metadata service", self.limits)
+        self.connections: Connections[MetadataConnection] = Connections("metadata service", self.limits)
         self._server: asyncio.Server | None = None
-        self._of_vms: dict[str, asyncio.AbstractServer] = {}
-        self._doors: list[asyncio.AbstractServer] = []
+        self._vm_listeners: dict[str, asyncio.AbstractServer] = {}
+        self._extra_servers: list[asyncio.AbstractServer] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.applying = asyncio.Lock()
-        """One fleet at a time: two could reserve the same address."""
+        """Held while a fleet is applied: two fleets could reserve the same address."""
         engine.subscribe(lambda _: self._start_epoch())
-        engine.last_seen.held = self.waiters.by_group
+        engine.last_seen.held = self.long_polls.by_group
 
     # --- For connections ------------------------------------------------------------------------------
 
-    def answer(self, request: Request) -> Result:
-        return self.routes.answer(request) if self._faults is None else self._faults.answer(request)
+    def respond(self, request: MetadataRequest) -> Result:
+        return self.routes.respond(request) if self._faults is None else self._faults.respond(request)
 
-    def may_fail(self, caller: Caller) -> bool:
-        """Whether a fault is to strike this caller's next poll."""
+    def has_fault(self, caller: Caller) -> bool:
+        """Whether a fault matches this caller's next poll."""
         return self._faults is not None and self._faults.find(caller, "GET") is not None
 
-    def count(self, request: Request, status: int) -> None:
+    def count(self, request: MetadataRequest, status: int) -> None:
         if not request.target.is_document:
             return
         if request.method == "GET":
@@ -104,18 +104,18 @@ class MetadataServer:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(partial(Connection, self), sock=self.listener, backlog=BACKLOG)
+        self._server = await loop.create_server(partial(MetadataConnection, self), sock=self.listener, backlog=BACKLOG)
         self._tasks = [asyncio.create_task(self.common_headers.keep()), asyncio.create_task(self._sweep_forever())]
 
     async def stop(self) -> None:
-        """Take no new requests, and answer those in progress, also those that are held back."""
+        """Accept no new requests, and complete those in progress, including long polls."""
         for task in self._tasks:
             task.cancel()
-        for server in (self._server, *self._of_vms.values(), *self._doors):
+        for server in (self._server, *self._vm_listeners.values(), *self._extra_servers):
             if server is not None:
                 server.close()
         self.listener.close()
-        # First every connection learns that its answer is the last, so that the answer can say so.
+        # Every connection is notified first, so that its last response can have `Connection: close`.
         for connection in self.connections.close():
             connection.shut_down()
         self.delivery_tracker.stop()
@@ -133,17 +133,17 @@ class MetadataServer:
             await asyncio.sleep(self.limits.sweep_seconds)
             for number, connection in enumerate(self.connections.all(), start=1):
                 connection.sweep(rounds)
-                if not number % SWEPT_AT_ONCE:
+                if not number % SWEEP_BATCH_SIZE:
                     await asyncio.sleep(0)
 
     # --- The addresses of single VMs ------------------------------------------------------------------
 
     def reserve(self, fleet: Fleet) -> dict[str, socket.socket]:
-        """Sockets for the VMs' own addresses that are not listened on yet; all of them, or an error."""
+        """Open sockets for VM addresses without a listener: all of them, or raise an error."""
         reserved: dict[str, socket.socket] = {}
         try:
             for address in fleet.listeners():
-                if address not in self._of_vms:
+                if address not in self._vm_listeners:
                     reserved[address] = open_socket(address)
         except CannotListen:
             release(reserved)
@@ -151,25 +151,25 @@ class MetadataServer:
         return reserved
 
     async def listen(self, fleet: Fleet, reserved: dict[str, socket.socket]) -> None:
-        """Listen for exactly the VMs of this fleet that have an address of their own."""
+        """Listen on exactly the addresses that VMs of this fleet declare."""
         self.close_departed(fleet)
         for address, listener in reserved.items():
-            self._of_vms[address] = await self._listen_on(address, listener)
+            self._vm_listeners[address] = await self._listen_on(address, listener)
 
-    async def open_door(self, vm: str) -> str:
-        """An address with a free port that means this VM, whatever the fleet file says. Returns it."""
+    async def listen_for_vm(self, vm: str) -> str:
+        """Listen for this VM on a free port, independent of the fleet file. Return the address."""
         listener = open_socket("127.0.0.1:0")
         address = address_of(listener)
-        self.callers.doors[address] = vm
-        self._doors.append(await self._listen_on(address, listener))
+        self.callers.extra_listeners[address] = vm
+        self._extra_servers.append(await self._listen_on(address, listener))
         return address
 
     async def _listen_on(self, address: str, listener: socket.socket) -> asyncio.AbstractServer:
-        make = partial(Connection, self, address)
+        make = partial(MetadataConnection, self, address)
         return await asyncio.get_running_loop().create_server(make, sock=listener, backlog=BACKLOG)
 
     def close_departed(self, fleet: Fleet) -> None:
-        """Listen no more for VMs that have left the fleet."""
+        """Close the listeners of VMs that have left the fleet."""
         wanted = set(fleet.listeners())
-        for address in [address for address in self._of_vms if address not in wanted]:
-            self._of_vms.pop(address).close()
+        for address in [address for address in self._vm_listeners if address not in wanted]:
+            self._vm_listeners.pop(address).close()

@@ -95,7 +95,7 @@ class FleetBuilder:
         with self._changing:
             if name not in self._endpoints:
                 self.vm(name)  # an unknown VM is an error that names the nearest
-                address = self._running.loop.run(self._running.assembly.metadata.open_door(name))
+                address = self._running.loop.run(self._running.assembly.metadata.listen_for_vm(name))
                 self._endpoints[name] = f"http://{address}"
             return self._endpoints[name]
 
