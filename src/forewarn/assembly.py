@@ -147,7 +147,7 @@ class Assembly:
         clock = VirtualClock() if values["clock"] == "virtual" else SystemClock()
         fabric = build_fabric(values, clock)
         self.engine = Engine(clock, store, fabric, operator_limits(values, fabric))
-        metadata_options = MetadataOptions(
+        options = MetadataOptions(
             rate_limit=values["rate_limit"],
             preview_versions=values["preview_versions"],
             newer_versions=values["newer_versions"],
@@ -155,9 +155,7 @@ class Assembly:
             first_get_delay=values["first_get_delay"],
         )
         self.faults = Faults(self.engine, allowed=values["allow_faults"])
-        self.metadata = MetadataServer(
-            self.engine, metadata_listener, metadata_options, metadata_limits(values), self.faults
-        )
+        self.metadata = MetadataServer(self.engine, metadata_listener, options, metadata_limits(values), self.faults)
         if isinstance(clock, VirtualClock):
             clock.on_move = self.metadata.common_headers.refresh
         self.engine.subscribe(self._on_published)
@@ -178,7 +176,7 @@ class Assembly:
             self.webhooks,
             self.faults,
             self.scenario_runs,
-            preview_versions=rules.preview_versions,
+            preview_versions=options.preview_versions,
         )
         self._feed = control.feed
         self.control = ControlServer(control_app(self.engine, control), control_listener, self.certificate)
