@@ -175,7 +175,7 @@ def carried_out(draft: Draft, now: datetime, terms: Terms, operation_id: str, by
         health=Health.GOOD if by_hand else operation.health,
     )
     draft.put_operation(operation)
-    history.note_operation(draft, now, "carried out", by, operation, _what_was_done(operation))
+    history.note_operation(draft, now, "executed", by, operation, _what_was_done(operation))
     for other in placement.after_work(draft, now, operation):
         move(draft, now, terms, other)
     move(draft, now, terms, operation_id)
@@ -192,7 +192,7 @@ def done_by_hand(draft: Draft, now: datetime, terms: Terms, operation_id: str, b
     carried_out(draft, now, terms, operation_id, by)
     if operation.carried_out_at is not None:  # it only settled, or its health was still looked at
         draft.put_operation(operation._replace(settles_at=now, health=Health.GOOD))
-        history.note_operation(draft, now, "said to be done", by, operation)
+        history.note_operation(draft, now, "marked-done", by, operation)
         move(draft, now, terms, operation_id)
     return draft.changes.operations[operation_id]
 
