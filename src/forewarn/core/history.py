@@ -96,7 +96,7 @@ def check_kind(kind: str) -> str:
     return f"{kind!r} is not a kind of history entry.{nearest(kind, HISTORY_KINDS)}"
 
 
-# --- What commands write and look up --------------------------------------------------------------
+# --- Rows that commands write ---------------------------------------------------------------------
 
 
 ENGINE = "forewarn"
@@ -104,12 +104,12 @@ ENGINE = "forewarn"
 
 
 def events_of(draft: Draft | ServiceState, operation: Operation) -> list[Event]:
-    """The live events of an operation."""
+    """Return the live events of an operation."""
     return [event for event_id in operation.events if (event := draft.event(event_id)) is not None]
 
 
 def find_event(draft: Draft, event_id: str) -> Event:
-    """The live event of that id."""
+    """Return the live event with this id."""
     event = draft.event(event_id)
     if event is None:
         known = (event.id for event in islice(draft.live_events(), 100))
@@ -118,7 +118,7 @@ def find_event(draft: Draft, event_id: str) -> Event:
 
 
 def find_operation(draft: Draft, operation_id: str) -> Operation:
-    """The operation of that id, if it is live."""
+    """Return the live operation with this id."""
     operation = draft.operation(operation_id)
     if operation is None:
         raise Unknown(what="operation under way", name=operation_id, hint="")
@@ -149,7 +149,7 @@ def note_operation(draft: Draft, now: datetime, kind: str, by: str, operation: O
 
 
 def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, by: str, reason: str = "") -> Operation:
-    """End an operation, and with it its events: what has started is completed, what has not is cancelled."""
+    """End an operation and its events: started events are completed, scheduled events are cancelled."""
     end_events(draft, now, events_of(draft, operation), by, reason)
     operation = operation._replace(progress=progress, ended_at=now, outcome=reason or operation.outcome)
     draft.put_operation(operation)
@@ -159,7 +159,7 @@ def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, b
 
 
 def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, reason: str = "") -> None:
-    """Take events out of their documents."""
+    """Complete the events that have started, and cancel the others. They leave their documents."""
     for event in events:
         started = event.status is Status.STARTED
         draft.put_event(step(event, Trigger.FINISH if started else Trigger.CANCEL, now))
@@ -167,7 +167,7 @@ def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, re
 
 
 def cancel(draft: Draft, now: datetime, operation: Operation, by: str, reason: str = "") -> Operation:
-    """Withdraw an operation that has not started; all its events disappear."""
-    if not events_of(draft, operation):  # else they say so
+    """Cancel an operation that has not started, and all its events."""
+    if not events_of(draft, operation):  # its events have a row each
         note_operation(draft, now, "cancelled", by, operation, reason)
     return end(draft, now, operation, Progress.CANCELLED, by, reason)

@@ -1,4 +1,4 @@
-"""A row of history as JSON, for the feed, webhooks and the control API; and what of it a tenant may see."""
+"""A history entry as JSON, for the feed, webhooks and the control API; and the part of it that a tenant may see."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class HistoryEntryShape(Struct, forbid_unknown_fields=True):
 
 
 _REASONS_FOR_TENANTS = frozenset(("scheduled", "approved", "started", "enabled", "disabled", "policy-changed"))
-"""Rows whose reason names nobody else. Others may say which host is well again, or whose VM did not come back."""
+"""Kinds whose reason a tenant may see. The reason of other kinds can name a host, or a VM of another group."""
 
 
 def as_tenants_see(entry: HistoryEntry) -> HistoryEntry:
-    """The row without what is not a tenant's to know: hosts, and what happened to others."""
+    """Return the entry without its host, and without a reason that may concern other groups."""
     return entry._replace(host="", reason=entry.reason if entry.kind in _REASONS_FOR_TENANTS else "")

@@ -1,4 +1,4 @@
-"""How often each answer was given, to GETs of the document and to POSTs."""
+"""Counters of GET and POST requests for the document, by HTTP status of the response."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 OTHER = "other"
-"""Stands for every version that is not served here: what a client can make up must not make a row each."""
+"""Label for all versions that the service does not have: a client must not be able to add labels."""
 
 
 class Counter:
-    """One number that goes up. Whoever counts often keeps it: to add one is all that it costs then."""
+    """A number that only grows. Code that counts often keeps a reference to it, and skips the lookup."""
 
     __slots__ = ("count",)
 
@@ -21,7 +21,7 @@ class Counter:
 
 
 class Counters:
-    """All counters of the metadata service. Each answered request is in one of them."""
+    """All counters of the metadata endpoint. Each request is counted in one of them."""
 
     def __init__(self, versions: Container[str]) -> None:
         self._versions = versions
@@ -29,7 +29,7 @@ class Counters:
         self._approvals: dict[int, Counter] = {}
 
     def poll(self, version: str, status: int) -> Counter:
-        """GETs at this api-version (empty when none was named) that were answered with this status."""
+        """Return the counter of GET requests with this api-version (empty: none) and response status."""
         key = (version if not version or version in self._versions else OTHER, status)
         counter = self._polls.get(key)
         if counter is None:
@@ -37,16 +37,16 @@ class Counters:
         return counter
 
     def approval(self, status: int) -> Counter:
-        """POSTs that were answered with this status."""
+        """Return the counter of POST requests with this response status."""
         counter = self._approvals.get(status)
         if counter is None:
             counter = self._approvals[status] = Counter()
         return counter
 
     def polls(self) -> dict[tuple[str, int], int]:
-        """How many GETs, by version and status."""
+        """Return the number of GET requests, by api-version and status."""
         return {key: counter.count for key, counter in self._polls.items()}
 
     def approvals(self) -> dict[int, int]:
-        """How many POSTs, by status."""
+        """Return the number of POST requests, by status."""
         return {status: counter.count for status, counter in self._approvals.items()}
