@@ -33,7 +33,7 @@ def read_written(source: sqlite3.Connection, events: list[str], sequence: int) -
         operation = _row(source, rows.OPERATIONS, "id", event["operation"])
         delivery = _row(source, rows.DELIVERIES, "group_name", event["group_name"])
         entries = _rows(source, rows.HISTORY, "event = ? ORDER BY sequence", event_id)
-        history = [entry for entry in entries if entry["what"] in OF_AN_APPROVAL]
+        history = [entry for entry in entries if entry["kind"] in OF_AN_APPROVAL]
         if len(history) != len(OF_AN_APPROVAL):
             raise RuntimeError(f"Event {event_id} was not approved once and started: {entries}")
         written: Written = [

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
     from forewarn.core.operations import Operation
     from forewarn.core.rollouts import Rollout
-    from forewarn.core.state import Delivery, Entry
+    from forewarn.core.state import Delivery, HistoryEntry
     from forewarn.core.webhooks import Undelivered, Webhook
 
 
@@ -97,7 +97,7 @@ class HistoryFilter(NamedTuple):
     """Of an operation whose events are of this type."""
     cause: str = ""
     by: str = ""
-    what: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
     since: datetime | None = None
     until: datetime | None = None
     """Earlier than this moment."""
@@ -160,7 +160,7 @@ class Records(Protocol):
     def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
         """Rollouts, each with its place."""
 
-    def history(self, wanted: HistoryFilter) -> list[Entry]:
+    def history(self, wanted: HistoryFilter) -> list[HistoryEntry]:
         """Rows of history in their order, or the newest first."""
 
     def kept_answer(self, key: str) -> KeptAnswer | None:

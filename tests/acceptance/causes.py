@@ -149,7 +149,7 @@ def where(service: Reachable) -> dict[str, str]:
 def history(service: Reachable, operation: dict[str, Any]) -> list[tuple[str, str | None]]:
     """What was written of an operation and its events: what, and why."""
     rows = get(service, f"operations/{operation['id']}/history")["history"]
-    return [(row["what"], row["why"]) for row in rows]
+    return [(row["kind"], row["reason"]) for row in rows]
 
 
 def domains_hold(service: Reachable) -> bool:

@@ -61,7 +61,7 @@ class Feed:
                 if data:
                     row = json.loads(data)
                     assert str(row["sequence"]) == number
-                    assert row["what"].replace(" ", "-") == kind
+                    assert row["kind"] == kind
                     yield row
                 kind = data = ""
         except (OSError, http.client.HTTPException):

@@ -274,7 +274,7 @@ priority = "spot"
         (event,) = service.request_operation("eviction", "web_0")["events"]
         agent.until_logged("is approved")
         rows = json.loads(service.cli("event", "history", event["id"], "--json").stdout)["history"]
-        assert "approved" in [row["what"] for row in rows]
+        assert "approved" in [row["kind"] for row in rows]
         assert agent.stop() == 0
     finally:
         service.kill()

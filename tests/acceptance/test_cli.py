@@ -88,9 +88,9 @@ def test_a_restart_from_announcement_to_the_end(service: ServiceProcess) -> None
     assert run(service, "event", "list") == "No event is coming or under way.\n"
     assert event_id[:8] in run(service, "event", "list", "--all")
     assert "completed" in run(service, "event", "show", event_id[:8])
-    history = [entry["what"] for entry in parsed(service, "event", "history", event_id)["history"]]
-    assert history == ["requested", "scheduled", "approved", "started", "carried out", "completed"]
-    assert "carried out" in run(service, "event", "history", event_id)
+    history = [entry["kind"] for entry in parsed(service, "event", "history", event_id)["history"]]
+    assert history == ["requested", "scheduled", "approved", "started", "executed", "completed"]
+    assert "executed" in run(service, "event", "history", event_id)
 
 
 def test_a_redeploy_that_is_cancelled(service: ServiceProcess) -> None:

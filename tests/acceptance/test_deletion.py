@@ -139,7 +139,7 @@ def test_who_has_no_notices_or_never_asked_is_deleted_at_once_and_told_nothing(
     operation = ask_one(service, "delete", vm)
     assert (operation["events"], operation["not_told"]) == ([], {get(service, f"vms/{vm}")["group"]: why})
     assert operation["progress"] == "started"
-    assert ("not told", why) in history(service, operation)
+    assert ("not-notified", why) in history(service, operation)
     service.advance(timedelta(minutes=1))
     assert vm not in names(service)
     if address:

@@ -67,7 +67,7 @@ def metrics(service: Reachable) -> dict[str, float]:
 
 def history(service: Reachable) -> list[tuple[str, str]]:
     rows = service.all("/v1/history")
-    return [(row["what"], row["why"]) for row in rows if row["what"].startswith("fault")]
+    return [(row["kind"], row["reason"]) for row in rows if row["kind"].startswith("fault")]
 
 
 # --- The command line -------------------------------------------------------------------------------
@@ -94,12 +94,12 @@ def test_add_list_and_clear(service: Service) -> None:
     assert run(service, "fault", "clear", "--all") == "No fault was active.\n"
     assert service.request().status == 200
     assert history(service) == [
-        ("fault added", "f1: 429 once"),
-        ("fault added", "f2: slow on any 1,500 times with a delay of 0.5s"),
-        ("fault added", "f3: 500 on POST for 10m"),
-        ("fault over", "f1: 429 once; struck 1"),
-        ("fault cleared", "f2: slow on any 1,500 times with a delay of 0.5s; struck 0"),
-        ("fault cleared", "f3: 500 on POST for 10m; struck 1"),
+        ("fault-added", "f1: 429 once"),
+        ("fault-added", "f2: slow on any 1,500 times with a delay of 0.5s"),
+        ("fault-added", "f3: 500 on POST for 10m"),
+        ("fault-expired", "f1: 429 once; struck 1"),
+        ("fault-cleared", "f2: slow on any 1,500 times with a delay of 0.5s; struck 0"),
+        ("fault-cleared", "f3: 500 on POST for 10m; struck 1"),
     ]
 
 
@@ -164,7 +164,7 @@ def test_not_unless_it_is_allowed(make_service: MakeService, arguments: tuple[st
     assert service.all("/v1/faults") == []
     assert run(service, "fault", "clear", "--all") == "No fault was active.\n"
     assert service.request().status == 200
-    assert metrics(service)["forewarn_faults_active[]"] == 0
+    assert metrics(service)["forewarn_active_faults[]"] == 0
     assert history(service) == []
 
 
@@ -235,17 +235,17 @@ def test_the_list_comes_in_pages_also_beyond_ten(service: Service) -> None:
 def test_what_is_struck_is_counted(service: Service) -> None:
     post(service, {"kind": "429", "count": 3, "on": "any"})
     post(service, {"kind": "reset", "for": "1h", "vm": "db"})
-    assert metrics(service)["forewarn_faults_active[]"] == 2
+    assert metrics(service)["forewarn_active_faults[]"] == 2
     assert [service.request().status, service.request().status, service.approve("x").status] == [429] * 3
     with pytest.raises(ConnectionResetError):
         service.request(source="127.0.0.2")
     post(service, {"kind": "disabled"})
     found = metrics(service)
-    assert found["forewarn_faults_active[]"] == 1
-    struck = {kind: found[f"forewarn_faults_struck_total[('kind', '{kind}')]"] for kind in ("429", "reset", "disabled")}
+    assert found["forewarn_active_faults[]"] == 1
+    struck = {kind: found[f"forewarn_fault_hits_total[('kind', '{kind}')]"] for kind in ("429", "reset", "disabled")}
     assert struck == {"429": 3, "reset": 1, "disabled": 1}
-    assert found["forewarn_polls_total[('answer', '429'), ('version', '2020-07-01')]"] == 2
-    assert found["forewarn_approval_requests_total[('answer', '429')]"] == 1
+    assert found["forewarn_polls_total[('api_version', '2020-07-01'), ('code', '429')]"] == 2
+    assert found["forewarn_approval_requests_total[('code', '429')]"] == 1
 
 
 def test_a_full_disk_takes_no_fault_and_ends_none_but_they_strike_on(make_service: MakeService) -> None:

@@ -118,7 +118,7 @@ def test_across_restarts_nothing_is_lost_and_nothing_comes_twice(
     service.request_operation("restart", "db")
     history = service.all("/v1/history")
     assert [row["sequence"] for row in history] == list(range(1, len(history) + 1))
-    wanted = [row for row in history if row["group"] == "db" and row["what"] == "scheduled"]
+    wanted = [row for row in history if row["group"] == "db" and row["kind"] == "scheduled"]
     for follower in followers[:2]:
         follower.wait_for(history[-1]["sequence"])
     followers[2].wait_for(wanted[-1]["sequence"])
@@ -159,8 +159,8 @@ def test_by_group_and_kind(forewarn: Service) -> None:
         "": lambda row: True,
         "&group=web": lambda row: row["group"] == "web",
         "&group=web&group=db": lambda row: row["group"] in ("web", "db"),
-        "&kind=requested": lambda row: row["what"] == "requested",
-        "&kind=fleet-applied&kind=scheduled&group=db": lambda row: row["group"] == "db" and row["what"] == "scheduled",
+        "&kind=requested": lambda row: row["kind"] == "requested",
+        "&kind=fleet-applied&kind=scheduled&group=db": lambda row: row["group"] == "db" and row["kind"] == "scheduled",
     }
     for query, fits in cases.items():
         expected = [row for row in history if fits(row)]
@@ -228,6 +228,7 @@ def test_what_is_not_kept_any_more_is_said_to_be_gone(forewarn: Service) -> None
         ("", "one", 400, "Last-Event-ID"),
         ("", "9" * 5000, 400, "Last-Event-ID"),
         ("?kind=strated", "", 400, "Did you mean 'started'"),
+        ("?kind=host-in-use", "", 400, "'host-in-use' is now called 'host-in-service'"),
         ("?kind=", "", 400, "kind"),
         ("?group=", "", 400, "empty"),
         ("?group=wep", "", 404, "Did you mean 'web'"),
@@ -395,6 +396,7 @@ def service_json(row: dict[str, Any]) -> str:
 def test_watching_says_what_is_wrong(shared: ServiceProcess) -> None:
     for arguments, code, words in (
         (("--kind", "strated"), 2, "Did you mean 'started'"),
+        (("--kind", "fault-over"), 2, "'fault-over' is now called 'fault-expired'"),
         (("--group", "wep"), 3, "Did you mean 'web'"),
         (("--after", "999999"), 2, "the newest is"),
         (("--after", "-1"), 2, "whole number"),

@@ -82,7 +82,7 @@ def live_through_some_months(service: Service) -> None:
 def test_nothing_is_left_out(service: Service) -> None:
     history = service.all("/v1/history")
     assert [row["sequence"] for row in history] == list(range(1, len(history) + 1))
-    assert {"fleet applied", "requested", "approved", "carried out", "completed"} <= {row["what"] for row in history}
+    assert {"fleet-applied", "requested", "approved", "executed", "completed"} <= {row["kind"] for row in history}
 
 
 @pytest.mark.parametrize("order", ["oldest", "newest"])
@@ -117,10 +117,10 @@ CASES: dict[str, Callable[[Row, Row], bool]] = {
     "cause=host-update": lambda _, operation: operation.get("cause") == "host-update",
     "by=web-0": lambda row, _: row["by"] == "web-0",
     "by=forewarn": lambda row, _: row["by"] == "forewarn",
-    "kind=carried-out": lambda row, _: row["what"] == "carried out",
-    "kind=approved&kind=completed": lambda row, _: row["what"] in ("approved", "completed"),
+    "kind=executed": lambda row, _: row["kind"] == "executed",
+    "kind=approved&kind=completed": lambda row, _: row["kind"] in ("approved", "completed"),
     "vm=web-0&cause=restart&kind=started": lambda row, operation: (
-        "web-0" in row["vms"] and operation.get("cause") == "restart" and row["what"] == "started"
+        "web-0" in row["vms"] and operation.get("cause") == "restart" and row["kind"] == "started"
     ),
 }
 
@@ -136,17 +136,17 @@ def test_filters(service: Service, query: str) -> None:
 
 def test_times(service: Service) -> None:
     history = service.all("/v1/history")
-    moment = history[len(history) // 2]["at"]
+    moment = history[len(history) // 2]["time"]
     ago = service.now - timedelta(days=50)
     for query, fits in (
-        (f"since={moment}", lambda row: row["at"] >= moment),
-        (f"until={moment}", lambda row: row["at"] < moment),
+        (f"since={moment}", lambda row: row["time"] >= moment),
+        (f"until={moment}", lambda row: row["time"] < moment),
         (f"since={moment}&until={moment}", lambda _: False),
-        ("since=50d", lambda row: datetime.fromisoformat(row["at"]) >= ago),
-        (f"since={moment[:10]}", lambda row: row["at"][:10] >= moment[:10]),
-        (f"during={moment[:7]}", lambda row: row["at"].startswith(moment[:7])),
-        (f"during={moment[:10]}", lambda row: row["at"].startswith(moment[:10])),
-        (f"during={moment[:10]}&since={moment}", lambda row: row["at"] >= moment and row["at"][:10] == moment[:10]),
+        ("since=50d", lambda row: datetime.fromisoformat(row["time"]) >= ago),
+        (f"since={moment[:10]}", lambda row: row["time"][:10] >= moment[:10]),
+        (f"during={moment[:7]}", lambda row: row["time"].startswith(moment[:7])),
+        (f"during={moment[:10]}", lambda row: row["time"].startswith(moment[:10])),
+        (f"during={moment[:10]}&since={moment}", lambda row: row["time"] >= moment and row["time"][:10] == moment[:10]),
         ("during=1999", lambda _: False),
     ):
         assert service.all(f"/v1/history?{query}") == [row for row in history if fits(row)], query
@@ -166,6 +166,8 @@ def test_times(service: Service) -> None:
         ("type=rebot", "Did you mean 'Reboot'"),
         ("cause=restrat", "Did you mean 'restart'"),
         ("kind=aproved", "Did you mean 'approved'"),
+        ("kind=carried-out", "'carried-out' is now called 'executed'"),
+        ("kind=started&kind=rollout%20done", "'rollout done' is now called 'rollout-completed'"),
         ("since=yesterday", "how long ago"),
         ("until=2026-03", "how long ago"),
         ("since=0001-01-01T00:00%2B10:00", "how long ago"),
@@ -186,9 +188,9 @@ def test_what_is_refused(service: Service, query: str, words: str) -> None:
 
 def test_tenants_see_their_group(service: Service) -> None:
     made = service.control("POST", "/v1/tokens", {"name": "shop", "role": "tenant", "group": "web"}).json()
-    told = ("scheduled", "approved", "started", "enabled", "disabled", "policy changed")
+    told = ("scheduled", "approved", "started", "enabled", "disabled", "policy-changed")
     own = [
-        {**row, "host": None, "why": row["why"] if row["what"] in told else None}
+        {**row, "host": None, "reason": row["reason"] if row["kind"] in told else None}
         for row in service.all("/v1/history")
         if row["group"] == "web"
     ]
@@ -206,12 +208,14 @@ def test_tenants_see_their_group(service: Service) -> None:
 
 def test_what_happened_to_this_vm_in_that_month(service: Service) -> None:
     history = service.all("/v1/history?vm=web-0")
-    month = history[0]["at"][:7]
-    expected = [row for row in history if row["at"].startswith(month)]
+    month = history[0]["time"][:7]
+    expected = [row for row in history if row["time"].startswith(month)]
     result = typed(service, "history", "--vm", "web-0", "--during", month, "--json")
     assert json.loads(result.stdout) == {"history": expected}
     shown = typed(service, "history", "--vm", "web-0", "--during", month).stdout.splitlines()
-    assert [line.split()[:2] for line in shown[2:]] == [[row["at"][:10], row["at"][11:19]] for row in expected], shown
+    assert [line.split()[:2] for line in shown[2:]] == [[row["time"][:10], row["time"][11:19]] for row in expected], (
+        shown
+    )
     assert "not before" in "".join(shown)
 
 
@@ -221,7 +225,7 @@ def test_the_newest_last_and_all_of_it(service: Service) -> None:
     assert json.loads(typed(service, "history", "--all", "--json").stdout)["history"] == history
     two = typed(service, "history", "--group", "web", "--group", "db", "--kind", "started", "--all", "--json")
     assert json.loads(two.stdout)["history"] == [
-        row for row in history if row["group"] in ("web", "db") and row["what"] == "started"
+        row for row in history if row["group"] in ("web", "db") and row["kind"] == "started"
     ]
 
 
@@ -240,6 +244,7 @@ def test_the_command_says_what_is_wrong(service: Service) -> None:
     for arguments, words in (
         (("--since", "yesterday"), "how long ago"),
         (("--type", "rebot"), "Did you mean 'Reboot'"),
+        (("--kind", "carried out"), "'carried out' is now called 'executed'"),
         (("--last", "0"), "1<=x<=1000"),
         (("--last", "5", "--all"), "not both"),
         (("--vm", ""), "empty"),

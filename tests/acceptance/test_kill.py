@@ -183,11 +183,11 @@ def forget_what_is_over(service: ServiceProcess, witness: Witness) -> None:
 
 def check_history(service: ServiceProcess, event_id: str) -> None:
     entries = service.control("GET", f"/v1/events/{event_id}/history").json()["history"]
-    told = [entry["what"] for entry in entries if entry["event"] == event_id]
+    told = [entry["kind"] for entry in entries if entry["event"] == event_id]
     assert sorted(set(told)) == sorted(told), f"something happened twice: {told}"
     assert told[0] == "scheduled"
     assert told[-1] in ("completed", "cancelled")
-    assert [entry["what"] for entry in entries].count("carried out") == 1
+    assert [entry["kind"] for entry in entries].count("executed") == 1
 
 
 def end(service: ServiceProcess, witness: Witness) -> None:

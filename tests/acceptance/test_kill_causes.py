@@ -196,7 +196,7 @@ def history(service: ServiceProcess) -> list[dict[str, Any]]:
     finally:
         database.close()
     assert [row.pop("sequence") for row in rows] == list(range(1, len(rows) + 1))
-    assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
+    assert [row["time"] for row in rows] == sorted(row["time"] for row in rows)
     return rows
 
 
@@ -207,7 +207,7 @@ def without_lots(view: dict[str, Any]) -> list[str]:
         names[operation["id"]] = f"operation {number}"
         names |= {event["id"]: f"operation {number} for {event['group']}" for event in operation["events"]}
     things = [thing for name in ("vms", "hosts", "operations", "events", "history") for thing in view[name]]
-    things = [thing for thing in things if thing.get("what") != "spare host added"]
+    things = [thing for thing in things if thing.get("kind") != "spare-host-added"]
     lines = [json.dumps(thing, sort_keys=True) for thing in (*things, *view["documents"].items(), view["now"])]
     uuid = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
     return sorted(re.sub("spare-[0-9]+", "spare", uuid.sub(lambda m: names[m[0].lower()], line)) for line in lines)
@@ -230,12 +230,12 @@ def check_end(view: dict[str, Any], *, simulated: bool) -> None:
         assert ending(f"{name}-next", f"{name}-a") == (case.ends if simulated and not case.vms else "same"), name
         assert hosts[f"{name}-a"]["state"] == case.host, name
     spare = [bool(host["vms"]) for host in hosts.values() if host["spare"]]
-    assert spare == [True for row in view["history"] if row["what"] == "spare host added"], "each once, and none empty"
+    assert spare == [True for row in view["history"] if row["kind"] == "spare-host-added"], "each once, and none empty"
     assert bool(spare) == simulated
     check_once(view)
 
 
-SOMETIMES = {"spare host added", "not told", "postponed", "approved", "cancelled", "healthy", "unhealthy"}
+SOMETIMES = {"spare-host-added", "not-notified", "postponed", "approved", "cancelled", "healthy", "unhealthy"}
 """What may be written of an operation or an event, or not."""
 
 
@@ -243,17 +243,17 @@ def check_once(view: dict[str, Any]) -> None:
     """Every operation is over, and each thing that is told of it was written once."""
     ids = {operation["id"] for operation in view["operations"]}
     about = [row for row in view["history"] if row["operation"] in ids]
-    rows = Counter((row["operation"], row["event"], row["what"]) for row in about if row["what"] != "spare host added")
+    rows = Counter((row["operation"], row["event"], row["kind"]) for row in about if row["kind"] != "spare-host-added")
     twice = {operation_id for (operation_id, _, _), count in rows.items() if count > 1}
     assert not twice, "\n".join(str([*row.values()]) for row in about if row["operation"] in twice)
     # VMs of two zones do not share a host, so one operation may add two: but each for a VM of its own.
-    spares = [(row["operation"], *row["vms"]) for row in about if row["what"] == "spare host added"]
+    spares = [(row["operation"], *row["vms"]) for row in about if row["kind"] == "spare-host-added"]
     assert len(spares) == len(set(spares))
     told: dict[str, set[str]] = {}
     for operation_id, event_id, what in rows:
         told.setdefault(event_id or operation_id, set()).add(what)
     for operation in view["operations"]:
-        work = {"done": {"carried out"}, "failed": {"failed"}, "cancelled": set()}[operation["progress"]]
+        work = {"done": {"executed"}, "failed": {"failed"}, "cancelled": set()}[operation["progress"]]
         assert told[operation["id"]] - SOMETIMES == {"requested"} | work
         for event in operation["events"]:
             steps = {"started", "completed"} if event["status"] == "completed" else set()

@@ -152,8 +152,8 @@ def test_a_rollout_with_kills_at_every_stage_updates_each_host_once(rollout: Rol
     assert (sorted(updated), len(view["operations"])) == (HOSTS, len(HOSTS))
     assert {(operation["progress"], operation["health"]) for operation in updated.values()} == {("done", "good")}
     assert rollout.program.ran() == {(operation["id"], False): 1 for operation in updated.values()}
-    told = Counter((row["what"], row["why"]) for row in view["history"] if row["operation"] == rollout.id)
-    assert all(count == 1 for (what, _), count in told.items() if what not in ("rollout paused", "rollout resumed"))
+    told = Counter((row["kind"], row["reason"]) for row in view["history"] if row["operation"] == rollout.id)
+    assert all(count == 1 for (what, _), count in told.items() if what not in ("rollout-paused", "rollout-resumed"))
 
 
 @pytest.mark.parametrize("way", ["somebody says so", "its program fails", "its VMs do not come back"])

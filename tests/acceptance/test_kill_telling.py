@@ -47,7 +47,7 @@ def hold(service: ServiceProcess, tag: str) -> list[socket.socket]:
             b"GET /metadata/scheduledevents?api-version=2020-07-01 HTTP/1.1\r\nHost: x\r\nMetadata: true\r\n"
             b"If-None-Match: %b\r\nPrefer: wait=60\r\n\r\n" % tag.encode()
         )
-    while metric(service, "forewarn_held_polls") < HELD:
+    while metric(service, "forewarn_long_polls") < HELD:
         pass
     return held
 

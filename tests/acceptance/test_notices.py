@@ -124,7 +124,7 @@ def test_who_has_never_asked_gets_no_notice_and_it_starts_at_once(service: Servi
     assert expected["not_told"] == operation["not_told"] == {"silent": words}
     assert (operation["events"], operation["progress"]) == ([], "started")
     assert operation["started_at"] == operation["requested_at"]
-    assert ("not told", words) in history(service, operation)
+    assert ("not-notified", words) in history(service, operation)
     service.advance("10m")
     assert get(service, f"operations/{operation['id']}")["progress"] == "done"
 

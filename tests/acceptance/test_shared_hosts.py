@@ -121,7 +121,7 @@ def test_who_has_never_asked_is_not_waited_for_and_that_is_said(service: Service
     operation = ask_one(service, "host-update", host="shared")
     words = {"solo": "solo has never asked: no notice"}
     assert expected["not_told"] == operation["not_told"] == words
-    assert ("not told", words["solo"]) in history(service, operation)
+    assert ("not-notified", words["solo"]) in history(service, operation)
     ids = event_ids(operation)
     assert sorted(ids) == ["mail", "web"]
     say(service, ids["web"], "approve")

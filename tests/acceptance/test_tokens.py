@@ -144,11 +144,11 @@ def test_history_says_who_made_which_token_and_whose_token_did_what(forewarn: Se
     asked = forewarn.control("POST", "/v1/operations", {"cause": "restart", "vms": ["web-0"]}, secret).json()
     assert asked["operations"][0]["requested_by"] == "ci"
     forewarn.control("DELETE", "/v1/tokens/ci")
-    rows = [row for row in forewarn.all("/v1/history") if row["what"].startswith("token ")]
-    assert [(row["what"], row["by"], row["why"]) for row in rows] == [
-        ("token created", "forewarn", "admin: admin"),
-        ("token created", "admin", "ci: operator"),
-        ("token revoked", "admin", "ci"),
+    rows = [row for row in forewarn.all("/v1/history") if row["kind"].startswith("token-")]
+    assert [(row["kind"], row["by"], row["reason"]) for row in rows] == [
+        ("token-created", "forewarn", "admin: admin"),
+        ("token-created", "admin", "ci: operator"),
+        ("token-revoked", "admin", "ci"),
     ]
 
 

@@ -155,13 +155,13 @@ def test_a_receiver_that_fails_hangs_redirects_and_comes_back(forewarn: Service,
     assert {got.id for got in receiver.got} == {*before, first}, "all that comes after it waits"
     (row,) = parsed(forewarn, "webhook", "failures", "pager")["failures"]
     assert (str(row["sequence"]), row["problem"]) == (first, "answered with status 503")
-    assert (row["given_up"], row["attempts"] > 1, row["entry"]["what"]) == (False, True, "scheduled")
+    assert (row["given_up"], row["attempts"] > 1, row["entry"]["kind"]) == (False, True, "scheduled")
     assert "tried again" in run(forewarn, "webhook", "failures", "pager")
     shown = parsed(forewarn, "webhook", "show", "pager")
     assert (shown["position"], shown["failed"], shown["last_problem"]) == (int(first), 0, "answered with status 503")
     assert shown["waiting"] == len(expected) - len(before)
     metrics = forewarn.control("GET", "/metrics").body.decode()
-    assert f'forewarn_webhook_undelivered{{state="waiting",webhook="pager"}} {shown["waiting"]}.0' in metrics
+    assert f'forewarn_webhook_undelivered_rows{{state="pending",webhook="pager"}} {shown["waiting"]}.0' in metrics
     # To where it may not go: the answer is as good as none.
     receiver.answer = lambda _: Reply(307, {"Location": f"http://127.0.0.2:{other.port}/"})
     count = len(receiver.got)
@@ -236,8 +236,8 @@ def test_what_was_given_up_is_shown_and_sent_again(
     assert table.count("given up") == 2
     assert parsed(service, "webhook", "show", "pager")["failed"] == 2
     metrics = service.control("GET", "/metrics").body.decode()
-    assert 'forewarn_webhook_attempts_total{outcome="failed",webhook="pager"} 4.0' in metrics
-    assert 'forewarn_webhook_undelivered{state="given up",webhook="pager"} 2.0' in metrics
+    assert 'forewarn_webhook_delivery_attempts_total{result="failed",webhook="pager"} 4.0' in metrics
+    assert 'forewarn_webhook_undelivered_rows{state="failed",webhook="pager"} 2.0' in metrics
     # The same after a restart: nothing is tried that was given up.
     assert service.stop() == 0
     service.start(*LOCAL, "--webhook-max-attempts", "2")
@@ -322,7 +322,7 @@ def test_a_setting_that_is_no_network_is_refused(make_service: Callable[..., Ser
 
 # --- What is wrong in a request -------------------------------------------------------------------------------
 
-GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host failed"]}
+GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host-failed"]}
 
 
 @pytest.mark.parametrize(
@@ -340,6 +340,7 @@ GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host fail
         ({"groups": "web"}, 400, "/groups", "list of strings"),
         ({"groups": ["wep"]}, 404, None, "Did you mean 'web'"),
         ({"kinds": ["schedule"]}, 400, "/kinds/0", "Did you mean 'scheduled'"),
+        ({"kinds": ["host in-use"]}, 400, "/kinds/0", "'host in-use' is now called 'host-in-service'"),
         ({"color": "red"}, 400, "/color", "not known here"),
     ],
 )

@@ -149,7 +149,7 @@ def test_what_is_asked_for_from_now_on_keeps_to_what_is_stored(scene: Scene) -> 
     document = service.document(target=TARGET, source=scene.facts["addresses"]["idle-0"])
     assert (document["DocumentIncarnation"], document["Events"]) == (0, [])
     newest = service.all("/v1/history")[-1]
-    assert (newest["sequence"], newest["what"], newest["group"]) == (len(scene.facts["history"]) + 1, "enabled", "idle")
+    assert (newest["sequence"], newest["kind"], newest["group"]) == (len(scene.facts["history"]) + 1, "enabled", "idle")
     redeployed = service.request_operation("redeploy", "web-0")
     assert redeployed["events"][0]["status"] == "started", "web approves redeploys by itself"
     deleted = service.request_operation("scale-in", "batch_0")
@@ -178,11 +178,11 @@ def test_all_is_done_and_nothing_twice(end: View) -> None:
     assert operations.keys() >= {row["id"] for row in end.facts["operations"]}
     ends = {name: operations[number]["progress"] for name, number in end.facts["named"].items()}
     assert ends == dict.fromkeys(ends, "done") | {"cancelled": "cancelled", "advice": "cancelled"}
-    done = Counter((row["operation"], row["event"], row["what"]) for row in rows if row["operation"] in operations)
+    done = Counter((row["operation"], row["event"], row["kind"]) for row in rows if row["operation"] in operations)
     assert [what for what, count in done.items() if count > 1] == []
     for operation in operations.values():
         assert operation["ended_at"]
-        assert ((operation["id"], None, "carried out") in done) == (operation["progress"] == "done")
+        assert ((operation["id"], None, "executed") in done) == (operation["progress"] == "done")
         for event in operation["events"]:
             happened = {what for _, event_id, what in done if event_id == event["id"]} - {"approved", "postponed"}
             went = {"started", "completed"} if operation["progress"] == "done" else {"cancelled"}
@@ -197,7 +197,7 @@ def test_history_goes_on_without_a_gap(end: View) -> None:
 
 def test_nothing_starts_before_its_time(end: View) -> None:
     """What nobody approves starts at the NotBefore that was told; also where one of two groups has approved."""
-    started = {row["event"]: row["at"] for row in end.lists["history"] if row["what"] == "started"}
+    started = {row["event"]: row["time"] for row in end.lists["history"] if row["kind"] == "started"}
     for name, group in {
         "scheduled": "web",
         "shared": "db",
@@ -279,7 +279,7 @@ def taken(receiver: Receiver, path: str) -> list[int]:
 
 
 def is_for_narrow(row: dict[str, Any]) -> bool:
-    return row["group"] == "web" and row["what"] in ("scheduled", "started", "completed")
+    return row["group"] == "web" and row["kind"] in ("scheduled", "started", "completed")
 
 
 def is_signed_with(secret: str, got: Got) -> bool:

@@ -80,7 +80,7 @@ def test_every_order_is_seen_through_and_none_is_given_twice(scene: Scene) -> No
     assert [row["sequence"] for row in rows] == list(range(1, len(rows) + 1))
     assert list(differences(facts["history"], rows[: len(facts["history"])])) == []
     for vm, before in facts["operations"].items():
-        happened = [row["what"] for row in rows if row["operation"] == before["id"]]
+        happened = [row["kind"] for row in rows if row["operation"] == before["id"]]
         assert len(happened) == len({*happened}), f"something happened twice to {vm}: {happened}"
         assert list(differences([event["id"] for event in before["events"]], event_ids(scene.operation(vm)))) == []
 

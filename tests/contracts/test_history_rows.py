@@ -17,7 +17,7 @@ from forewarn.core.access import KeptAnswer
 from forewarn.core.events import Event, Source, Status
 from forewarn.core.operations import Operation, Progress, Request
 from forewarn.core.rollouts import Course, Rollout, Stage
-from forewarn.core.state import Changes, Entry
+from forewarn.core.state import Changes, HistoryEntry
 from forewarn.ports import HistoryFilter, ListFilter, Store
 from forewarn.stores.sqlite import SqliteStore
 
@@ -33,7 +33,7 @@ GROUPS = ["", "web", "Web", "wéb", "db"]
 HOSTS = ["", "host-a", "host-b", "hóst"]
 CAUSES = ["restart", "redeploy", "host-update"]
 TYPES = ["", "Reboot", "Redeploy", "Freeze"]
-WHATS = ["requested", "scheduled", "approved", "carried out"]
+KINDS = ["requested", "scheduled", "approved", "executed"]
 WHO = ["operator", "forewarn", "web-0"]
 
 
@@ -41,7 +41,7 @@ class Past(NamedTuple):
     """Something to ask of."""
 
     operations: list[Operation]
-    rows: list[Entry]
+    rows: list[HistoryEntry]
 
     @property
     def changes(self) -> Changes:
@@ -68,10 +68,10 @@ def pasts(draw: st.DrawFn) -> Past:
     ]
     ids = ["", "ro-1", *(operation.id for operation in operations)]
     rows = [
-        Entry(
+        HistoryEntry(
             # Not always later than the one before: a wall clock can be put back.
-            at=START + timedelta(seconds=draw(st.integers(0, 5))),
-            what=draw(st.sampled_from(WHATS)),
+            time=START + timedelta(seconds=draw(st.integers(0, 5))),
+            kind=draw(st.sampled_from(KINDS)),
             by=draw(st.sampled_from(WHO)),
             sequence=number + 1,
             group=draw(st.sampled_from(GROUPS)),
@@ -96,7 +96,7 @@ def filters(draw: st.DrawFn) -> HistoryFilter:
         "type": st.sampled_from(TYPES),
         "cause": st.sampled_from(["", *CAUSES]),
         "by": st.sampled_from(["", *WHO]),
-        "what": st.lists(st.sampled_from(WHATS), max_size=2).map(tuple),
+        "kinds": st.lists(st.sampled_from(KINDS), max_size=2).map(tuple),
         "since": moments,
         "until": moments,
         "after": st.integers(0, 13),
@@ -113,11 +113,11 @@ def filters(draw: st.DrawFn) -> HistoryFilter:
     )
 
 
-def plainly(past: Past, wanted: HistoryFilter) -> list[Entry]:
+def plainly(past: Past, wanted: HistoryFilter) -> list[HistoryEntry]:
     """The same, as one would say it."""
     operations = {operation.id: operation for operation in past.operations}
 
-    def fits(row: Entry) -> bool:
+    def fits(row: HistoryEntry) -> bool:
         operation = operations.get(row.operation)
         brought_to = {host for _, host in operation.moves} if operation else set()
         return all(
@@ -130,9 +130,9 @@ def plainly(past: Past, wanted: HistoryFilter) -> list[Entry]:
                 not wanted.type or (operation is not None and operation.type == wanted.type),
                 not wanted.cause or (operation is not None and operation.cause == wanted.cause),
                 not wanted.by or row.by == wanted.by,
-                not wanted.what or row.what in wanted.what,
-                wanted.since is None or row.at >= wanted.since,
-                wanted.until is None or row.at < wanted.until,
+                not wanted.kinds or row.kind in wanted.kinds,
+                wanted.since is None or row.time >= wanted.since,
+                wanted.until is None or row.time < wanted.until,
                 row.sequence > wanted.after,
                 not wanted.before or row.sequence < wanted.before,
             )
@@ -155,7 +155,9 @@ def test_what_is_found_is_what_was_asked_for(past: Past, wanted: HistoryFilter) 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_vm_is_found_by_its_whole_name(store: Store, name: str) -> None:
-    rows = [Entry(START, "scheduled", "operator", number + 1, vms=(each, "x")) for number, each in enumerate(NAMES)]
+    rows = [
+        HistoryEntry(START, "scheduled", "operator", number + 1, vms=(each, "x")) for number, each in enumerate(NAMES)
+    ]
     store.commit(Changes(history=rows))
     assert [row.vms[0] for row in store.history(HistoryFilter(vm=name))] == [name]
 
@@ -172,7 +174,7 @@ def test_a_reader_sees_what_was_committed_before_it_was_asked(tmp_path: Path) ->
     reader = store.reader()
     assert reader is not None
     for number in range(1, 4):
-        row = Entry(START, "requested", "operator", number, operation=f"op-{number}")
+        row = HistoryEntry(START, "requested", "operator", number, operation=f"op-{number}")
         operation = Operation(f"op-{number}", Request("restart"), (), "operator", START)
         store.commit(Changes(operations={operation.id: operation}, history=[row]))
         assert reader.history(HistoryFilter(newest=True, limit=1)) == [row]
@@ -236,7 +238,7 @@ class Life(NamedTuple):
             operations={operation.id: operation},
             rollouts={rollout.id: rollout},
             events={event.id: event},
-            history=[Entry(at, "requested", "operator", sequence, operation=operation.id)],
+            history=[HistoryEntry(at, "requested", "operator", sequence, operation=operation.id)],
             kept={f"k-{number}": KeptAnswer(f"k-{number}", "f", at, 201, "{}")},
         )
 
@@ -278,7 +280,7 @@ def test_what_is_over_for_long_is_forgotten_and_nothing_else(
             left = store.history(HistoryFilter())
             assert left == rows[len(rows) - len(left) :]
             rows = left
-        assert rows == [row for row in rows if row.at >= before] or len(rows) == 1
+        assert rows == [row for row in rows if row.time >= before] or len(rows) == 1
         assert len(rows) == max(sum(START + life.began * DAY >= before for life in lived), min(len(lived), 1))
         kept = {f"op-{number}" for number, life in enumerate(lived) if life.ended is None or life.ended >= cut}
         assert {operation.id for _, operation in store.operations(ALL)} == kept
@@ -294,13 +296,13 @@ def test_what_is_over_for_long_is_forgotten_and_nothing_else(
 
 def test_the_sequence_goes_on_when_all_but_one_row_is_forgotten_and_the_store_opened_again(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    store.commit(Changes(history=[Entry(START, "enabled", "web", number) for number in range(1, 8)]))
+    store.commit(Changes(history=[HistoryEntry(START, "enabled", "web", number) for number in range(1, 8)]))
     while store.remove(store.expired(START + DAY, START), 2):
         pass
     store.close()
     store = SqliteStore(tmp_path)
     assert (store.load().sequence, store.oldest()) == (7, 7)
-    store.commit(Changes(history=[Entry(START, "enabled", "web", 8)]))
+    store.commit(Changes(history=[HistoryEntry(START, "enabled", "web", 8)]))
     assert [row.sequence for row in store.history(HistoryFilter())] == [7, 8]
     store.close()
 
@@ -330,7 +332,9 @@ def test_an_over_event_of_a_live_operation_is_kept(store: Store) -> None:
 
 def test_what_was_not_delivered_goes_with_the_row_it_is_about(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    store.commit(Changes(history=[Entry(START + number * DAY, "enabled", "web", number) for number in range(1, 6)]))
+    store.commit(
+        Changes(history=[HistoryEntry(START + number * DAY, "enabled", "web", number) for number in range(1, 6)])
+    )
     for number in range(1, 6):
         store._db.execute(
             "INSERT INTO undelivered (webhook, sequence, attempts, problem) VALUES ('hook', ?, 0, '')", (number,)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sqlite3
-from datetime import timedelta
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.clock import VirtualClock
+from forewarn.core.access import Role, Token, create_token
 from forewarn.core.events import Status
 from forewarn.core.fleet import HostState
+from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.webhooks import Undelivered
+from forewarn.core.webhooks import Pace, Undelivered, parse_targets
+from forewarn.delivery.outbound import Outbound
+from forewarn.delivery.webhooks import Dispatcher
 from forewarn.engine.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
+from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.stores.sqlite_file import APPLICATION_ID, DATABASE_NAME, migrations
+from receiver import Receiver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,3 +133,129 @@ def test_webhooks_of_the_release_before_go_on_with_one_cursor_and_lose_nothing(t
         Undelivered("narrow", 16, 3, 77, "answered with status 503"),
         Undelivered("narrow", 18, 0, 80),
     ]
+
+
+# --- The kinds of history -------------------------------------------------------------------------
+
+OLD_KINDS = {
+    "requested": "requested",
+    "not told": "not-notified",
+    "scheduled": "scheduled",
+    "approved": "approved",
+    "postponed": "postponed",
+    "started": "started",
+    "carried out": "executed",
+    "said to be done": "marked-done",
+    "failed": "failed",
+    "healthy": "healthy",
+    "unhealthy": "unhealthy",
+    "completed": "completed",
+    "cancelled": "cancelled",
+    "rollout started": "rollout-started",
+    "wave announced": "wave-scheduled",
+    "rollout paused": "rollout-paused",
+    "rollout resumed": "rollout-resumed",
+    "rollout done": "rollout-completed",
+    "rollout stopped": "rollout-stopped",
+    "rollout cancelled": "rollout-cancelled",
+    "host in-use": "host-in-service",
+    "host degraded": "host-degraded",
+    "host failed": "host-failed",
+    "spare host added": "spare-host-added",
+    "enabled": "enabled",
+    "disabled": "disabled",
+    "fault added": "fault-added",
+    "fault cleared": "fault-cleared",
+    "fault over": "fault-expired",
+    "policy changed": "policy-changed",
+    "fleet applied": "fleet-applied",
+    "token created": "token-created",
+    "token revoked": "token-revoked",
+    "webhook added": "webhook-added",
+    "webhook removed": "webhook-removed",
+}
+"""Every kind that release 0.1 wrote, with its name of today."""
+AT = "2041-05-06T07:08:09.000000Z"
+
+
+def with_old_kinds(folder: Path, *webhooks: tuple[str, str, list[str], int]) -> None:
+    """Write a database of schema 4 with a row of each kind, and webhooks: name, URL, kinds and cursor."""
+    with closing(sqlite3.connect(folder / DATABASE_NAME)) as database, database:
+        database.executescript(" ".join(migrations()[:4]))
+        database.executemany(
+            "INSERT INTO history (sequence, at, what, by, group_name, event, operation, vms, why, host)"
+            " VALUES (?, ?, ?, 'ops', 'web', 'ev-1', 'op-1', '[\"web-0\"]', 'carried out', 'rack-1')",
+            [(number, AT, kind) for number, kind in enumerate(OLD_KINDS, 1)],
+        )
+        database.executemany(
+            "INSERT INTO webhook (name, url, secret, groups, kinds, created_by, created_at, cursor)"
+            " VALUES (?, ?, 'not really a secret', '[]', ?, 'ops', ?, ?)",
+            [(name, url, json.dumps(kinds), AT, cursor) for name, url, kinds, cursor in webhooks],
+        )
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute("PRAGMA user_version = 4")
+
+
+def test_every_old_kind_of_history_is_renamed_and_nothing_else_in_its_row(tmp_path: Path) -> None:
+    with_old_kinds(tmp_path)
+    with closing(SqliteStore(tmp_path)) as store:
+        rows = store.history(HistoryFilter())
+        assert [row.kind for row in rows] == list(OLD_KINDS.values())
+        assert {*OLD_KINDS.values()} == HISTORY_KINDS.keys()
+        assert {row._replace(sequence=0, kind="") for row in rows} == {
+            rows[0]._replace(
+                sequence=0,
+                kind="",
+                time=datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC),
+                by="ops",
+                group="web",
+                event="ev-1",
+                operation="op-1",
+                vms=("web-0",),
+                reason="carried out",
+                host="rack-1",
+            )
+        }
+        for number, kind in enumerate(OLD_KINDS.values(), 1):
+            assert [row.sequence for row in store.history(HistoryFilter(kinds=(kind,)))] == [number], kind
+
+
+def test_every_old_kind_is_renamed_in_the_filters_of_webhooks(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9/"
+    filters = {"all": [*OLD_KINDS], "none": [], "same": ["started", "approved"], "mixed": ["fault over", "started"]}
+    with_old_kinds(tmp_path, *((name, url, kinds, 0) for name, kinds in filters.items()))
+    with closing(SqliteStore(tmp_path)) as store:
+        found = {webhook.name: webhook.kinds for webhook in store.load().webhooks}
+    assert found == {name: tuple(OLD_KINDS[kind] for kind in kinds) for name, kinds in filters.items()}
+
+
+async def test_a_webhook_with_an_old_kind_in_its_filter_gets_its_pending_rows_and_those_to_come(tmp_path: Path) -> None:
+    numbers = {kind: number for number, kind in enumerate(OLD_KINDS, 1)}
+    with closing(Receiver()) as receiver:
+        wanted = ["carried out", "wave announced", "token created"]
+        # Beyond the cursor are a row of a kind that it wants, and many that it does not.
+        with_old_kinds(tmp_path, ("pager", receiver.url(), wanted, numbers["wave announced"]))
+        with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as database, database:
+            database.execute(
+                "INSERT INTO undelivered (webhook, sequence, attempts, problem, attempts_left)"
+                " VALUES ('pager', ?, 3, 'HTTP 503', 77)",
+                (numbers["carried out"],),
+            )
+        targets, clock = parse_targets("127.0.0.1"), VirtualClock()
+        limits = OperatorLimits(webhook_targets=targets)
+        engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), limits)
+        await engine.start()
+        dispatcher = Dispatcher(engine, Outbound(targets, 30), Pace(0.01, 80))
+        await dispatcher.start()
+        await engine.execute(create_token, Token("ci", Role.VIEWER, "hash", "ops", clock.now()), "ops")
+        await asyncio.to_thread(receiver.until, lambda: len(receiver.taken) == 3)
+        await dispatcher.stop()
+        await engine.stop()
+    got = [(int(got.id), got.event["type"], got.event["data"]["kind"]) for got in receiver.taken]
+    assert got == [
+        (numbers["carried out"], "forewarn.executed", "executed"),
+        (numbers["token created"], "forewarn.token-created", "token-created"),
+        (len(OLD_KINDS) + 1, "forewarn.token-created", "token-created"),
+    ]
+    assert {got.event["data"]["reason"] for got in receiver.taken[:2]} == {"carried out"}
+    assert {got.event["data"]["time"] for got in receiver.taken[:2]} == {AT}

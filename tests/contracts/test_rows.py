@@ -12,7 +12,7 @@ from forewarn.core.events import Event, Source, Status
 from forewarn.core.fleet import VM, Group, Host, HostState
 from forewarn.core.operations import Health, Operation, Progress, Request
 from forewarn.core.rollouts import Course, Rollout, Stage
-from forewarn.core.state import Delivery, Entry
+from forewarn.core.state import Delivery, HistoryEntry
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window
 from forewarn.stores.rows import TABLES, VMS, Table
@@ -62,7 +62,10 @@ ROWS: dict[str, tuple[Any, ...]] = {
             *(LENGTH, NOW, NOW, "web-0", LATER, LATER),
         ),
     ),
-    "history": (Entry(NOW, "enabled", "web"), Entry(NOW, "started", "b", 9, "c", "d", "e", ("f", "g"), "h", "i")),
+    "history": (
+        HistoryEntry(NOW, "enabled", "web"),
+        HistoryEntry(NOW, "started", "b", 9, "c", "d", "e", ("f", "g"), "h", "i"),
+    ),
     "token": (Token("ann", Role.TENANT, "h", "root", NOW, "web", LATER), Token("bob", Role.ADMIN, "i", "root", NOW)),
     "kept_answer": (KeptAnswer("caller a", "print", NOW, 201, "{}"),),
     "webhook": (

@@ -11,7 +11,7 @@ from forewarn.core.events import Event, Source, Status
 from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, difference
 from forewarn.core.operations import Health, Operation, Progress, Request
 from forewarn.core.rollouts import Course, Rollout, Stage
-from forewarn.core.state import Changes, Delivery, Entry
+from forewarn.core.state import Changes, Delivery, HistoryEntry
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window
 from forewarn.errors import StoreFailed
@@ -91,7 +91,7 @@ FLEET = Fleet(
 
 
 WEBHOOK = Webhook(
-    *("pager", "https://example.com/hook", "a sécret of sorts", "ops", NOW, ("web",), ("scheduled", "not told")),
+    *("pager", "https://example.com/hook", "a sécret of sorts", "ops", NOW, ("web",), ("scheduled", "not-notified")),
     cursor=7,
 )
 ROW = Undelivered("pager", 5, 3, 77, "answered with status 500")
@@ -131,7 +131,9 @@ def everything() -> Changes:
         facts={"alive_at": "x"},
         webhooks={"pager": WEBHOOK},
         undelivered={("pager", 5): ROW, ("pager", 3): ROW._replace(sequence=3, attempts_left=0)},
-        history=[Entry(sequence=1, at=NOW, what="scheduled", by="user", group="web", event="ev-1", vms=("web-0",))],
+        history=[
+            HistoryEntry(sequence=1, time=NOW, kind="scheduled", by="user", group="web", event="ev-1", vms=("web-0",))
+        ],
     )
 
 
@@ -200,7 +202,7 @@ def test_what_is_over_is_kept_but_not_loaded(store: Store) -> None:
 
 def test_a_commit_that_fails_leaves_nothing_behind(store: Store) -> None:
     store.commit(everything())
-    twice = Entry(sequence=1, at=NOW, what="again", by="user")
+    twice = HistoryEntry(sequence=1, time=NOW, kind="again", by="user")
     failing = Changes(facts={"alive_at": "y"}, history=[twice])
     with pytest.raises(StoreFailed, match="Nothing was changed"):
         store.commit(failing)
@@ -233,10 +235,12 @@ def test_deliveries_keep_when_they_were_heard_unless_told(store: Store) -> None:
 
 def test_history_is_filtered_and_in_order(store: Store) -> None:
     rows = [
-        Entry(sequence=1, at=NOW, what="requested", by="user", operation="op-1", vms=("web-0",), why="restart"),
-        Entry(sequence=2, at=NOW, what="scheduled", by="user", group="web", event="ev-1", operation="op-1"),
-        Entry(sequence=3, at=NOW, what="scheduled", by="user", group="db", event="ev-2", operation="op-1"),
-        Entry(sequence=4, at=NOW, what="enabled", by="x", group="x"),
+        HistoryEntry(
+            sequence=1, time=NOW, kind="requested", by="user", operation="op-1", vms=("web-0",), reason="restart"
+        ),
+        HistoryEntry(sequence=2, time=NOW, kind="scheduled", by="user", group="web", event="ev-1", operation="op-1"),
+        HistoryEntry(sequence=3, time=NOW, kind="scheduled", by="user", group="db", event="ev-2", operation="op-1"),
+        HistoryEntry(sequence=4, time=NOW, kind="enabled", by="x", group="x"),
     ]
     store.commit(Changes(history=rows))
     assert store.history(HistoryFilter()) == rows

@@ -247,7 +247,7 @@ def test_slow_enables_a_group_by_its_first_call(make_service: MakeService) -> No
     service = make_service("--allow-faults", "--clock", "virtual", fleet=FLEET)
     add(service, "slow", delay="0.05s")
     assert service.request().body == NOTHING_YET
-    assert [row["what"] for row in service.all("/v1/history")][-1] == "enabled"
+    assert [row["kind"] for row in service.all("/v1/history")][-1] == "enabled"
 
 
 def test_what_is_slow_is_answered_when_the_service_stops(service: ServiceProcess) -> None:
@@ -296,26 +296,26 @@ def test_disabled_is_as_after_a_day_of_silence(service: ServiceProcess) -> None:
     before = {source: service.request(source=source) for source in ("127.0.0.1", "127.0.0.3")}
     add(service, "disabled", vm="web-1")
     assert active(service) == {}, "it is over at once"
-    rows = [(row["what"], row["group"], row["by"], row["why"]) for row in service.all("/v1/history")[-3:]]
+    rows = [(row["kind"], row["group"], row["by"], row["reason"]) for row in service.all("/v1/history")[-3:]]
     assert rows == [
-        ("fault added", "web", "admin", "f1: disabled"),
+        ("fault-added", "web", "admin", "f1: disabled"),
         ("disabled", "web", "admin", "fault f1"),
-        ("fault over", "web", "admin", "f1: disabled; struck 1"),
+        ("fault-expired", "web", "admin", "f1: disabled; struck 1"),
     ]
     after = service.request()
     assert after.headers["etag"].split(".")[0] != before["127.0.0.1"].headers["etag"].split(".")[0]
     assert after.json()["DocumentIncarnation"] == 1, "as many as there are live events"
-    assert service.all("/v1/history")[-1]["what"] == "enabled"
+    assert service.all("/v1/history")[-1]["kind"] == "enabled"
     assert service.request(source="127.0.0.3").headers["etag"] == before["127.0.0.3"].headers["etag"]
     add(service, "disabled")
-    assert {row["group"] for row in service.all("/v1/history") if row["why"] == "fault f2"} == {"web", "db"}
+    assert {row["group"] for row in service.all("/v1/history") if row["reason"] == "fault f2"} == {"web", "db"}
 
 
 def test_a_poll_that_is_held_when_its_group_is_disabled_is_told(service: ServiceProcess) -> None:
     tag = service.request().headers["etag"]
     with Line(service) as line:
         line.send(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
-        while b"forewarn_held_polls 1.0" not in service.control("GET", "/metrics").body:
+        while b"forewarn_long_polls 1.0" not in service.control("GET", "/metrics").body:
             pass
         add(service, "disabled")
         told = line.answer()
@@ -398,14 +398,14 @@ def test_a_count_a_length_and_both(service: ServiceProcess) -> None:
     service.advance("5m")
     assert service.request().status == 200
     assert active(service) == {}, "who sees none finds in history that they are over"
-    rows = [(row["what"], row["by"], row["why"]) for row in service.all("/v1/history") if "fault" in row["what"]]
+    rows = [(row["kind"], row["by"], row["reason"]) for row in service.all("/v1/history") if "fault" in row["kind"]]
     assert rows == [
-        ("fault added", "admin", "f1: 500 2 times"),
-        ("fault over", "forewarn", "f1: 500 2 times; struck 2"),
-        ("fault added", "admin", "f2: 500 for 10m"),
-        ("fault over", "forewarn", "f2: 500 for 10m; struck 4"),
-        ("fault added", "admin", "f3: 500 2 times for 10m"),
-        ("fault over", "forewarn", "f3: 500 2 times for 10m; struck 1"),
+        ("fault-added", "admin", "f1: 500 2 times"),
+        ("fault-expired", "forewarn", "f1: 500 2 times; struck 2"),
+        ("fault-added", "admin", "f2: 500 for 10m"),
+        ("fault-expired", "forewarn", "f2: 500 for 10m; struck 4"),
+        ("fault-added", "admin", "f3: 500 2 times for 10m"),
+        ("fault-expired", "forewarn", "f3: 500 2 times for 10m; struck 1"),
     ]
 
 
@@ -422,7 +422,7 @@ def test_long_polls_go_on_where_faults_are_allowed(service: ServiceProcess) -> N
     tag = service.request().headers["etag"]
     with Line(service) as line:
         line.send(request("GET", TARGET, (*TRUE, ("If-None-Match", tag), ("Prefer", "wait=60"))))
-        while b"forewarn_held_polls 1.0" not in service.control("GET", "/metrics").body:
+        while b"forewarn_long_polls 1.0" not in service.control("GET", "/metrics").body:
             pass
         add(service, "500")  # what is held already is not struck
         service.request_operation("restart", "web-0")

@@ -196,7 +196,7 @@ def test_who_hangs_up_does_not_count_as_listening(make: Callable[..., ServicePro
     service = make()
     with Line(service) as line:
         hold(service, line, patient(tag_of(service)))
-    while b"\nforewarn_held_polls 0.0\n" not in service.control("GET", "/metrics").body:
+    while b"\nforewarn_long_polls 0.0\n" not in service.control("GET", "/metrics").body:
         pass
     service.advance("25h")
     assert not service.answer("/v1/vms/first")["listening"]

@@ -57,27 +57,27 @@ def test_what_happens_is_counted(make_service: MakeService) -> None:
     service.approve("nothing")
     service.control("POST", f"/v1/events/{other}/cancel")
     found = metrics(service)
-    assert found["forewarn_polls_total{answer=200,version=2020-07-01}"] == 3
-    assert found["forewarn_polls_total{answer=304,version=2020-07-01}"] == 1
-    assert found["forewarn_polls_total{answer=200,version=2017-03-01}"] == 1
-    assert found["forewarn_polls_total{answer=404,version=other}"] == 1
-    assert found["forewarn_polls_total{answer=400,version=2020-07-01}"] == 1
-    assert found["forewarn_approval_requests_total{answer=200}"] == 1
-    assert found["forewarn_approval_requests_total{answer=400}"] == 1
-    assert found["forewarn_events_total{status=scheduled,type=Reboot}"] == 2
-    assert found["forewarn_events_total{status=started,type=Reboot}"] == 1
-    assert found["forewarn_events_total{status=cancelled,type=Reboot}"] == 1
+    assert found["forewarn_polls_total{api_version=2020-07-01,code=200}"] == 3
+    assert found["forewarn_polls_total{api_version=2020-07-01,code=304}"] == 1
+    assert found["forewarn_polls_total{api_version=2017-03-01,code=200}"] == 1
+    assert found["forewarn_polls_total{api_version=other,code=404}"] == 1
+    assert found["forewarn_polls_total{api_version=2020-07-01,code=400}"] == 1
+    assert found["forewarn_approval_requests_total{code=200}"] == 1
+    assert found["forewarn_approval_requests_total{code=400}"] == 1
+    assert found["forewarn_event_transitions_total{status=scheduled,type=Reboot}"] == 2
+    assert found["forewarn_event_transitions_total{status=started,type=Reboot}"] == 1
+    assert found["forewarn_event_transitions_total{status=cancelled,type=Reboot}"] == 1
     assert found["forewarn_approvals_total{type=Reboot}"] == 1
-    assert found["forewarn_live_events{status=started,type=Reboot}"] == 1
+    assert found["forewarn_active_events{status=started,type=Reboot}"] == 1
     assert found["forewarn_notice_seconds_sum{type=Reboot}"] == 300
     assert found["forewarn_notice_seconds_bucket{le=60.0,type=Reboot}"] == 0
     assert found["forewarn_notice_seconds_bucket{le=300.0,type=Reboot}"] == 1
-    assert found["forewarn_store_commit_seconds_count{}"] > 4
-    assert found["forewarn_held_polls{}"] == 0
+    assert found["forewarn_store_commit_duration_seconds_count{}"] > 4
+    assert found["forewarn_long_polls{}"] == 0
     service.advance("10m")
     later = metrics(service)
-    assert later["forewarn_events_total{status=completed,type=Reboot}"] == 1
-    assert "forewarn_live_events{status=started,type=Reboot}" not in later
+    assert later["forewarn_event_transitions_total{status=completed,type=Reboot}"] == 1
+    assert "forewarn_active_events{status=started,type=Reboot}" not in later
 
 
 @pytest.mark.forewarn(fleet=FLEET)
@@ -94,7 +94,7 @@ def test_what_is_due_late_is_measured_in_real_time(make_service: MakeService) ->
     for _ in range(100_000):
         if service.answer(f"/v1/events/{event}")["status"] == "completed":
             break
-    assert metrics(service)["forewarn_tick_lag_seconds_count{}"] >= 1
+    assert metrics(service)["forewarn_scheduler_delay_seconds_count{}"] >= 1
 
 
 def test_a_disk_that_takes_no_writes_makes_it_unready_until_it_does(make_service: MakeService) -> None:
@@ -109,7 +109,7 @@ def test_a_disk_that_takes_no_writes_makes_it_unready_until_it_does(make_service
     assert (unready.status, unready.json()["status"]) == (503, "not ready")
     assert "could not be written" in unready.json()["problems"][0]
     assert service.control("GET", "/healthz", token="").status == 200
-    assert metrics(service)["forewarn_store_failures_total{}"] >= 1
+    assert metrics(service)["forewarn_store_commit_failures_total{}"] >= 1
     resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))
     assert service.control("GET", "/readyz", token="").status == 200, "though nobody has ordered anything since"
     assert service.control("POST", "/v1/tokens", {"name": "ci", "role": "viewer"}).status == 201

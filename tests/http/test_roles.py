@@ -172,7 +172,7 @@ def test_a_tenant_sees_and_approves_the_events_of_its_group_and_no_others(door: 
     approved = service.control("POST", f"/v1/events/{own}/approve", token=tenant).json()
     assert (approved["status"], approved["approved_by"]) == ("started", "a-tenant")
     rows = service.control("GET", f"/v1/events/{own}/history", token=tenant).json()["history"]
-    assert [row["what"] for row in rows] == ["scheduled", "approved", "started"]
+    assert [row["kind"] for row in rows] == ["scheduled", "approved", "started"]
     assert {row["group"] for row in rows} == {"web"}
     assert service.answer(f"/v1/events/{foreign}")["status"] == "scheduled"
 
@@ -185,9 +185,9 @@ def test_a_tenant_learns_nothing_of_hosts_and_of_others(door: Door) -> None:
     service.control("POST", f"/v1/operations/{operation['id']}/cancel")
     for path in (f"/v1/events/{event}/history", "/v1/history"):
         rows = service.control("GET", path, token=tenant).json()["history"]
-        assert {"scheduled", "cancelled"} <= {row["what"] for row in rows}
+        assert {"scheduled", "cancelled"} <= {row["kind"] for row in rows}
         assert {row["host"] for row in rows} == {None}
-        assert {row["why"] for row in rows if row["what"] == "cancelled"} == {None}
+        assert {row["reason"] for row in rows if row["kind"] == "cancelled"} == {None}
         assert {row["group"] for row in rows} == {"web"}
     assert any(row["host"] == host for row in service.all("/v1/history"))
     for name, value in (("host", host), ("cause", "host-update")):

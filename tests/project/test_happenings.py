@@ -5,19 +5,16 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from forewarn.core.fleet import HostState
-from forewarn.core.history import HISTORY_KINDS
-from forewarn.core.rollouts import Stage
+from forewarn.core.history import HISTORY_KINDS, HOST_STATE_KINDS, ROLLOUT_END_KINDS
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 NOTES = {"note_event", "note_operation", "_note"}
-PLACES: dict[str, list[str]] = {
-    "state": list(HostState),
-    "HostState.IN_USE": [HostState.IN_USE],
-    "stage": [Stage.DONE, Stage.STOPPED],
+TABLES = {
+    "HOST_STATE_KINDS": set(HOST_STATE_KINDS.values()),
+    "ROLLOUT_END_KINDS": set(ROLLOUT_END_KINDS.values()),
 }
-"""What stands in the words that are put together."""
+"""Kinds that depend on a state."""
 
 
 def said() -> set[str]:
@@ -28,8 +25,8 @@ def said() -> set[str]:
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name == "Entry":
-                words = [keyword.value for keyword in node.keywords if keyword.arg == "what"] or node.args[1:2]
+            if name == "HistoryEntry":
+                words = [keyword.value for keyword in node.keywords if keyword.arg == "kind"] or node.args[1:2]
             else:
                 words = node.args[2:3] if name in NOTES else []
             for word in words:
@@ -43,8 +40,8 @@ def texts(node: ast.expr) -> set[str]:
             return {text}
         case ast.IfExp(body=body, orelse=otherwise):
             return texts(body) | texts(otherwise)
-        case ast.JoinedStr(values=[ast.Constant(value=str(start)), ast.FormattedValue(value=value)]):
-            return {f"{start}{place}" for place in PLACES[ast.unparse(value)]}
+        case ast.Subscript(value=ast.Attribute(attr=table)):
+            return TABLES[table]
         case _:  # handed on by one of the functions above
             return set()
 
@@ -56,6 +53,6 @@ def test_whatever_history_says_is_known() -> None:
 
 
 def test_every_happening_is_in_the_reference() -> None:
-    wanted = [f"| `{what.replace(' ', '-')}` | {says} |" for what, says in HISTORY_KINDS.items()]
+    wanted = [f"| `{kind}` | {text} |" for kind, text in HISTORY_KINDS.items()]
     missing = [row for row in wanted if row not in REFERENCE]
     assert not missing, "\n".join(missing)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forewarn.core.fleet import HostState
-from forewarn.core.history import HISTORY_KINDS
+from forewarn.core.history import HISTORY_KINDS, HOST_STATE_KINDS, ROLLOUT_END_KINDS
 from forewarn.core.rollouts import Stage
 
 if TYPE_CHECKING:
@@ -259,18 +259,20 @@ def test_the_core_and_the_wire_do_no_input_or_output() -> None:
     assert not violations, report(violations)
 
 
-NOTED_BY = {"Entry": 1, "note_event": 2, "note_operation": 2, "_note": 2}
+NOTED_BY = {"HistoryEntry": 1, "note_event": 2, "note_operation": 2, "_note": 2}
 """What writes history, and which of its arguments is the word for what has happened."""
 
 
 def test_every_word_of_history_has_a_row() -> None:
     """Webhooks can be narrowed to these words: one without a row could not be asked for."""
-    said = {f"host {state}" for state in HostState} | {f"rollout {stage}" for stage in Stage if not stage.live}
+    assert set(HOST_STATE_KINDS) == set(HostState)
+    assert set(ROLLOUT_END_KINDS) == {stage for stage in Stage if not stage.live}
+    said = {*HOST_STATE_KINDS.values(), *ROLLOUT_END_KINDS.values()}
     for tree in [tree for module, tree in MODULES.items() if part_of(module) == "core"]:
         for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if name in NOTED_BY:
-                given = [keyword.value for keyword in call.keywords if keyword.arg == "what"]
+                given = [keyword.value for keyword in call.keywords if keyword.arg == "kind"]
                 words = given or call.args[NOTED_BY[name] : NOTED_BY[name] + 1]
                 said |= {
                     node.value

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from datetime import UTC, datetime
 
-from forewarn.core.state import Entry
+from forewarn.core.state import HistoryEntry
 from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, trial_event
 from forewarn.wire.signing import signature
 
@@ -15,29 +15,31 @@ SOURCE = source_of("5f0c")
 
 
 def test_a_row_about_an_event() -> None:
-    entry = Entry(AT, "scheduled", "ops", 12, "web", "ev-1", "op-1", ("web-0", "wéb-1"), "not before 07:23", "rack-1")
+    entry = HistoryEntry(
+        AT, "scheduled", "ops", 12, "web", "ev-1", "op-1", ("web-0", "wéb-1"), "not before 07:23", "rack-1"
+    )
     assert cloud_event(entry, SOURCE).decode() == (
         '{"specversion":"1.0","id":"12","source":"/forewarn/5f0c","type":"forewarn.scheduled","subject":"ev-1",'
         '"time":"2041-05-06T07:08:09.123456Z","datacontenttype":"application/json","sequence":"0000000000000012",'
-        '"partitionkey":"web","data":{"sequence":12,"at":"2041-05-06T07:08:09.123456Z","what":"scheduled","by":"ops",'
+        '"partitionkey":"web","data":{"sequence":12,"time":"2041-05-06T07:08:09.123456Z","kind":"scheduled","by":"ops",'
         '"group":"web","event":"ev-1","operation":"op-1","host":"rack-1","vms":["web-0","wéb-1"],'
-        '"why":"not before 07:23"}}'
+        '"reason":"not before 07:23"}}'
     )
 
 
 def test_a_row_about_nothing_in_particular_has_no_subject_and_no_partition() -> None:
-    entry = Entry(AT, "fleet applied", "ops", 3)
+    entry = HistoryEntry(AT, "fleet-applied", "ops", 3)
     assert cloud_event(entry, SOURCE).decode() == (
         '{"specversion":"1.0","id":"3","source":"/forewarn/5f0c","type":"forewarn.fleet-applied",'
         '"time":"2041-05-06T07:08:09.123456Z","datacontenttype":"application/json","sequence":"0000000000000003",'
-        '"data":{"sequence":3,"at":"2041-05-06T07:08:09.123456Z","what":"fleet applied","by":"ops","group":null,'
-        '"event":null,"operation":null,"host":null,"vms":[],"why":null}}'
+        '"data":{"sequence":3,"time":"2041-05-06T07:08:09.123456Z","kind":"fleet-applied","by":"ops","group":null,'
+        '"event":null,"operation":null,"host":null,"vms":[],"reason":null}}'
     )
 
 
 def test_the_subject_is_the_nearest_there_is() -> None:
-    assert b'"subject":"op-1"' in cloud_event(Entry(AT, "carried out", "x", 1, operation="op-1"), SOURCE)
-    assert b'"subject":"web"' in cloud_event(Entry(AT, "enabled", "x", 1, group="web"), SOURCE)
+    assert b'"subject":"op-1"' in cloud_event(HistoryEntry(AT, "executed", "x", 1, operation="op-1"), SOURCE)
+    assert b'"subject":"web"' in cloud_event(HistoryEntry(AT, "enabled", "x", 1, group="web"), SOURCE)
 
 
 def test_a_trial() -> None:
@@ -48,7 +50,7 @@ def test_a_trial() -> None:
 
 
 def test_sequences_sort_as_text() -> None:
-    events = [cloud_event(Entry(AT, "enabled", "x", number), SOURCE) for number in (9, 10, 100_000)]
+    events = [cloud_event(HistoryEntry(AT, "enabled", "x", number), SOURCE) for number in (9, 10, 100_000)]
     texts = [event.partition(b'"sequence":"')[2][:16] for event in events]
     assert texts == sorted(texts)
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from forewarn.core.state import Entry
+    from forewarn.core.state import HistoryEntry
     from forewarn.core.webhooks import Settlement
     from forewarn.engine.engine import Engine
     from receiver import Got
@@ -287,7 +287,7 @@ async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
 
 async def test_a_clean_stop_writes_how_far_a_webhook_has_come_that_wants_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as (engine, dispatcher):
-        added = await engine.execute(add_webhook, hook("http://example.com/", kinds=("host failed",)), "ops")
+        added = await engine.execute(add_webhook, hook("http://example.com/", kinds=("host-failed",)), "ops")
         await engine.enable("web", by="test")
         while dispatcher.position(added) < engine.records.newest:
             await engine.records.oldest()
@@ -455,20 +455,20 @@ async def test_what_happens_next_waits_behind_a_row_that_is_retried(receiver: Re
 async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Receiver, tmp_path: Path) -> None:
     receiver.answer = lambda got: Reply(500 if got.path == "/hook" else 200)
     async with running(tmp_path) as (engine, _):
-        await engine.execute(add_webhook, hook(receiver.url("/other"), "other", kinds=("webhook removed",)), "ops")
+        await engine.execute(add_webhook, hook(receiver.url("/other"), "other", kinds=("webhook-removed",)), "ops")
         await engine.execute(add_webhook, hook(receiver.url("/hook")), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
         await engine.execute(remove_webhook, "hook", "ops")
         assert undelivered(engine) == {}
         last = (await engine.records.history(HistoryFilter()))[-1]
-        assert (last.what, last.by, last.why) == ("webhook removed", "ops", "hook")
+        assert (last.kind, last.by, last.reason) == ("webhook-removed", "ops", "hook")
         with pytest.raises(Unknown):
             await engine.execute(remove_webhook, "hook", "ops")
         await engine.enable("db-0", by="test")
         await until_taken(receiver, {str(last.sequence)})
-    assert [got.event["data"]["what"] for got in receiver.taken] == ["webhook removed"]
-    assert {got.event["data"]["what"] for got in receiver.got if got.path == "/hook"} == {"enabled"}
+    assert [got.event["data"]["kind"] for got in receiver.taken] == ["webhook-removed"]
+    assert {got.event["data"]["kind"] for got in receiver.got if got.path == "/hook"} == {"enabled"}
     with sqlite3.connect(tmp_path / DATABASE_NAME) as database:
         assert database.execute("SELECT name FROM webhook").fetchall() == [("other",)]
         assert database.execute("SELECT count(*) FROM undelivered").fetchone() == (0,)
@@ -670,7 +670,7 @@ async def test_a_row_that_cannot_be_sent_is_given_up_like_any_other_and_the_rest
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         bad = added.cursor + 1
 
-        def write_badly(entry: Entry, source: str) -> bytes:
+        def write_badly(entry: HistoryEntry, source: str) -> bytes:
             if entry.sequence == bad:
                 raise ValueError("no row of history")
             return cloud_event(entry, source)
@@ -780,19 +780,19 @@ async def test_there_is_a_bound_to_how_many_there_are() -> None:
     async with running() as (engine, _):
         for number in range(MOST_WEBHOOKS):
             wishes = hook(
-                "http://example.com/", f"hook-{number}", kinds=("host failed",), groups=("web",) * MOST_GROUPS
+                "http://example.com/", f"hook-{number}", kinds=("host-failed",), groups=("web",) * MOST_GROUPS
             )
             await engine.execute(add_webhook, wishes, "ops")
         with pytest.raises(TooMany, match="at most 100"):
             await engine.execute(add_webhook, hook("http://example.com/"), "ops")
         await asyncio.gather(  # in one batch: the one makes room for the other
             engine.execute(remove_webhook, "hook-0", "ops"),
-            engine.execute(add_webhook, hook("http://example.com/", kinds=("host failed",)), "ops"),
+            engine.execute(add_webhook, hook("http://example.com/", kinds=("host-failed",)), "ops"),
         )
 
 
 async def test_history_names_the_host_of_a_webhook_but_not_what_may_be_secret() -> None:
     async with running() as (engine, _):
-        await engine.execute(add_webhook, hook("https://example.com/T0/B1/secret?key=x", kinds=("host failed",)), "ops")
+        await engine.execute(add_webhook, hook("https://example.com/T0/B1/secret?key=x", kinds=("host-failed",)), "ops")
         last = (await engine.records.history(HistoryFilter()))[-1]
-        assert (last.what, last.by, last.why) == ("webhook added", "ops", "hook: https://example.com")
+        assert (last.kind, last.by, last.reason) == ("webhook-added", "ops", "hook: https://example.com")

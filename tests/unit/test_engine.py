@@ -53,7 +53,7 @@ def statuses(engine: Engine, group: str) -> list[Status]:
 
 async def words(engine: Engine, event: Event) -> list[str]:
     entries = await engine.records.history(HistoryFilter(event=event.id, operation=event.operation))
-    return [entry.what for entry in entries]
+    return [entry.kind for entry in entries]
 
 
 async def test_a_restart_is_told_waits_its_notice_starts_settles_and_is_gone() -> None:
@@ -69,7 +69,7 @@ async def test_a_restart_is_told_waits_its_notice_starts_settles_and_is_gone() -
         await engine.advance(timedelta(seconds=1))
         assert statuses(engine, "web") == []
         assert engine.document("web").incarnation == 3
-        assert await words(engine, event) == ["requested", "scheduled", "started", "carried out", "completed"]
+        assert await words(engine, event) == ["requested", "scheduled", "started", "executed", "completed"]
 
 
 async def test_a_redeploy_has_the_least_notice_of_its_type() -> None:
@@ -161,7 +161,7 @@ async def test_a_group_that_never_asked_gets_no_notice_and_history_says_so() -> 
         await engine.enable("db-0", by="db-0")
         assert engine.document("db-0").events == ()
         entries = await engine.records.history(HistoryFilter(operation=operation.id))
-        assert "db-0 has never asked: no notice" in [entry.why for entry in entries]
+        assert "db-0 has never asked: no notice" in [entry.reason for entry in entries]
 
 
 async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -> None:
@@ -181,7 +181,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
         document = engine.document("web")
         assert (document.incarnation, document.enabled) == (0, True)
         assert document.enabling != first
-        assert {entry.what for entry in await engine.records.history(HistoryFilter())} <= HISTORY_KINDS.keys()
+        assert {entry.kind for entry in await engine.records.history(HistoryFilter())} <= HISTORY_KINDS.keys()
 
 
 async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
@@ -412,7 +412,7 @@ async def test_after_a_restart_everything_goes_on_and_what_fell_due_is_done_once
     assert statuses(engine, "web") == [Status.STARTED]
     assert (await fabric.inspect("web-0")).boots == 1, "it was carried out before"
     await engine.advance(10 * MINUTE)
-    assert await words(engine, event) == ["requested", "scheduled", "started", "carried out", "completed"]
+    assert await words(engine, event) == ["requested", "scheduled", "started", "executed", "completed"]
     await engine.stop()
 
 
@@ -444,7 +444,7 @@ async def test_history_names_only_a_groups_own_vms_among_those_not_told() -> Non
     async with running_engine(listening=False) as engine:
         operation = await ask(engine, "host-update", by="operator", host="host-a")
         entries = await engine.records.history(HistoryFilter(operation=operation.id))
-        not_told = {entry.group: entry.vms for entry in entries if entry.what == "not told"}
+        not_told = {entry.group: entry.vms for entry in entries if entry.kind == "not-notified"}
         assert not_told == {"web": ("web-0", "web-2"), "db-0": ("db-0",)}
 
 
@@ -491,6 +491,6 @@ async def test_a_vm_that_its_file_puts_on_another_host_is_not_touched_by_work_on
         assert gone is not None
         assert gone.status is Status.CANCELLED
         assert "its file has another host for it" in [
-            entry.why.partition(": ")[2]
+            entry.reason.partition(": ")[2]
             for entry in await engine.records.history(HistoryFilter(operation=operation.id))
         ]

@@ -127,7 +127,7 @@ def test_a_fault_is_over_at_nothing_left_and_below(left: Any, over: bool) -> Non
 async def said(engine: Engine) -> list[tuple[str, str, str, tuple[str, ...], str]]:
     """What history says of faults."""
     rows = await engine.records.history(HistoryFilter())
-    return [(row.what, row.by, row.group, row.vms, row.why) for row in rows if "fault" in row.what]
+    return [(row.kind, row.by, row.group, row.vms, row.reason) for row in rows if "fault" in row.kind]
 
 
 async def test_the_oldest_that_fits_strikes_until_it_is_spent() -> None:
@@ -144,10 +144,10 @@ async def test_the_oldest_that_fits_strikes_until_it_is_spent() -> None:
         assert (faults.struck["500"], faults.struck["429"]) == (2, 1)
         await faults.noted()
         assert await said(engine) == [
-            ("fault added", "me", "", (), "f1: 500 2 times"),
-            ("fault added", "me", "web", ("web-0",), "f2: 429 once"),
-            ("fault over", "forewarn", "", (), "f1: 500 2 times; struck 2"),
-            ("fault over", "forewarn", "web", ("web-0",), "f2: 429 once; struck 1"),
+            ("fault-added", "me", "", (), "f1: 500 2 times"),
+            ("fault-added", "me", "web", ("web-0",), "f2: 429 once"),
+            ("fault-expired", "forewarn", "", (), "f1: 500 2 times; struck 2"),
+            ("fault-expired", "forewarn", "web", ("web-0",), "f2: 429 once; struck 1"),
         ]
 
 
@@ -171,7 +171,7 @@ async def test_time_ends_a_fault_to_the_moment() -> None:
         assert faults.find("db-0", "db-0", "GET") is None
         assert faults.list() == []
         await faults.noted()
-        assert [row[0] for row in await said(engine)] == ["fault added", "fault over"]
+        assert [row[0] for row in await said(engine)] == ["fault-added", "fault-expired"]
 
 
 async def test_clearing_one_or_all() -> None:
@@ -184,7 +184,7 @@ async def test_clearing_one_or_all() -> None:
             await faults.clear("f2", "you")
         assert [fault.id for fault in await faults.clear(None, "you")] == ["f1", "f3"]
         assert await faults.clear(None, "you") == []
-        assert [row[:2] for row in await said(engine)][3:] == [("fault cleared", "you")] * 3
+        assert [row[:2] for row in await said(engine)][3:] == [("fault-cleared", "you")] * 3
 
 
 async def test_nothing_without_leave() -> None:

@@ -13,12 +13,11 @@ from engines import START, ask, cancel, running_engine
 from msgspec import to_builtins
 
 from forewarn.core.access import Role, Token, create_token
-from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.state import Changes, Entry
+from forewarn.core.state import Changes, HistoryEntry
 from forewarn.delivery import feed as feed_module
-from forewarn.delivery.feed import KINDS, Feed, Listener
-from forewarn.delivery.history_rows import EntryShape
+from forewarn.delivery.feed import Feed, Listener
+from forewarn.delivery.history_rows import HistoryEntryShape
 from forewarn.errors import HistoryGone, NotYetHistory, Stopping, TooManyReaders
 from forewarn.ports import Expired, HistoryFilter
 
@@ -58,9 +57,9 @@ class Hearer:
         return self.rows
 
 
-async def stored(engine: Engine, after: int = 0, groups: Iterable[str] = (), what: Iterable[str] = ()) -> list[Any]:
-    wanted = HistoryFilter(after=after, groups=tuple(groups), what=tuple(what))
-    return [to_builtins(EntryShape.of(entry)) for entry in await engine.records.history(wanted)]
+async def stored(engine: Engine, after: int = 0, groups: Iterable[str] = (), kinds: Iterable[str] = ()) -> list[Any]:
+    wanted = HistoryFilter(after=after, groups=tuple(groups), kinds=tuple(kinds))
+    return [to_builtins(HistoryEntryShape.of(entry)) for entry in await engine.records.history(wanted)]
 
 
 async def happen(engine: Engine, times: int = 1, vm: str = "web-0") -> None:
@@ -170,7 +169,7 @@ async def test_who_is_woken_is_not_moved_on_before_it_has_read() -> None:
         async with waiting(reader):
             before = reader._position
             for group in ("db-0", "web"):  # two commits, one right after the other
-                feed._take(Changes(history=[Entry(START, "enabled", "somebody", before + 1, group)]))
+                feed._take(Changes(history=[HistoryEntry(START, "enabled", "somebody", before + 1, group)]))
             assert reader._position == before
 
 
@@ -296,13 +295,6 @@ async def test_what_is_kept_for_readers_has_a_bound(monkeypatch: pytest.MonkeyPa
             await Hearer(parts).until(engine.records.newest)
         assert len(feed.tail) == 5
         assert len(feed._rendered) <= 3
-
-
-def test_kinds_are_one_word_each_and_mean_one_thing() -> None:
-    assert sorted(KINDS.values()) == sorted(HISTORY_KINDS)
-    assert not any(" " in kind for kind in KINDS)
-    assert KINDS["carried-out"] == "carried out"
-    assert KINDS["host-in-use"] == "host in-use"
 
 
 async def test_who_is_not_let_in_any_more_is_told_nothing_more() -> None:

@@ -152,4 +152,4 @@ async def test_what_two_operations_let_go_of_at_once_is_cancelled_once() -> None
         await approve(engine, *redeploys, by="plain")
         await engine.advance(MINUTE)
         history = await engine.records.history(HistoryFilter(operation=moving.id))
-        assert [entry.event for entry in history if entry.what == "cancelled"] == [*moving.events, ""]
+        assert [entry.event for entry in history if entry.kind == "cancelled"] == [*moving.events, ""]

@@ -119,11 +119,11 @@ class NeverMachine(RuleBasedStateMachine):
         self.check_what_is_over()
         entries = self.do(self.engine.records.history(HistoryFilter(limit=100_000)))
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
-        assert {entry.event for entry in entries if entry.what == "scheduled"} == set(self.promised)
+        assert {entry.event for entry in entries if entry.kind == "scheduled"} == set(self.promised)
         for what in ("scheduled", "started", "completed", "cancelled"):
-            told = [entry.event for entry in entries if entry.what == what and entry.event]
+            told = [entry.event for entry in entries if entry.kind == what and entry.event]
             assert len(told) == len(set(told)), f"{what} twice"
-        carried_out = [entry.operation for entry in entries if entry.what == "carried out"]
+        carried_out = [entry.operation for entry in entries if entry.kind == "executed"]
         assert len(carried_out) == len(set(carried_out))
 
     # --- What can happen ----------------------------------------------------------------------------

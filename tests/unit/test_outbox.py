@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import amount
-from forewarn.core.state import Entry
+from forewarn.core.state import HistoryEntry
 from forewarn.core.webhooks import (
     MOST_IN_DOUBT,
     MOST_PASSED,
@@ -25,11 +25,11 @@ NOW = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
 HOOK = Webhook("hook", "http://example.com/", "s" * 16, "test", NOW)
 
 
-def rows(*groups: str, first: int = 1) -> list[Entry]:
-    return [Entry(NOW, "scheduled", "test", sequence=first + i, group=group) for i, group in enumerate(groups)]
+def rows(*groups: str, first: int = 1) -> list[HistoryEntry]:
+    return [HistoryEntry(NOW, "scheduled", "test", sequence=first + i, group=group) for i, group in enumerate(groups)]
 
 
-def take(outbox: Outbox, entries: list[Entry]) -> int:
+def take(outbox: Outbox, entries: list[HistoryEntry]) -> int:
     return outbox.take(entries, entries[-1].sequence)
 
 
@@ -107,7 +107,7 @@ def test_what_ends_during_a_write_is_written_with_the_next() -> None:
 def test_what_is_not_wanted_is_passed_over_and_costs_no_write() -> None:
     disk = Disk(HOOK._replace(groups=("b",), kinds=("scheduled",)))
     outbox = disk.load()
-    other = Entry(NOW, "approved", "test", sequence=3, group="b")
+    other = HistoryEntry(NOW, "approved", "test", sequence=3, group="b")
     take(outbox, [*rows("a", "b"), other, *rows("", first=4)])
     assert outbox.next().sequence == 2
     assert outbox.settlement() is None

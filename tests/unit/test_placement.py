@@ -263,7 +263,7 @@ def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
         assert draft.fleet.host(target).state is HostState.IN_USE
         assert len({draft.fleet.vms[other].zone for other in draft.fleet.on_host(target)}) == 1
     spare = Counter(host.name for host in draft.fleet.hosts.values() if host.spare)
-    noted = Counter(entry.why.split(":")[0] for entry in draft.changes.history if entry.what == "spare host added")
+    noted = Counter(entry.reason.split(":")[0] for entry in draft.changes.history if entry.kind == "spare-host-added")
     assert noted == spare, "what was added is said, and once"
 
 

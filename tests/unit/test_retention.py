@@ -15,14 +15,14 @@ from forewarn.ports import HistoryFilter
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forewarn.core.state import Entry
+    from forewarn.core.state import HistoryEntry
     from forewarn.engine.engine import Engine
 
 DAY = timedelta(days=1)
 WEEK = OperatorLimits(makes_hosts=True, history_retention=7 * DAY)
 
 
-async def rows(engine: Engine) -> list[Entry]:
+async def rows(engine: Engine) -> list[HistoryEntry]:
     return await engine.records.history(HistoryFilter())
 
 
@@ -37,7 +37,7 @@ async def test_what_is_over_for_longer_than_said_is_forgotten() -> None:
         assert await engine.records.operation(operation.id) is None
         assert await engine.records.event(event) is None
         kept = await rows(engine)
-        assert all(row.at >= engine.clock.now() - 7 * DAY for row in kept)
+        assert all(row.time >= engine.clock.now() - 7 * DAY for row in kept)
         assert [row.sequence for row in kept] == list(range(kept[0].sequence, engine.records.newest + 1))
         assert await engine.records.oldest() == kept[0].sequence
 

@@ -20,6 +20,7 @@ from forewarn.core import approvals, fleet_commands, rollout_commands
 from forewarn.core.events import Status
 from forewarn.core.explain import Wait, explain
 from forewarn.core.fleet import VM, Fleet, Host, HostState
+from forewarn.core.history import ROLLOUT_END_KINDS
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.operations import Health, Progress, Request
 from forewarn.core.requests import request
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from forewarn.core.explain import Explanation
     from forewarn.core.operations import Operation
     from forewarn.core.rollouts import Rollout
-    from forewarn.core.state import Entry
+    from forewarn.core.state import HistoryEntry
     from forewarn.engine.engine import Engine
     from forewarn.fabrics.simulated import SimulatedFabric
 
@@ -162,7 +163,7 @@ class WalkMachine(MortalEngine):
         assert not self.problems, self.problems[0]
         entries = await self.engine.records.history(HistoryFilter(limit=100_000))
         assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
-        carried_out = Counter(entry.operation for entry in entries if entry.what == "carried out")
+        carried_out = Counter(entry.operation for entry in entries if entry.kind == "executed")
         assert all(count == 1 for count in carried_out.values()), "something was carried out twice"
         everything = ListFilter(live=False, limit=100_000)
         operations = [operation for _, operation in await self.engine.records.operations(everything)]
@@ -176,7 +177,7 @@ class WalkMachine(MortalEngine):
             self.check_walk(rollout, mine, [entry for entry in entries if entry.operation == rollout.id])
             assert all(carried_out[one.id] == 1 for one in mine if one.progress is Progress.DONE and not one.outcome)
 
-    def check_walk(self, rollout: Rollout, operations: list[Operation], entries: list[Entry]) -> None:
+    def check_walk(self, rollout: Rollout, operations: list[Operation], entries: list[HistoryEntry]) -> None:
         assert rollout.stage in (Stage.DONE, Stage.CANCELLED), rollout.outcome
         assert len(operations) == len({operation.host for operation in operations}), "a host was announced twice"
         if rollout.stage is Stage.DONE:
@@ -186,14 +187,14 @@ class WalkMachine(MortalEngine):
             assert sorted(rollout.done) == sorted(one.host for one in operations if one.progress is Progress.DONE)
         paused, waves, wave_of = False, 0, dict[str, int]()
         for entry in entries:
-            if entry.what == "wave announced":
+            if entry.kind == "wave-scheduled":
                 waves += 1
                 assert not paused, "announced during a pause"
-                number, _, named = entry.why.removeprefix("wave ").partition(": ")
+                number, _, named = entry.reason.removeprefix("wave ").partition(": ")
                 assert int(number) == waves
                 wave_of.update(dict.fromkeys(named.split(", "), waves))
-            elif entry.what in ("rollout paused", "rollout resumed"):
-                paused = entry.what == "rollout paused"
+            elif entry.kind in ("rollout-paused", "rollout-resumed"):
+                paused = entry.kind == "rollout-paused"
         for one, other in combinations(sorted(operations, key=lambda operation: wave_of[operation.host]), 2):
             if wave_of[one.host] == wave_of[other.host]:
                 assert one.requested_at == other.requested_at
@@ -202,7 +203,7 @@ class WalkMachine(MortalEngine):
                 assert one.ended_at is not None
                 assert one.ended_at + rollout.course.pause <= other.requested_at, "two waves are out"
         assert waves == rollout.wave
-        assert entries[-1].what == f"rollout {rollout.stage}"
+        assert entries[-1].kind == ROLLOUT_END_KINDS[rollout.stage]
 
 
 TestWalk = WalkMachine.TestCase
@@ -237,7 +238,9 @@ async def ended(engine: Engine) -> tuple[Rollout, dict[str, str]]:
     """The rollout, and why it and its operations were ended."""
     ((_, rollout),) = await engine.records.rollouts(ListFilter(live=False))
     entries = await engine.records.history(HistoryFilter())
-    return rollout, {entry.operation: entry.why for entry in entries if entry.what in ("cancelled", "rollout stopped")}
+    return rollout, {
+        entry.operation: entry.reason for entry in entries if entry.kind in ("cancelled", "rollout-stopped")
+    }
 
 
 @pytest.mark.parametrize(
@@ -355,6 +358,6 @@ async def test_hosts_out_of_use_are_skipped_and_busy_ones_come_later() -> None:
         assert (rollout.stage, rollout.done) == (Stage.DONE, ("h0", "h3", "h2"))
         assert rollout.skipped == (("h1", "it is degraded"),)
         entries = await engine.records.history(HistoryFilter(operation=rollout.id))
-        waves = [entry.at - START for entry in entries if entry.what == "wave announced"]
+        waves = [entry.time - START for entry in entries if entry.kind == "wave-scheduled"]
         assert waves[:2] == [timedelta(0), 70 * MINUTE], "the pause is kept"
         assert waves[2] >= timedelta(hours=3), "the other work on it is over"

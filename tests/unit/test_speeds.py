@@ -42,9 +42,9 @@ async def test_history_says_so() -> None:
         (requested,) = [
             entry
             for entry in await engine.records.history(HistoryFilter(operation=operation.id))
-            if entry.what == "requested"
+            if entry.kind == "requested"
         ]
-        assert requested.why == "restart, notice 20s, 60 times faster"
+        assert requested.reason == "restart, notice 20s, 60 times faster"
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 2.0])

@@ -78,5 +78,5 @@ async def test_what_is_due_at_one_moment_is_done_in_the_order_in_which_it_was_as
     await engine.advance(30 * MINUTE)
     history = await engine.records.history(HistoryFilter(limit=1000))
     await engine.stop()
-    for what in ("started", "carried out", "completed"):
-        assert [entry.operation for entry in history if entry.what == what] == asked
+    for what in ("started", "executed", "completed"):
+        assert [entry.operation for entry in history if entry.kind == what] == asked

@@ -185,7 +185,7 @@ def explain(event_id: str, wait: bool, client: Client, as_json: bool) -> None:
 @click.argument("event_id", metavar="ID")
 @service_command
 def history(event_id: str, client: Client, as_json: bool) -> None:
-    """All that happened to an event: who, what, when, why.
+    """Show the history of an event.
 
     \b
     Example:
@@ -197,15 +197,17 @@ def history(event_id: str, client: Client, as_json: bool) -> None:
         return
     now = client.get("clock")["now"]
     rows = (
-        (when(entry["at"], now), entry["what"], entry["by"], names(entry["vms"]), entry["why"] or "")
+        (when(entry["time"], now), entry["kind"], entry["by"], names(entry["vms"]), entry["reason"] or "")
         for entry in answer["history"]
     )
-    print_table(("when", "what", "by", "VMs", "why"), rows, "Nothing has happened to it.")
+    print_table(("time", "kind", "by", "VMs", "reason"), rows, "Nothing has happened to it.")
 
 
 @command.command()
 @click.option("--group", multiple=True, metavar="NAME", help="Only about this group; may be repeated.")
-@click.option("--kind", multiple=True, metavar="KIND", help="Only this, like started; may be repeated.")
+@click.option(
+    "--kind", multiple=True, metavar="KIND", help="Only this kind of history entry, like started; may be repeated."
+)
 @click.option("--after", metavar="N", help="Begin after this row of history; 0: with all that is kept.")
 @service_command
 def watch(group: tuple[str, ...], kind: tuple[str, ...], after: str | None, client: Client, as_json: bool) -> None:
@@ -291,8 +293,8 @@ def print_feed(client: Client, query: list[tuple[str, str]], *, as_json: bool) -
 
 
 def _history_line(entry: dict[str, Any]) -> str:
-    at, what, about, by, why = row_of(entry)
-    return f"{at}  {what:<14}  {about}{' ' if about else ''}by {by}" + (f": {why}" if why else "")
+    time, kind, about, by, reason = row_of(entry)
+    return f"{time}  {kind:<14}  {about}{' ' if about else ''}by {by}" + (f": {reason}" if reason else "")
 
 
 class FeedReader:

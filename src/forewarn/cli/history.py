@@ -28,8 +28,8 @@ _ASKED = ("vm", "group", "host", "type", "cause", "by", "kind", "since", "until"
 @click.option("--type", metavar="TYPE", help="Only of operations with events of this type, like reboot.")
 @click.option("--cause", metavar="CAUSE", help="Only of operations with this cause, like host-update.")
 @click.option("--by", metavar="WHO", help="Only what this person, token or VM did.")
-@click.option("--kind", multiple=True, metavar="KIND", help="Only this, like approved; may be repeated.")
-@click.option("--since", metavar="TIME", help="From then on: a moment, a date, or how long ago, like 30d.")
+@click.option("--kind", multiple=True, metavar="KIND", help="Only this kind of entry, like approved; may be repeated.")
+@click.option("--since", metavar="TIME", help="From then on: a time, a date, or how long ago, like 30d.")
 @click.option("--until", metavar="TIME", help="Before then, written in the same ways.")
 @click.option("--during", metavar="SPAN", help="Only in this year, month or day: 2026, 2026-03, 2026-03-05.")
 @click.option(
@@ -66,7 +66,7 @@ def command(client: Client, as_json: bool, last: int | None, everything: bool, *
     if as_json:
         print_json({"history": found})
         return
-    print_table(("when (UTC)", "what", "about", "by", "why"), map(row_of, found), "Nothing of that has happened.")
+    print_table(("time (UTC)", "kind", "about", "by", "reason"), map(row_of, found), "Nothing of that has happened.")
     if more and last is None:
         click.echo(f"These are the newest {len(found)}; --last N shows another number, --all everything.", err=True)
 
@@ -88,9 +88,9 @@ def _page(client: Client, query: list[tuple[str, str]]) -> dict[str, Any]:
 
 
 def row_of(entry: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    """A row of history in words: when, what, about whom, by whom, why."""
-    at = format_moment(from_text(entry["at"]), zone=False)
-    return at, entry["what"], _about(entry), entry["by"], entry["why"] or ""
+    """Return the cells of a history entry: time, kind, subject, author and reason."""
+    time = format_moment(from_text(entry["time"]), zone=False)
+    return time, entry["kind"], _about(entry), entry["by"], entry["reason"] or ""
 
 
 def _about(entry: dict[str, Any]) -> str:

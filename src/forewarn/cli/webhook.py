@@ -32,7 +32,13 @@ def command() -> None:
 @click.option(
     "--group", "groups", multiple=True, metavar="GROUP", help="Only what is about this group; repeat for more."
 )
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this, as history calls it: scheduled, say.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="KIND",
+    help="Only this kind of history entry, like scheduled; may be repeated.",
+)
 @click.option(
     "--secret-file", metavar="FILE", help="Sign with what is in this file; - is standard input. Else one is made."
 )
@@ -174,7 +180,7 @@ def failures(name: str, client: Client, as_json: bool) -> None:
     rows = (
         (
             str(row["sequence"]),
-            row["entry"]["what"],
+            row["entry"]["kind"],
             row["entry"]["group"] or "",
             names(row["entry"]["vms"]),
             str(row["attempts"]),
@@ -183,7 +189,7 @@ def failures(name: str, client: Client, as_json: bool) -> None:
         )
         for row in answer["failures"]
     )
-    columns = ("row", "what", "group", "VMs", "attempts", "state", "problem")
+    columns = ("row", "kind", "group", "VMs", "attempts", "state", "problem")
     print_table(columns, rows, f"{name} has been told of everything.")
 
 

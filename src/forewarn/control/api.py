@@ -71,7 +71,9 @@ class Control:
         metrics.add(self._followers)
 
     def _followers(self) -> list[Metric]:
-        return [gauge("forewarn_feed_readers", "Clients that follow the feed.", [], {(): len(self.feed.readers)})]
+        return [
+            gauge("forewarn_feed_readers", "Clients that are connected to the feed.", [], {(): len(self.feed.readers)})
+        ]
 
     @cached_property
     def endpoints(self) -> list[Endpoint]:

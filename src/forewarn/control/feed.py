@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
-from forewarn.control.history import groups_seen, kinds_asked
+from forewarn.control.history import groups_seen, requested_kinds
 from forewarn.control.routing import Endpoint, caller
 from forewarn.control.schema import Name, choice, help_text
-from forewarn.delivery.feed import EVENT_STREAM, KINDS
+from forewarn.core.history import HISTORY_KINDS
+from forewarn.delivery.feed import EVENT_STREAM
 from forewarn.errors import BadParameter
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class FeedQuery(Struct):
 
     group: Annotated[tuple[Name, ...], help_text("Only rows about this group. May be given several times.")] = ()
     kind: Annotated[
-        tuple[Annotated[str, choice(*KINDS)], ...],
-        help_text("Only what is of this kind. May be given several times."),
+        tuple[Annotated[str, choice(*HISTORY_KINDS)], ...],
+        help_text("Only rows of this kind. May be given several times."),
     ] = ()
     after: Annotated[
         Annotated[int, Meta(ge=0, le=GREATEST)] | None,
@@ -86,7 +87,7 @@ class FeedControl:
             """Whether the token is still good: it may be revoked, or expire, while this goes on."""
             return self._engine.draft().token(token.name) == token and token.valid_at(self._engine.clock.now())
 
-        kinds = frozenset(kinds_asked(request))
+        kinds = frozenset(requested_kinds(request))
         reader = await self._feed.reader(frozenset(groups), kinds, after, let_in, tenant=bool(token.group))
         return Following(reader)
 

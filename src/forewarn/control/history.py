@@ -11,9 +11,9 @@ from forewarn.control.routing import Endpoint, caller
 from forewarn.control.schema import Name, choice, help_text, page_of
 from forewarn.core.durations import A_PAST_MOMENT, A_SPAN, Span, parse_past_moment, parse_span
 from forewarn.core.event_types import EVENT_TYPES
+from forewarn.core.history import HISTORY_KINDS, check_kind
 from forewarn.core.operations import CAUSES
-from forewarn.delivery.feed import KINDS
-from forewarn.delivery.history_rows import EntryShape, as_tenants_see
+from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
 from forewarn.errors import BadParameter, NotForRole, Unknown, nearest
 from forewarn.ports import HistoryFilter
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 
-HISTORY = page_of("history", EntryShape)
+HISTORY = page_of("history", HistoryEntryShape)
 NEWEST_FIRST = "newest"
 ORDERS = ("oldest", NEWEST_FIRST)
 
@@ -42,8 +42,8 @@ class HistoryQuery(Paging):
     cause: Annotated[Name, choice(*CAUSES), help_text("Only of operations with this cause.")] = ""
     by: Annotated[Name, help_text("Only what was done by this person, token or VM.")] = ""
     kind: Annotated[
-        tuple[Annotated[str, choice(*KINDS)], ...],
-        help_text("Only what is of this kind. May be given several times."),
+        tuple[Annotated[str, choice(*HISTORY_KINDS)], ...],
+        help_text("Only rows of this kind. May be given several times."),
     ] = ()
     since: Annotated[Name, Meta(examples=["30d"]), help_text(f"From then on: {A_PAST_MOMENT}.")] = ""
     until: Annotated[Name, Meta(examples=["2026-03-05"]), help_text(f"Before then: {A_PAST_MOMENT}.")] = ""
@@ -76,7 +76,7 @@ class HistoryControl:
             type=_one_of("type", query.type, EVENT_TYPES),
             cause=_one_of("cause", query.cause, CAUSES),
             by=query.by,
-            what=kinds_asked(request),
+            kinds=requested_kinds(request),
             newest=newest,
         )
         since, until = self._span(query)
@@ -107,7 +107,7 @@ async def history_page(engine: Engine, request: HttpRequest, sought: HistoryFilt
     )
     part = found[: asked.limit]
     shown = map(as_tenants_see, part) if own else part
-    return page("history", map(EntryShape.of, shown), part[-1].sequence if len(found) > asked.limit else None)
+    return page("history", map(HistoryEntryShape.of, shown), part[-1].sequence if len(found) > asked.limit else None)
 
 
 def _during(text: str) -> Span | None:
@@ -126,14 +126,13 @@ def groups_seen(request: HttpRequest) -> tuple[str, ...]:
     return (own,) if own else asked
 
 
-def kinds_asked(request: HttpRequest) -> tuple[str, ...]:
-    """What history says of the kinds that are asked for; none: all."""
+def requested_kinds(request: HttpRequest) -> tuple[str, ...]:
+    """Return the kinds of the request's filter; empty: all kinds."""
     kinds = tuple(dict.fromkeys(request.state.query.kind))
     for kind in kinds:
-        if kind not in KINDS:
-            problem = f"nothing of kind {kind!r} ever happens.{nearest(kind, KINDS)}"
-            raise BadParameter(parameter="kind", problem=problem, valid=list(KINDS))
-    return tuple(KINDS[kind] for kind in kinds)
+        if problem := check_kind(kind):
+            raise BadParameter(parameter="kind", problem=problem, valid=list(HISTORY_KINDS))
+    return kinds
 
 
 def _one_of(name: str, text: str, known: Iterable[str]) -> str:

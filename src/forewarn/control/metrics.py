@@ -1,4 +1,4 @@
-"""/metrics: what is counted, for Prometheus. Counts are plain numbers where they are made, and gathered when asked."""
+"""/metrics: the metrics of the service, for Prometheus. A request collects the numbers from all parts."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _STATUSES = ("scheduled", "started", "completed", "cancelled")
 
 
 class Metrics:
-    """Counts what is committed, and asks the others for what they have counted."""
+    """Counts events and approvals from commits, and collects the metrics of the other parts."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._events: Counter[tuple[str, str]] = Counter()
+        self._transitions: Counter[tuple[str, str]] = Counter()
         self._approvals: Counter[str] = Counter()
         self._notice: dict[str, Histogram] = {}
         self._sources: list[Callable[[], Iterable[Metric]]] = []
         engine.follow(self._on_commit)
 
     def add(self, source: Callable[[], Iterable[Metric]]) -> None:
-        """Also show what this gives."""
+        """Add a source of further metrics."""
         self._sources.append(source)
 
     def render(self) -> str:
@@ -46,67 +46,86 @@ class Metrics:
             event = changes.events.get(entry.event)
             if event is None:
                 continue
-            if entry.what in _STATUSES:
-                self._events[event.type, entry.what] += 1
-            elif entry.what == "approved":
+            if entry.kind in _STATUSES:
+                self._transitions[event.type, entry.kind] += 1
+            elif entry.kind == "approved":
                 self._approvals[event.type] += 1
-            if entry.what == "started" and event.started_at is not None:
+            if entry.kind == "started" and event.started_at is not None:
                 given = self._notice.setdefault(event.type, Histogram(NOTICE_BOUNDS))
                 given.observe((event.started_at - event.created_at).total_seconds())
 
     def collect(self) -> Iterable[Metric]:
-        yield gauge("forewarn_info", "The version that runs.", ["version"], {(__version__,): 1})
+        yield gauge(
+            "forewarn_build_info",
+            "Version of Forewarn, as a label. The value is always 1.",
+            ["version"],
+            {(__version__,): 1},
+        )
         fleet = self._engine.fleet
         sizes = {("vm",): len(fleet.vms), ("group",): len(fleet.groups), ("host",): len(fleet.hosts)}
-        yield gauge("forewarn_fleet", "How much of each kind the fleet has.", ["kind"], sizes)
+        yield gauge("forewarn_fleet_size", "Number of VMs, groups and hosts in the fleet.", ["kind"], sizes)
         live = Counter((event.type, event.status.lower()) for event in self._engine.live_events())
-        yield gauge("forewarn_live_events", "Events in documents now.", ["type", "status"], live)
-        yield count("forewarn_events_total", "Events that came to be so.", ["type", "status"], self._events)
+        yield gauge("forewarn_active_events", "Events in the documents of all groups.", ["type", "status"], live)
+        help_text = "Changes of the status of events, by the new status."
+        yield count("forewarn_event_transitions_total", help_text, ["type", "status"], self._transitions)
         approved = {(name,): number for name, number in self._approvals.items()}
-        yield count("forewarn_approvals_total", "Events approved by VMs, people or policy.", ["type"], approved)
+        yield count(
+            "forewarn_approvals_total",
+            "Events that were approved by a VM, an operator or a policy.",
+            ["type"],
+            approved,
+        )
         notice = {(name,): given for name, given in self._notice.items()}
-        help_text = "Seconds from when an event was told until it started."
+        help_text = "Time between the creation of an event and its start, in seconds."
         yield histogram("forewarn_notice_seconds", help_text, ["type"], notice)
         measurements = self._engine.measurements
-        yield histogram("forewarn_tick_lag_seconds", "How late what was due was looked at.", [], {(): measurements.lag})
-        yield histogram("forewarn_store_commit_seconds", "How long commits took.", [], {(): measurements.commits})
+        help_text = "Delay between an item's due time and its processing, in seconds."
+        yield histogram("forewarn_scheduler_delay_seconds", help_text, [], {(): measurements.scheduler_delay})
+        help_text = "Duration of a commit to the store, in seconds."
+        yield histogram("forewarn_store_commit_duration_seconds", help_text, [], {(): measurements.commits})
         failed = {(): measurements.failed_commits}
-        yield count("forewarn_store_failures_total", "Commits that could not be written.", [], failed)
+        yield count("forewarn_store_commit_failures_total", "Commits to the store that failed.", [], failed)
         for source in self._sources:
             yield from source()
 
 
 def metadata_metrics(metadata: MetadataServer) -> Iterable[Metric]:
-    """What the metadata service has counted."""
+    """Metrics of the metadata endpoint."""
     polls = {(version, str(status)): number for (version, status), number in metadata.counters.polls().items()}
-    yield count("forewarn_polls_total", "Answered GETs of the document.", ["version", "answer"], polls)
+    help_text = "GET requests for the document, by api-version and HTTP status code of the response."
+    yield count("forewarn_polls_total", help_text, ["api_version", "code"], polls)
     posts = {(str(status),): number for status, number in metadata.counters.approvals().items()}
-    yield count("forewarn_approval_requests_total", "Answered POSTs to the document.", ["answer"], posts)
-    yield gauge("forewarn_held_polls", "Long polls that wait now.", [], {(): metadata.long_polls.count})
+    help_text = "POST requests to the document, by HTTP status code of the response."
+    yield count("forewarn_approval_requests_total", help_text, ["code"], posts)
+    yield gauge("forewarn_long_polls", "Long polls that are waiting for a change.", [], {(): metadata.long_polls.count})
 
 
 def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
-    """How webhooks fare."""
+    """Metrics of the webhooks."""
     known = engine.draft().webhooks()
     attempts = {key: number for key, number in webhooks.attempts.items() if key[0] in known}
-    yield count("forewarn_webhook_attempts_total", "Attempts to deliver.", ["webhook", "outcome"], attempts)
+    help_text = "Attempts to deliver a row of history to a webhook, by result."
+    yield count("forewarn_webhook_delivery_attempts_total", help_text, ["webhook", "result"], attempts)
     stats_by_name = {name: webhooks.stats(webhook) for name, webhook in known.items()}
-    rows = {(name, "waiting"): stats.waiting for name, stats in stats_by_name.items()}
-    rows |= {(name, "given up"): stats.given_up for name, stats in stats_by_name.items()}
-    yield gauge("forewarn_webhook_undelivered", "Rows of history not delivered.", ["webhook", "state"], rows)
-    lost = {(name,): stats.lost for name, stats in stats_by_name.items()}
-    yield count("forewarn_webhook_lost_total", "Rows of history that will never be delivered.", ["webhook"], lost)
+    rows = {(name, "pending"): stats.waiting for name, stats in stats_by_name.items()}
+    rows |= {(name, "failed"): stats.given_up for name, stats in stats_by_name.items()}
+    help_text = "Rows of history that a webhook has not received: pending, or failed after the last attempt."
+    yield gauge("forewarn_webhook_undelivered_rows", help_text, ["webhook", "state"], rows)
+    dropped = {(name,): stats.lost for name, stats in stats_by_name.items()}
+    help_text = "Rows of history that were dropped before a webhook received them."
+    yield count("forewarn_webhook_dropped_rows_total", help_text, ["webhook"], dropped)
 
 
 def fault_metrics(faults: Faults) -> Iterable[Metric]:
-    """How the endpoint fails on purpose."""
-    struck = {(kind,): number for kind, number in faults.struck.items()}
-    yield count("forewarn_faults_struck_total", "Requests struck by faults; groups, of disabled.", ["kind"], struck)
-    yield gauge("forewarn_faults_active", "Faults that can strike.", [], {(): len(faults.list())})
+    """Metrics of the faults that are injected into the metadata endpoint."""
+    hits = {(kind,): number for kind, number in faults.struck.items()}
+    help_text = "Requests that a fault was applied to, by kind of fault. For the kind disabled: groups."
+    yield count("forewarn_fault_hits_total", help_text, ["kind"], hits)
+    yield gauge("forewarn_active_faults", "Faults that have not expired.", [], {(): len(faults.list())})
 
 
 def count(name: str, help_text: str, labels: list[str], values: Mapping[Any, int]) -> Metric:
-    """What only grows, by its labels."""
+    """Return a counter, with a value for each tuple of label values."""
     return Metric(name, "counter", help_text, _samples(labels, values))
 
 

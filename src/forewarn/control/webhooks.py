@@ -39,7 +39,7 @@ from forewarn.core.webhooks import (
     add_webhook,
     find_webhook,
 )
-from forewarn.delivery.history_rows import EntryShape
+from forewarn.delivery.history_rows import HistoryEntryShape
 from forewarn.delivery.webhooks import row_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from forewarn.core.limits import OperatorLimits
-    from forewarn.core.state import Draft, Entry
+    from forewarn.core.state import Draft, HistoryEntry
     from forewarn.core.webhooks import Undelivered
     from forewarn.delivery.webhooks import Dispatcher
     from forewarn.engine.engine import Engine
@@ -117,11 +117,11 @@ class WebhookFailureShape(Shape):
     attempts: Count
     problem: str | None
     given_up: bool
-    entry: EntryShape
+    entry: HistoryEntryShape
 
     @classmethod
-    def of(cls, row: Undelivered, entry: Entry) -> Self:
-        return cls(row.sequence, row.attempts, row.problem or None, row.given_up, EntryShape.of(entry))
+    def of(cls, row: Undelivered, entry: HistoryEntry) -> Self:
+        return cls(row.sequence, row.attempts, row.problem or None, row.given_up, HistoryEntryShape.of(entry))
 
 
 class RetriedShape(Shape):

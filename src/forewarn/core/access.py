@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import format_moment
-from forewarn.core.state import Entry
+from forewarn.core.state import HistoryEntry
 from forewarn.errors import BadOption, KeyReused, LastAdmin, TokenExists, Unknown, nearest
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def create_token(draft: Draft, now: datetime, limits: OperatorLimits, token: Tok
         draft.fleet.known_group(token.group)
     draft.changes.tokens[token.name] = token
     of_group = f" of {token.group}" if token.group else ""
-    draft.note(Entry(at=now, what="token created", by=by, why=f"{token.name}: {token.role}{of_group}"))
+    draft.note(HistoryEntry(time=now, kind="token-created", by=by, reason=f"{token.name}: {token.role}{of_group}"))
     return token
 
 
@@ -91,7 +91,7 @@ def revoke_token(draft: Draft, now: datetime, limits: OperatorLimits, name: str,
     if token.role is Role.ADMIN and not any(other.expires_at is None for other in others):
         raise LastAdmin(name=name)
     draft.changes.tokens[name] = None
-    draft.note(Entry(at=now, what="token revoked", by=by, why=name))
+    draft.note(HistoryEntry(time=now, kind="token-revoked", by=by, reason=name))
     return token
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.core.durations import format_duration
 from forewarn.core.history import ENGINE
-from forewarn.core.state import Delivery, Entry
+from forewarn.core.state import Delivery, HistoryEntry
 from forewarn.errors import UnknownVM
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def enable(draft: Draft, now: datetime, limits: OperatorLimits, group: str, by: 
     if not draft.fleet.members(group):  # it has left the fleet since it asked
         raise UnknownVM(name=group, hint="")
     draft.put_delivery(Delivery(group, True, enabling, len(draft.events_of(group))), now)
-    draft.note(Entry(at=now, what="enabled", by=by, group=group))
+    draft.note(HistoryEntry(time=now, kind="enabled", by=by, group=group))
 
 
 def disable_if_silent(draft: Draft, now: datetime, limits: OperatorLimits, group: str) -> None:
@@ -52,7 +52,7 @@ def disable_if_silent(draft: Draft, now: datetime, limits: OperatorLimits, group
     if now >= heard_at + limits.quicken(limits.inactivity_timeout):
         draft.put_delivery(delivery._replace(enabled=False), heard_at)
         why = f"no request for {format_duration(now - heard_at)}"
-        draft.note(Entry(at=now, what="disabled", by=ENGINE, group=group, why=why))
+        draft.note(HistoryEntry(time=now, kind="disabled", by=ENGINE, group=group, reason=why))
 
 
 def disable(draft: Draft, now: datetime, limits: OperatorLimits, groups: Iterable[str], by: str, why: str) -> list[str]:
@@ -62,6 +62,6 @@ def disable(draft: Draft, now: datetime, limits: OperatorLimits, groups: Iterabl
         delivery = draft.delivery(group)
         if delivery is not None and delivery.enabled:
             draft.put_delivery(delivery._replace(enabled=False), draft.heard_at(group) or now)
-            draft.note(Entry(at=now, what="disabled", by=by, group=group, why=why))
+            draft.note(HistoryEntry(time=now, kind="disabled", by=by, group=group, reason=why))
             disabled.append(group)
     return disabled

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import enabling
 from forewarn.core.durations import format_duration, format_exactly
-from forewarn.core.state import Entry
+from forewarn.core.state import HistoryEntry
 from forewarn.errors import BadOption, UnknownFault, nearest
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def add(draft: Draft, now: datetime, limits: OperatorLimits, fault_id: str, aske
     vm = draft.fleet.vm(order.vm) if order.vm else None
     until = None if order.length is None else now + order.length
     fault = Fault(fault_id, order, by, now, until, order.count)
-    draft.note(_entry(draft, Entry(now, "fault added", by, why=f"{fault_id}: {describe(order)}"), fault))
+    draft.note(_entry(draft, HistoryEntry(now, "fault-added", by, reason=f"{fault_id}: {describe(order)}"), fault))
     if FAULTS[order.kind].methods:
         return fault
     groups = {vm.group} if vm is not None else {vm.group for vm in draft.fleet.vms.values()}
@@ -197,19 +197,19 @@ def add(draft: Draft, now: datetime, limits: OperatorLimits, fault_id: str, aske
 def note_cleared(draft: Draft, now: datetime, limits: OperatorLimits, faults: Sequence[Fault], by: str) -> None:
     """Faults were ended by hand."""
     for fault in faults:
-        draft.note(_entry(draft, Entry(now, "fault cleared", by, why=_course(fault)), fault))
+        draft.note(_entry(draft, HistoryEntry(now, "fault-cleared", by, reason=_course(fault)), fault))
 
 
 def note_over(draft: Draft, now: datetime, limits: OperatorLimits, faults: Sequence[Fault], by: str) -> None:
     """Faults have come to their bound."""
     for fault in faults:
-        draft.note(_entry(draft, Entry(now, "fault over", by, why=_course(fault)), fault))
+        draft.note(_entry(draft, HistoryEntry(now, "fault-expired", by, reason=_course(fault)), fault))
 
 
 def _course(fault: Fault) -> str:
     return f"{fault.id}: {describe(fault.order)}; struck {fault.struck:,}"
 
 
-def _entry(draft: Draft, entry: Entry, fault: Fault) -> Entry:
+def _entry(draft: Draft, entry: HistoryEntry, fault: Fault) -> HistoryEntry:
     vm = draft.fleet.vms.get(fault.order.vm)
     return entry if vm is None else entry._replace(group=vm.group, vms=(vm.name,))

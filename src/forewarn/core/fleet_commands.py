@@ -9,7 +9,7 @@ from forewarn.core.fleet import FleetChange, GroupKind, HostState
 from forewarn.core.operations import Progress
 from forewarn.core.placement import get_on
 from forewarn.core.progress import coupled_deletions, move
-from forewarn.core.state import Entry
+from forewarn.core.state import HistoryEntry
 from forewarn.errors import NoTerminateNotice, OnItsWay, VMHasLiveEvent
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def apply_fleet(
     for operation_id in waiting:
         move(draft, now, limits, operation_id)
     summary = f"{len(change.added)} added, {len(change.changed)} changed, {len(change.removed)} removed"
-    draft.note(Entry(at=now, what="fleet applied", by=by, why=f"{why}: {summary}" if why else summary))
+    draft.note(HistoryEntry(time=now, kind="fleet-applied", by=by, reason=f"{why}: {summary}" if why else summary))
 
 
 def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
@@ -86,7 +86,7 @@ def return_host(draft: Draft, now: datetime, limits: OperatorLimits, name: str, 
     if draft.fleet.host(name).state is HostState.IN_USE:
         return []
     placement.set_host_state(draft, name, HostState.IN_USE)
-    draft.note(Entry(at=now, what=f"host {HostState.IN_USE}", by=by, why=name, host=name))
+    draft.note(HistoryEntry(time=now, kind=history.HOST_STATE_KINDS[HostState.IN_USE], by=by, reason=name, host=name))
     return [
         history.cancel(draft, now, operation, by, f"{name} is back in use")
         for operation in draft.operations_at(name)
@@ -117,5 +117,5 @@ def set_policy(draft: Draft, now: datetime, limits: OperatorLimits, name: str, p
         draft.change_fleet(FleetChange(groups=(after,)))
         changed = [field for field in Policy._fields if field in group._fields]
         which = ", ".join(field for field in changed if getattr(group, field) != getattr(after, field))
-        draft.note(Entry(at=now, what="policy changed", by=by, group=name, why=which))
+        draft.note(HistoryEntry(time=now, kind="policy-changed", by=by, group=name, reason=which))
     return after

@@ -1,4 +1,4 @@
-"""History: its kinds of entries, and what every command writes and looks up."""
+"""History: the kinds of its entries, and the functions with which commands write them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from forewarn.core.events import Status, Trigger, step
+from forewarn.core.fleet import HostState
 from forewarn.core.operations import Progress
-from forewarn.core.state import Entry
+from forewarn.core.rollouts import Stage
+from forewarn.core.state import HistoryEntry
 from forewarn.errors import Unknown, UnknownEvent, nearest
 
 if TYPE_CHECKING:
@@ -20,58 +22,94 @@ if TYPE_CHECKING:
 
 
 HISTORY_KINDS = {
-    "requested": "An operation was asked for.",
-    "not told": "A group that an operation touches does not listen: it gets no notice.",
-    "scheduled": "A group is told of an event.",
-    "approved": "An event may start before its time.",
-    "postponed": "NotBefore has moved later.",
-    "started": "An event has started.",
-    "carried out": "The work of an operation is done.",
-    "said to be done": "Somebody has said that the work is done.",
-    "failed": "The work of an operation could not be done.",
-    "healthy": "The VMs of a host are well after its update.",
-    "unhealthy": "VMs of a host are not well after its update.",
-    "completed": "An event that had started is over.",
-    "cancelled": "An event, or an operation that nobody was told of, is withdrawn.",
-    "rollout started": "A walk over hosts begins.",
-    "wave announced": "The groups on the next hosts of a rollout are told.",
-    "rollout paused": "A rollout announces nothing more.",
-    "rollout resumed": "A rollout walks on.",
-    "rollout done": "A rollout has updated all of its hosts.",
-    "rollout stopped": "A rollout has come to a host that is not well.",
-    "rollout cancelled": "A rollout was ended by hand.",
-    "host in-use": "A host is well again.",
-    "host degraded": "A host is expected to fail.",
-    "host failed": "A host has failed.",
-    "spare host added": "No host fitted, so the simulated fabric has a new one.",
-    "enabled": "A group has begun to listen.",
-    "disabled": "A group has been silent for too long, and is told no more.",
-    "fault added": "The endpoint will fail on purpose.",
-    "fault cleared": "A fault was ended by hand.",
-    "fault over": "A fault has come to its bound.",
-    "policy changed": "A group's policy is another.",
-    "fleet applied": "A fleet file was applied.",
-    "token created": "A token was given out.",
-    "token revoked": "A token opens nothing any more.",
-    "webhook added": "Somebody else is told from now on.",
-    "webhook removed": "Somebody else is told no more.",
+    "requested": "An operation was requested.",
+    "not-notified": "A group that an operation affects was not notified of it.",
+    "scheduled": "An event was scheduled for a group.",
+    "approved": "An event was approved: it may start before NotBefore.",
+    "postponed": "NotBefore of an event was moved to a later time.",
+    "started": "An event started.",
+    "executed": "The fabric finished the work of an operation.",
+    "marked-done": "An operator marked the work of an operation as done.",
+    "failed": "The work of an operation failed.",
+    "healthy": "The VMs of a host were healthy after its update.",
+    "unhealthy": "The VMs of a host were not healthy after its update, or the update did not end in time.",
+    "completed": "A started event was completed.",
+    "cancelled": "An event, or an operation without events, was cancelled.",
+    "rollout-started": "A rollout was started.",
+    "wave-scheduled": "The next wave of a rollout was scheduled.",
+    "rollout-paused": "A rollout was paused: it schedules no new wave until it is resumed.",
+    "rollout-resumed": "A rollout was resumed.",
+    "rollout-completed": "A rollout has updated all its hosts.",
+    "rollout-stopped": "A rollout stopped because of an unhealthy host.",
+    "rollout-cancelled": "A rollout was cancelled.",
+    "host-in-service": "A host was returned to service.",
+    "host-degraded": "A host was marked as degraded: its hardware is expected to fail.",
+    "host-failed": "A host failed.",
+    "spare-host-added": "The simulated fabric added a host, because no existing host was suitable for a VM.",
+    "enabled": "Event delivery to a group was enabled.",
+    "disabled": "Event delivery to a group was disabled, by the inactivity timeout or by a fault.",
+    "fault-added": "A fault was added to the metadata endpoint.",
+    "fault-cleared": "A fault was cleared before it expired.",
+    "fault-expired": "A fault reached its maximum count or duration.",
+    "policy-changed": "The policy of a group was changed.",
+    "fleet-applied": "A fleet file was applied.",
+    "token-created": "A token was created.",
+    "token-revoked": "A token was revoked.",
+    "webhook-added": "A webhook was added.",
+    "webhook-removed": "A webhook was removed.",
 }
 
+HOST_STATE_KINDS = {
+    HostState.IN_USE: "host-in-service",
+    HostState.DEGRADED: "host-degraded",
+    HostState.FAILED: "host-failed",
+}
+ROLLOUT_END_KINDS = {
+    Stage.DONE: "rollout-completed",
+    Stage.STOPPED: "rollout-stopped",
+    Stage.CANCELLED: "rollout-cancelled",
+}
 
-# --- What commands write and look up --------------------------------------------------------------
+_RENAMED_KINDS = {
+    "not-told": "not-notified",
+    "carried-out": "executed",
+    "said-to-be-done": "marked-done",
+    "wave-announced": "wave-scheduled",
+    "rollout-done": "rollout-completed",
+    "host-in-use": "host-in-service",
+    "fault-over": "fault-expired",
+}
+"""Kinds of release 0.1 that have another name now. Only error messages use them."""
+
+
+def check_kind(kind: str) -> str:
+    """Return what is wrong with a kind in a filter, or an empty text.
+
+    Release 0.1 wrote kinds with hyphens in the feed, and with blanks in webhook filters.
+    """
+    if kind in HISTORY_KINDS:
+        return ""
+    hyphenated = kind.replace(" ", "-")
+    current = _RENAMED_KINDS.get(hyphenated, hyphenated)
+    if current in HISTORY_KINDS:
+        return f"{kind!r} is now called {current!r}."
+    return f"{kind!r} is not a kind of history entry.{nearest(kind, HISTORY_KINDS)}"
+
+
+# --- Rows that commands write ---------------------------------------------------------------------
 
 
 ENGINE = "forewarn"
-"""Who did what nobody asked for: time, policy, the fabric's reports."""
+"""The `by` of a change that no caller requested: a timer, a policy or a report of the fabric made it."""
 
 
 def events_of(draft: Draft | ServiceState, operation: Operation) -> list[Event]:
-    """The live events of an operation."""
+    """Return the live events of an operation."""
     return [event for event_id in operation.events if (event := draft.event(event_id)) is not None]
 
 
 def find_event(draft: Draft, event_id: str) -> Event:
-    """The live event of that id."""
+    """Return the live event with this id."""
     event = draft.event(event_id)
     if event is None:
         known = (event.id for event in islice(draft.live_events(), 100))
@@ -80,55 +118,56 @@ def find_event(draft: Draft, event_id: str) -> Event:
 
 
 def find_operation(draft: Draft, operation_id: str) -> Operation:
-    """The operation of that id, if it is live."""
+    """Return the live operation with this id."""
     operation = draft.operation(operation_id)
     if operation is None:
         raise Unknown(what="operation under way", name=operation_id, hint="")
     return operation
 
 
-def note_event(draft: Draft, now: datetime, what: str, by: str, event: Event, why: str = "") -> None:
-    """A row of history about an event."""
+def note_event(draft: Draft, now: datetime, kind: str, by: str, event: Event, reason: str = "") -> None:
+    """Add a row about an event to history."""
     draft.note(
-        Entry(
-            at=now,
-            what=what,
+        HistoryEntry(
+            time=now,
+            kind=kind,
             by=by,
             group=event.group,
             event=event.id,
             operation=event.operation,
             vms=event.resources,
-            why=why,
+            reason=reason,
             host=operation.host if (operation := draft.operation(event.operation)) is not None else "",
         )
     )
 
 
-def note_operation(draft: Draft, now: datetime, what: str, by: str, operation: Operation, why: str = "") -> None:
-    """A row of history about an operation as a whole."""
-    draft.note(Entry(at=now, what=what, by=by, operation=operation.id, vms=operation.vms, why=why, host=operation.host))
+def note_operation(draft: Draft, now: datetime, kind: str, by: str, operation: Operation, reason: str = "") -> None:
+    """Add a row about a whole operation to history."""
+    entry = HistoryEntry(time=now, kind=kind, by=by, operation=operation.id, vms=operation.vms, reason=reason)
+    draft.note(entry._replace(host=operation.host))
 
 
-def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, by: str, why: str = "") -> Operation:
-    """End an operation, and with it its events: what has started is completed, what has not is cancelled."""
-    end_events(draft, now, events_of(draft, operation), by, why)
-    operation = operation._replace(progress=progress, ended_at=now, outcome=why or operation.outcome)
+def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, by: str, reason: str = "") -> Operation:
+    """End an operation and its events: started events are completed, scheduled events are cancelled."""
+    end_events(draft, now, events_of(draft, operation), by, reason)
+    operation = operation._replace(progress=progress, ended_at=now, outcome=reason or operation.outcome)
     draft.put_operation(operation)
     if operation.request.rollout:
         draft.rollouts_to_step[operation.request.rollout] = None
     return operation
 
 
-def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, why: str = "") -> None:
-    """Take events out of their documents."""
+def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, reason: str = "") -> None:
+    """Complete the events that have started, and cancel the others. They leave their documents."""
     for event in events:
         started = event.status is Status.STARTED
         draft.put_event(step(event, Trigger.FINISH if started else Trigger.CANCEL, now))
-        note_event(draft, now, "completed" if started else "cancelled", by, event, why)
+        note_event(draft, now, "completed" if started else "cancelled", by, event, reason)
 
 
-def cancel(draft: Draft, now: datetime, operation: Operation, by: str, why: str = "") -> Operation:
-    """Withdraw an operation that has not started; all its events disappear."""
-    if not events_of(draft, operation):  # else they say so
-        note_operation(draft, now, "cancelled", by, operation, why)
-    return end(draft, now, operation, Progress.CANCELLED, by, why)
+def cancel(draft: Draft, now: datetime, operation: Operation, by: str, reason: str = "") -> Operation:
+    """Cancel an operation that has not started, and all its events."""
+    if not events_of(draft, operation):  # its events have a row each
+        note_operation(draft, now, "cancelled", by, operation, reason)
+    return end(draft, now, operation, Progress.CANCELLED, by, reason)

@@ -10,7 +10,7 @@ from forewarn.core import history
 from forewarn.core.event_types import Verb
 from forewarn.core.fleet import VM, FleetChange, Host, HostState
 from forewarn.core.operations import CAUSES, Progress, Target
-from forewarn.core.state import Entry
+from forewarn.core.state import HistoryEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -161,8 +161,8 @@ def choose_destinations(draft: Draft, now: datetime, limits: OperatorLimits, ope
             host = spare_name(draft.fleet)
             draft.change_fleet(FleetChange(hosts=(Host(host, spare=True),), in_place=True))
             why = f"{host}: no host in use fits {name}"
-            note = Entry(
-                now, "spare host added", history.ENGINE, operation=operation.id, vms=(name,), why=why, host=host
+            note = HistoryEntry(
+                now, "spare-host-added", history.ENGINE, operation=operation.id, vms=(name,), reason=why, host=host
             )
             draft.note(note)
         if host is not None:

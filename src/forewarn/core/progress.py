@@ -179,7 +179,7 @@ def carried_out(
         health=Health.GOOD if by_hand else operation.health,
     )
     draft.put_operation(operation)
-    history.note_operation(draft, now, "carried out", by, operation, _what_was_done(operation))
+    history.note_operation(draft, now, "executed", by, operation, _what_was_done(operation))
     for other in placement.after_work(draft, now, operation):
         move(draft, now, limits, other)
     move(draft, now, limits, operation_id)
@@ -196,7 +196,7 @@ def done_by_hand(draft: Draft, now: datetime, limits: OperatorLimits, operation_
     carried_out(draft, now, limits, operation_id, by)
     if operation.carried_out_at is not None:  # it only settled, or its health was still looked at
         draft.put_operation(operation._replace(settles_at=now, health=Health.GOOD))
-        history.note_operation(draft, now, "said to be done", by, operation)
+        history.note_operation(draft, now, "marked-done", by, operation)
         move(draft, now, limits, operation_id)
     return draft.changes.operations[operation_id]
 

@@ -14,7 +14,7 @@ from forewarn.core.fleet import GroupKind
 from forewarn.core.operations import CAUSES, OVERRIDES, Cause, Operation, Request, Target, cause_named
 from forewarn.core.placement import choose_host
 from forewarn.core.progress import TERMINATE, keeps_to_windows, move
-from forewarn.core.state import Entry
+from forewarn.core.state import HistoryEntry
 from forewarn.core.windows import next_common
 from forewarn.errors import (
     AlreadyComing,
@@ -194,7 +194,9 @@ def request(draft: Draft, now: datetime, limits: OperatorLimits, asked: Request,
     if asked.cause in placement.HOST_STATES:
         state = placement.HOST_STATES[asked.cause]
         placement.set_host_state(draft, asked.host, state)
-        draft.note(Entry(at=now, what=f"host {state}", by=by, why=asked.host, host=asked.host))
+        draft.note(
+            HistoryEntry(time=now, kind=history.HOST_STATE_KINDS[state], by=by, reason=asked.host, host=asked.host)
+        )
     operations = []
     for part in parts:
         refuse_unfit(draft, limits, part)  # one after the other: each may be what is too much for the next
@@ -250,9 +252,8 @@ def _begin(draft: Draft, now: datetime, limits: OperatorLimits, asked: Request, 
     )
     history.note_operation(draft, now, "requested", by, operation, _in_words(limits, operation))
     for group, why in unnoticed.items():
-        vms = tuple(of_group[group])
-        untold = Entry(now, "not told", history.ENGINE, group=group, operation=operation.id, vms=vms, why=why)
-        draft.note(untold._replace(host=operation.host))
+        entry = HistoryEntry(now, "not-notified", history.ENGINE, group=group, operation=operation.id, reason=why)
+        draft.note(entry._replace(vms=tuple(of_group[group]), host=operation.host))
     for event in events:
         _tell(draft, now, by, operation, event)
     draft.put_operation(operation)

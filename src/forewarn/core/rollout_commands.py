@@ -11,7 +11,7 @@ from forewarn.core.durations import format_duration, whole_second_up
 from forewarn.core.operations import CAUSES, Health, Operation, Progress, Request
 from forewarn.core.requests import fill_in, least_notice, request
 from forewarn.core.rollouts import Course, Rollout, Stage, Walk, in_order, matching, out_of_use
-from forewarn.core.state import Entry
+from forewarn.core.state import HistoryEntry
 from forewarn.core.windows import next_common
 from forewarn.errors import (
     BadOption,
@@ -135,7 +135,7 @@ def start(
     rollout = prepare(draft, now, patterns, course, by)
     draft.put_rollout(rollout)
     what = f"{len(rollout.waiting)} hosts, {course.budget} at once, {rollout.course.type}"
-    _note(draft, now, "rollout started", by, rollout, f"{', '.join(patterns)}: {what}")
+    _note(draft, now, "rollout-started", by, rollout, f"{', '.join(patterns)}: {what}")
     step(draft, now, limits, rollout.id)
     return draft.changes.rollouts[rollout.id]
 
@@ -318,7 +318,7 @@ def _announce(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Roll
         else:
             under_way.append((host, operation.id))
     rollout = rollout._replace(wave=rollout.wave + 1, under_way=tuple(under_way), skipped=tuple(skipped))
-    _note(draft, now, "wave announced", history.ENGINE, rollout, f"wave {rollout.wave}: {', '.join(wave)}")
+    _note(draft, now, "wave-scheduled", history.ENGINE, rollout, f"wave {rollout.wave}: {', '.join(wave)}")
     return rollout
 
 
@@ -335,7 +335,7 @@ def _stop(draft: Draft, now: datetime, rollout: Rollout, stage: Stage, by: str, 
         operation = draft.operation(operation_id)
         if operation is not None and operation.progress is Progress.PENDING:
             history.cancel(draft, now, operation, by, f"rollout {stage}: {why}" if why else f"rollout {stage}")
-    _note(draft, now, f"rollout {stage}", by, rollout, why)
+    _note(draft, now, history.ROLLOUT_END_KINDS[stage], by, rollout, why)
 
 
 # --- By hand --------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def _turn(draft: Draft, now: datetime, rollout: Rollout, before: Stage, after: S
         raise RolloutNotSo(rollout_id=rollout.id, stage=rollout.stage, what=what)
     rollout = rollout._replace(stage=after)
     draft.put_rollout(rollout)
-    _note(draft, now, "rollout paused" if after is Stage.PAUSED else "rollout resumed", by, rollout)
+    _note(draft, now, "rollout-paused" if after is Stage.PAUSED else "rollout-resumed", by, rollout)
     return rollout
 
 
@@ -376,5 +376,5 @@ def cancel(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str,
     return draft.changes.rollouts[rollout_id]
 
 
-def _note(draft: Draft, now: datetime, what: str, by: str, rollout: Rollout, why: str = "") -> None:
-    draft.note(Entry(at=now, what=what, by=by, operation=rollout.id, why=why))
+def _note(draft: Draft, now: datetime, kind: str, by: str, rollout: Rollout, reason: str = "") -> None:
+    draft.note(HistoryEntry(time=now, kind=kind, by=by, operation=rollout.id, reason=reason))

@@ -31,20 +31,20 @@ class Delivery(NamedTuple):
     incarnation: int
 
 
-class Entry(NamedTuple):
-    """One row of history: who, what, when, why."""
+class HistoryEntry(NamedTuple):
+    """A row of history: what happened, when, to whom, by whom, and the reason."""
 
-    at: datetime
-    what: str
+    time: datetime
+    kind: str
     by: str
     sequence: int = 0
     group: str = ""
     event: str = ""
     operation: str = ""
     vms: tuple[str, ...] = ()
-    why: str = ""
+    reason: str = ""
     host: str = ""
-    """The host that it is about, where it is about one."""
+    """The host that the row is about, if there is one."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class Changes:
     webhooks: dict[str, Webhook | None] = field(default_factory=dict)
     undelivered: dict[tuple[str, int], Undelivered | None] = field(default_factory=dict)
     """By webhook and sequence; None: it is delivered, or its webhook is gone."""
-    history: list[Entry] = field(default_factory=list)
+    history: list[HistoryEntry] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(
@@ -541,7 +541,7 @@ class Draft:
             self._own_fleet = self.fleet.changed_by(change)
         self.put_fleet(self._own_fleet, change)
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: HistoryEntry) -> None:
         self.changes.history.append(entry)
 
 

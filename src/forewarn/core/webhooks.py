@@ -10,8 +10,8 @@ from urllib.parse import SplitResult, urlsplit
 
 from forewarn.core.access import check_name
 from forewarn.core.durations import backoff_seconds
-from forewarn.core.history import HISTORY_KINDS
-from forewarn.core.state import Entry
+from forewarn.core.history import HISTORY_KINDS, check_kind
+from forewarn.core.state import HistoryEntry
 from forewarn.errors import BadOption, BadWebhookTarget, ForbiddenTarget, TooMany, Unknown, WebhookExists, nearest
 
 if TYPE_CHECKING:
@@ -173,8 +173,8 @@ class Webhook(NamedTuple):
     cursor: int = 0
     """Every row of history up to here is delivered, not wanted, or among the undelivered rows."""
 
-    def wants(self, entry: Entry) -> bool:
-        return (not self.groups or entry.group in self.groups) and (not self.kinds or entry.what in self.kinds)
+    def wants(self, entry: HistoryEntry) -> bool:
+        return (not self.groups or entry.group in self.groups) and (not self.kinds or entry.kind in self.kinds)
 
 
 class Undelivered(NamedTuple):
@@ -214,7 +214,8 @@ def add_webhook(draft: Draft, now: datetime, limits: OperatorLimits, webhook: We
         remedy = "Remove one, or have one receiver pass on to others."
         raise TooMany(count=count, things="webhooks", what="service", most=MOST_WEBHOOKS, remedy=remedy)
     # Not the whole URL: what follows the host is often meant for the receiver alone.
-    draft.note(Entry(at=now, what="webhook added", by=by, why=f"{webhook.name}: {parts.scheme}://{parts.netloc}"))
+    origin = f"{parts.scheme}://{parts.netloc}"
+    draft.note(HistoryEntry(time=now, kind="webhook-added", by=by, reason=f"{webhook.name}: {origin}"))
     added = webhook._replace(created_by=by, created_at=now, cursor=draft.sequence)
     draft.changes.webhooks[added.name] = added
     return added
@@ -222,9 +223,9 @@ def add_webhook(draft: Draft, now: datetime, limits: OperatorLimits, webhook: We
 
 def _check_wishes(draft: Draft, webhook: Webhook) -> None:
     for kind in webhook.kinds:
-        if kind not in HISTORY_KINDS:
-            problem = f"history never says that.{nearest(kind, HISTORY_KINDS)} It says: {', '.join(HISTORY_KINDS)}"
-            raise BadOption(name="kinds", value=kind, problem=problem)
+        if problem := check_kind(kind):
+            known = f"{problem} The kinds are: {', '.join(HISTORY_KINDS)}"
+            raise BadOption(name="kinds", value=kind, problem=known)
     if (count := len(webhook.groups)) > MOST_GROUPS:
         remedy = "Name none to be told of all."
         raise TooMany(count=count, things="groups", what="webhook", most=MOST_GROUPS, remedy=remedy)
@@ -237,7 +238,7 @@ def remove_webhook(draft: Draft, now: datetime, limits: OperatorLimits, name: st
     webhook = find_webhook(draft, name)
     draft.changes.undelivered.update(dict.fromkeys((name, sequence) for sequence in draft.undelivered(name)))
     draft.changes.webhooks[name] = None
-    draft.note(Entry(at=now, what="webhook removed", by=by, why=name))
+    draft.note(HistoryEntry(time=now, kind="webhook-removed", by=by, reason=name))
     return webhook
 
 
@@ -322,7 +323,7 @@ class Attempt(NamedTuple):
 
     sequence: int
     number: int
-    entry: Entry | None = None
+    entry: HistoryEntry | None = None
     """The row, if it has just been read. Of an undelivered row it must be read again: it may be gone."""
 
 
@@ -350,7 +351,7 @@ class Outbox:
         self.in_doubt = 0
         """How many outcomes are not on disk."""
         self._pace = pace
-        self._read: deque[Entry] = deque()
+        self._read: deque[HistoryEntry] = deque()
         """What is wanted of the history that has been read."""
         self._retried = {row.sequence: row for row in sorted(undelivered) if row.attempts_left}
         """Undelivered rows with attempts left, in sequence."""
@@ -374,7 +375,7 @@ class Outbox:
         """Whether there is nothing else to send."""
         return not self._read and not self._retried
 
-    def take(self, entries: Sequence[Entry], newest: int) -> int:
+    def take(self, entries: Sequence[HistoryEntry], newest: int) -> int:
         """The next rows of history, as far as it is kept; `newest` is its last. Returns how many are lost before them.
 
         Nobody knows whether those were wanted.

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from forewarn.core.durations import to_text
-from forewarn.delivery.history_rows import EntryShape
+from forewarn.delivery.history_rows import HistoryEntryShape
 from forewarn.wire.signing import signatures
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from forewarn.core.state import Entry
+    from forewarn.core.state import HistoryEntry
 
 
 CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
@@ -24,21 +24,21 @@ def source_of(installation: str) -> str:
     return f"/forewarn/{installation}"
 
 
-def cloud_event(entry: Entry, source: str) -> bytes:
+def cloud_event(entry: HistoryEntry, source: str) -> bytes:
     """A row of history as an event."""
     attributes = {
         "specversion": "1.0",
         "id": str(entry.sequence),
         "source": source,
-        "type": f"forewarn.{entry.what.replace(' ', '-')}",
+        "type": f"forewarn.{entry.kind}",
         "subject": entry.event or entry.operation or entry.group,
-        "time": to_text(entry.at),
+        "time": to_text(entry.time),
         "datacontenttype": "application/json",
         # The extension wants text that sorts as text.
         "sequence": f"{entry.sequence:016}",
         "partitionkey": entry.group,
     }
-    return _written({name: value for name, value in attributes.items() if value}, EntryShape.of(entry))
+    return _written({name: value for name, value in attributes.items() if value}, HistoryEntryShape.of(entry))
 
 
 def trial_event(trial_id: str, source: str, webhook: str, now: datetime) -> bytes:

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from forewarn.core.history import HISTORY_KINDS
-from forewarn.delivery.history_rows import EntryShape, as_tenants_see
+from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
 from forewarn.errors import HistoryGone, NotYetHistory, Stopping, StoreFailed, TooManyReaders
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
-    from forewarn.core.state import Changes, Entry
+    from forewarn.core.state import Changes, HistoryEntry
     from forewarn.engine.engine import Engine
 
 
@@ -24,14 +23,11 @@ EVENT_STREAM = "text/event-stream"
 RETRY_MILLISECONDS = 1000
 """After how long a client that was cut off is to come back."""
 
-KINDS = {what.replace(" ", "-"): what for what in HISTORY_KINDS}
-"""What history says, by its name on this wire, which is one word."""
 
-
-def render(entry: Entry) -> bytes:
+def render(entry: HistoryEntry) -> bytes:
     """A row of history. JSON has no line breaks of its own."""
-    data = msgspec.json.encode(EntryShape.of(entry)).decode()
-    return f"id: {entry.sequence}\nevent: {entry.what.replace(' ', '-')}\ndata: {data}\n\n".encode()
+    data = msgspec.json.encode(HistoryEntryShape.of(entry)).decode()
+    return f"id: {entry.sequence}\nevent: {entry.kind}\ndata: {data}\n\n".encode()
 
 
 def opening(position: int) -> bytes:
@@ -94,7 +90,7 @@ class Feed:
     def __init__(self, engine: Engine, *, tail_rows: int = TAIL_ROWS, quiet_seconds: float = QUIET_SECONDS) -> None:
         self.records = engine.records
         self.quiet_seconds = quiet_seconds
-        self.tail: deque[Entry] = deque(maxlen=tail_rows)
+        self.tail: deque[HistoryEntry] = deque(maxlen=tail_rows)
         self.readers: set[Reader] = set()
         self._rendered: dict[int, bytes] = {}
         self.stopping = False
@@ -138,7 +134,7 @@ class Feed:
         for reader in self.readers:
             reader.end()
 
-    def parts(self, entries: Iterable[Entry], *, tenant: bool) -> Iterator[bytes]:
+    def parts(self, entries: Iterable[HistoryEntry], *, tenant: bool) -> Iterator[bytes]:
         """Rows as bytes, a bounded number of them at a time."""
         part = bytearray()
         for entry in entries:
@@ -149,7 +145,7 @@ class Feed:
         if part:
             yield bytes(part)
 
-    def _bytes_of(self, entry: Entry) -> bytes:
+    def _bytes_of(self, entry: HistoryEntry) -> bytes:
         known = self._rendered.get(entry.sequence)
         if known is None:
             known = self._rendered[entry.sequence] = render(entry)
@@ -212,7 +208,7 @@ class Reader:
         self._ended = True
         self._news.set()
 
-    def tell(self, entries: list[Entry], *, wake: bool) -> None:
+    def tell(self, entries: list[HistoryEntry], *, wake: bool) -> None:
         """There is more. Whoever wants none of it need not be woken for it."""
         if not self._waiting:
             return
@@ -222,8 +218,8 @@ class Reader:
         else:
             self._position = entries[-1].sequence
 
-    def _wants(self, entry: Entry) -> bool:
-        return (not self._groups or entry.group in self._groups) and (not self._kinds or entry.what in self._kinds)
+    def _wants(self, entry: HistoryEntry) -> bool:
+        return (not self._groups or entry.group in self._groups) and (not self._kinds or entry.kind in self._kinds)
 
     async def _wait(self) -> bool:
         """For news; False: for long enough without."""
@@ -239,7 +235,7 @@ class Reader:
         finally:
             self._waiting = False
 
-    async def _next_page(self) -> list[Entry]:
+    async def _next_page(self) -> list[HistoryEntry]:
         """The wanted ones of the next rows, and it has come so far then."""
         tail = self._feed.tail
         begin = self._position + 1 - tail[0].sequence if tail else -1
@@ -249,10 +245,10 @@ class Reader:
         self._position = page[-1].sequence
         return list(filter(self._wants, page))
 
-    async def _page_of_records(self) -> list[Entry]:
+    async def _page_of_records(self) -> list[HistoryEntry]:
         begin, end = self._position, min(self._position + PAGE_ROWS, self._feed.records.newest)
         wanted = HistoryFilter(
-            groups=tuple(self._groups), what=tuple(self._kinds), after=begin, before=end + 1, limit=PAGE_ROWS
+            groups=tuple(self._groups), kinds=tuple(self._kinds), after=begin, before=end + 1, limit=PAGE_ROWS
         )
         try:
             page = await self._feed.records.history(wanted)

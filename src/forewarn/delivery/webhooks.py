@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.limits import OperatorLimits
-    from forewarn.core.state import Changes, DeliveryStats, Draft, Entry
+    from forewarn.core.state import Changes, DeliveryStats, Draft, HistoryEntry
     from forewarn.core.webhooks import Attempt, Pace, Settlement, Undelivered, Webhook
     from forewarn.delivery.outbound import Outbound
     from forewarn.engine.engine import Engine
@@ -36,7 +36,7 @@ STOP_SECONDS = 2.0
 """How long an attempt that is under way may take at a stop."""
 
 
-async def row_of(engine: Engine, sequence: int) -> Entry | None:
+async def row_of(engine: Engine, sequence: int) -> HistoryEntry | None:
     """A row of history; None when it is not kept any more."""
     found = await engine.records.history(HistoryFilter(after=sequence - 1, before=sequence + 1))
     return found[0] if found else None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.rollouts import Rollout
-    from forewarn.core.state import Entry
+    from forewarn.core.state import HistoryEntry
     from forewarn.engine.writer import Writer
     from forewarn.ports import Clock, Expired, HistoryFilter, ListFilter, Records, Store
 
@@ -89,14 +89,14 @@ class StoredRecords:
         """The answer kept for a key, whole."""
         return await self._read(self._records.kept_answer, key)
 
-    async def history(self, wanted: HistoryFilter) -> list[Entry]:
+    async def history(self, wanted: HistoryFilter) -> list[HistoryEntry]:
         """Looked through a part at a time: who asks for something rare does not hold up the others for long."""
         if wanted.operation:  # there is an index of that
             return await self._read(self._records.history, wanted)
         last = self.newest + 1
         first = max(wanted.after + 1, await self.oldest())
         end = min(wanted.before or last, last)
-        found: list[Entry] = []
+        found: list[HistoryEntry] = []
         for begin in _beginnings(first, end, newest=wanted.newest):
             part = wanted._replace(after=begin - 1, before=min(begin + LOOKED_AT_ONCE, end))
             found += await self._read(self._records.history, part._replace(limit=wanted.limit - len(found)))

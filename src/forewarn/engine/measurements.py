@@ -1,4 +1,4 @@
-"""How the engine fares: how long commits take, how late what is due is done, and whether the disk takes it."""
+"""Measurements of the engine: duration of commits, delay of the scheduler, and failed commits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 COMMIT_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-LAG_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
+DELAY_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 
 
 class Histogram:
-    """How many values were at most as large as each bound."""
+    """Counts of observed values, by upper bound."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -27,18 +27,18 @@ class Histogram:
 
 
 class Measurements:
-    """Counted since the start of the process."""
+    """Measurements since the start of the process."""
 
     def __init__(self) -> None:
         self.commits = Histogram(COMMIT_BOUNDS)
-        """Seconds from handing a batch to the store until it is on disk."""
-        self.lag = Histogram(LAG_BOUNDS)
-        """Seconds from when something was due until it was looked at; not in virtual time, which waits."""
+        """Seconds between the start of a commit and its end, when it is on disk."""
+        self.scheduler_delay = Histogram(DELAY_BOUNDS)
+        """Seconds between an item's due time and its processing. Not measured with a virtual clock."""
         self.failed_commits = 0
         self.problem = ""
-        """Why the last commit failed; empty: it did not."""
+        """Error of the last commit; empty if it succeeded."""
         self.late_seconds: Callable[[], float] = lambda: 0.0
-        """How long ago the first thing was due that is not done yet."""
+        """Seconds since the due time of the oldest item that is not yet processed."""
 
     def commit_ended(self, seconds: float, error: BaseException | None) -> None:
         self.commits.observe(seconds)

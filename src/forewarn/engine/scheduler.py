@@ -170,7 +170,7 @@ class Scheduler:
                     await self._last_seen.write()
                 self._retention.begin()
                 if (late := self._late_seconds()) > 0:
-                    self._writer.measurements.lag.observe(late)
+                    self._writer.measurements.scheduler_delay.observe(late)
                 await self._tick()
                 seconds = self._seconds_to_next()
             except Exception as error:  # whatever it is, time must not stand still for it

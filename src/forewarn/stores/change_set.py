@@ -16,7 +16,7 @@ from forewarn.core.events import Event
 from forewarn.core.fleet import FleetChange
 from forewarn.core.operations import Operation
 from forewarn.core.rollouts import Rollout
-from forewarn.core.state import Changes, Delivery, Entry
+from forewarn.core.state import Changes, Delivery, HistoryEntry
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.errors import BadChangeSet
 
@@ -38,7 +38,7 @@ class ChangeSet(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     kept: dict[str, KeptAnswer] = {}
     webhooks: dict[str, Webhook | None] = {}
     undelivered: dict[tuple[str, int], Undelivered | None] = {}
-    history: list[Entry] = []
+    history: list[HistoryEntry] = []
 
 
 _ENCODER = msgspec.msgpack.Encoder()

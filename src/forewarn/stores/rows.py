@@ -19,7 +19,7 @@ from forewarn.core.events import Event
 from forewarn.core.fleet import VM, Group, Host
 from forewarn.core.operations import Operation, Request
 from forewarn.core.rollouts import Course, Rollout
-from forewarn.core.state import Delivery, Entry
+from forewarn.core.state import Delivery, HistoryEntry
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import Window, format_window, parse_window
 
@@ -206,7 +206,7 @@ OPERATIONS = Table(
 )
 ROLLOUTS = Table("rollout", Rollout)
 EVENTS = Table("event", Event)
-HISTORY = Table("history", Entry)
+HISTORY = Table("history", HistoryEntry)
 TOKENS = Table("token", Token)
 ANSWERS = Table("kept_answer", KeptAnswer)
 WEBHOOKS = Table("webhook", Webhook)

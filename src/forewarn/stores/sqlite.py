@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from forewarn.core.fleet import FleetChange
     from forewarn.core.operations import Operation
     from forewarn.core.rollouts import Rollout
-    from forewarn.core.state import Changes, Entry
+    from forewarn.core.state import Changes, HistoryEntry
 
 
 T = TypeVar("T")
@@ -76,14 +76,14 @@ class SqliteRecords:
 
     # --- History ------------------------------------------------------------------------------------
 
-    def history(self, wanted: HistoryFilter) -> list[Entry]:
+    def history(self, wanted: HistoryFilter) -> list[HistoryEntry]:
         # Put together of what is asked for: what is not asked for costs nothing, and an index can be used.
         parts = ["history", *(f"history_{name}" for name in _CONDITIONS if getattr(wanted, name))]
         parts.append("history_newest_first" if wanted.newest else "history_oldest_first")
         statement = "\n".join(_SQL[part] for part in parts)
         parameters = wanted._asdict() | {
             "groups": json.dumps(wanted.groups),
-            "what": json.dumps(wanted.what),
+            "kinds": json.dumps(wanted.kinds),
             "quoted_vm": json.dumps(wanted.vm),
             "since": to_text_if_any(wanted.since),
             "until": to_text_if_any(wanted.until),

@@ -119,14 +119,14 @@ AND EXISTS (SELECT 1 FROM operation WHERE operation.id = history.operation AND c
 -- name: history_by
 AND by = :by
 
--- name: history_what
-AND what IN (SELECT value FROM json_each(:what))
+-- name: history_kinds
+AND kind IN (SELECT value FROM json_each(:kinds))
 
 -- name: history_since
-AND at >= :since
+AND time >= :since
 
 -- name: history_until
-AND at < :until
+AND time < :until
 
 -- name: history_oldest_first
 ORDER BY sequence LIMIT :limit
@@ -143,7 +143,7 @@ SELECT coalesce(min(sequence), 1) FROM history;
 -- name: expired_history
 -- The newest stays in any case: the sequence goes on from it.
 SELECT coalesce(
-    (SELECT sequence FROM history WHERE at >= :before ORDER BY sequence LIMIT 1), (SELECT max(sequence) FROM history), 0
+    (SELECT sequence FROM history WHERE time >= :before ORDER BY sequence LIMIT 1), (SELECT max(sequence) FROM history), 0
 );
 
 -- name: expired_operations
