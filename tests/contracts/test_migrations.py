@@ -242,7 +242,7 @@ async def test_a_webhook_with_an_old_kind_in_its_filter_gets_its_pending_rows_an
                 (numbers["carried out"],),
             )
         targets, clock = parse_targets("127.0.0.1"), VirtualClock()
-        limits = OperatorLimits(webhook_targets=targets)
+        limits = OperatorLimits(webhook_private_networks=targets)
         engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), limits)
         await engine.start()
         dispatcher = Dispatcher(engine, Outbound(targets, 30), Pace(0.01, 80))
