@@ -122,8 +122,8 @@ def test_every_kind_of_history_row_is_on_the_page_on_webhooks() -> None:
     assert not missing, report(missing)
 
 
-def test_every_fault_is_on_the_page_of_faults_with_what_it_strikes() -> None:
-    page = (DOCS / "faults.md").read_text()
+def test_every_fault_is_on_the_fault_page_with_its_methods() -> None:
+    page = (DOCS / "how-to" / "faults.md").read_text()
     wrong: list[str] = []
     for kind in FAULTS.values():
         methods = ", ".join(kind.methods) or "–"

@@ -1,7 +1,7 @@
 """Answers of the metadata service, without the headers that every answer has; and one for each kind of rejection.
 
 Texts with the mark `observed` are the real service's to the space; the others are assumed, since nobody has
-published them. (docs/contract.md, section 3.)
+published them. (docs/explanation/contract.md, section 3.)
 """
 
 from __future__ import annotations

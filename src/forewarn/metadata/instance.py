@@ -1,4 +1,4 @@
-"""/metadata/instance: what a VM can read about itself (docs/contract.md, section 6).
+"""/metadata/instance: what a VM can read about itself (docs/explanation/contract.md, section 6).
 
 FIELDS says which facts there are, since which api-version, and where each comes from; the rest of the
 module nests them into a tree and answers a path into it. To add a field, add a row.
