@@ -38,7 +38,7 @@ LEAST = {
     "emergency-repair": 15 * MINUTE,
     "eviction": 30 * SECOND,
 }
-"""What the type of each cause's event promises at the least (docs/contract.md, section 4)."""
+"""What the type of each cause's event promises at the least (docs/explanation/contract.md, section 4)."""
 CAUSES = list(LEAST)
 VMS = [*CAUSES, "at-once", "silent"]
 OF_HOST = ("host-update", "degraded-hardware", "emergency-repair")

@@ -1,6 +1,6 @@
-"""Forewarn passes every check of `forewarn verify`, with none skipped: the example of docs/verify.md, as it stands.
+"""Forewarn passes every check of `forewarn verify`: the test runs the commands of docs/how-to/verify.md.
 
-In a network namespace of its own, because the example has fixed ports.
+It uses its own network namespace, because the example has fixed ports.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from forewarn.verify.runner import CHECKS
 from namespace import IN_NAMESPACE
 
 ROOT = Path(__file__).parents[2]
-LONGEST_SECONDS = 300
+TIMEOUT_SECONDS = 300
 
 
 def example() -> list[str]:
-    """What the page has one type: the service, and the run."""
-    page = (ROOT / "docs" / "verify.md").read_text()
+    """Return the two commands of the page: the service and the run."""
+    page = (ROOT / "docs" / "how-to" / "verify.md").read_text()
     return [part.partition("```")[0].strip() for part in page.split("```sh\n")[1:]]
 
 
-def test_forewarn_passes_all_of_it(tmp_path: Path) -> None:
+def test_forewarn_passes_every_check(tmp_path: Path) -> None:
     service, verify = example()
     report = tmp_path / "verify.xml"
     script = "\n".join(
@@ -50,7 +50,7 @@ def test_forewarn_passes_all_of_it(tmp_path: Path) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=LONGEST_SECONDS,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr

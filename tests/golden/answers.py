@@ -1,4 +1,4 @@
-"""The one list of requests and answers: the service is held to it, and docs/fidelity.md is made from it."""
+"""The list of requests and responses. Tests check the service against it; docs/explanation/fidelity.md shows it."""
 
 from __future__ import annotations
 

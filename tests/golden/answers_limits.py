@@ -1,4 +1,4 @@
-"""Answers to too much: their requests are too many, too large or too strange to stand in a list."""
+"""Responses whose requests do not fit in a list: too many, too large or not HTTP."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from golden.rows import TEXT, Row
 THROTTLED = Row(
     name="more requests than allowed",
     mark=OBSERVED,
-    says="More than 5 requests in a second from one VM, whatever they are: 429 and plain text.",
+    says="More than 5 requests per second from one VM: 429 and plain text.",
     status=429,
     answer=b"Throttle Result: Too Many Requests",
     content_type=TEXT,
 )
 HEAD_TOO_LARGE = Row(
-    name="head too large",
+    name="headers too large",
     mark=ASSUMED,
-    says="Request line and headers of more than 16384 bytes are refused, and the connection closed.",
+    says="Request line and headers above 16384 bytes: 431, and the server closes the connection.",
     status=431,
     answer=b'{ "error": "Request header fields too large. At most 16384 bytes are read." }',
     closes=True,
@@ -24,7 +24,7 @@ HEAD_TOO_LARGE = Row(
 MALFORMED = Row(
     name="not HTTP",
     mark=ASSUMED,
-    says="What cannot be read as HTTP, a body in broken chunks too, is refused, and the connection closed.",
+    says="Data that is not HTTP, or a body with invalid chunks: 400, and the server closes the connection.",
     status=400,
     answer=b'{ "error": "Bad request. This is not an HTTP request." }',
     closes=True,

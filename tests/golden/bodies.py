@@ -1,4 +1,4 @@
-"""Bodies of approvals, and what is read in each: the ids in the core's spelling, or why it is refused."""
+"""Bodies of approvals with their result: the ids in lower case, or the reason of the rejection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_ID = "A start request has no EventId that is a string."
 
 @dataclass(frozen=True)
 class Body:
-    """A body and its outcome: ids, or the problem it is refused with."""
+    """A body and its result: ids, or the reason of the rejection."""
 
     name: str
     mark: str
@@ -32,95 +32,105 @@ def _ids(*ids: str, before: str = "", after: str = "") -> bytes:
 
 
 BODIES = (
-    Body("one id", DOCUMENTED, "One event is approved by its id.", _ids(ONE), (ONE,)),
-    Body("several ids", DOCUMENTED, "Several events are approved at once.", _ids(ONE, TWO), (ONE, TWO)),
+    Body("one id", DOCUMENTED, "One event, by its id.", _ids(ONE), (ONE,)),
+    Body("several ids", DOCUMENTED, "Several events at once.", _ids(ONE, TWO), (ONE, TWO)),
     Body(
-        "spaced out",
+        "indented",
         OBSERVED,
-        "White space means nothing: samples send indented JSON.",
+        "Whitespace has no effect: samples send indented JSON.",
         b'{\r\n  "StartRequests" : [ {\r\n\t"EventId": "' + ONE.encode() + b'" } ]\r\n}\r\n',
         (ONE,),
     ),
-    Body(
-        "upper case", OBSERVED, "The id comes back as the document spells it, in upper case.", _ids(ONE.upper()), (ONE,)
-    ),
-    Body("mixed case", ASSUMED, "Letter case of an id means nothing.", _ids(ONE.title()), (ONE,)),
-    Body("an id twice", ASSUMED, "The same id twice is read twice, and approved once.", _ids(ONE, ONE), (ONE, ONE)),
+    Body("upper case", OBSERVED, "The id in upper case, as the document shows it.", _ids(ONE.upper()), (ONE,)),
+    Body("mixed case", ASSUMED, "The id may be in any letter case.", _ids(ONE.title()), (ONE,)),
+    Body("an id twice", ASSUMED, "An id that occurs twice is approved once.", _ids(ONE, ONE), (ONE, ONE)),
     Body(
         "incarnation as text",
         OBSERVED,
-        'Old samples send DocumentIncarnation as text ("5"): ignored.',
+        'DocumentIncarnation as a string ("5"), as in old samples, is ignored.',
         _ids(ONE, before='"DocumentIncarnation":"5",'),
         (ONE,),
     ),
     Body(
         "incarnation as a number",
         OBSERVED,
-        "Others send it as a number: ignored.",
+        "DocumentIncarnation as a number is ignored.",
         _ids(ONE, before='"DocumentIncarnation":5,'),
         (ONE,),
     ),
     Body(
-        "incarnation of any form",
+        "incarnation of any type",
         ASSUMED,
-        "Whatever it is, it is never a reason to refuse.",
+        "DocumentIncarnation of any other type is ignored.",
         _ids(ONE, after=',"DocumentIncarnation":[null,-1e400]'),
         (ONE,),
     ),
     Body(
         "unknown members",
         ASSUMED,
-        "Members that nobody knows are ignored, at the top and in a request.",
+        "Unknown members are ignored, at the top level and in a start request.",
         b'{"Reason":{},"StartRequests":[{"Note":1,"EventId":"' + ONE.encode() + b'","EventType":"Reboot"}]}',
         (ONE,),
     ),
     Body(
-        "UTF-8 with a mark",
+        "UTF-8 with a byte order mark",
         ASSUMED,
-        "A byte order mark before UTF-8 is passed over.",
+        "A byte order mark before UTF-8 is ignored.",
         b"\xef\xbb\xbf" + _ids(ONE),
         (ONE,),
     ),
-    Body("UTF-16", ASSUMED, "UTF-16 with a byte order mark is read.", _ids(ONE).decode().encode("utf-16"), (ONE,)),
+    Body("UTF-16", ASSUMED, "UTF-16 with a byte order mark is accepted.", _ids(ONE).decode().encode("utf-16"), (ONE,)),
     Body(
-        "any text",
+        "id of any form",
         ASSUMED,
-        "What the id looks like is not judged here; an unknown one is refused later.",
+        "The form of the id is not checked here. An unknown id is rejected later.",
         _ids("x"),
         ("x",),
     ),
-    Body("nothing", DOCUMENTED, "No body at all is no approval.", b"", NOT_JSON),
-    Body("not JSON", DOCUMENTED, "Text that is not JSON is refused.", b"StartRequests=" + ONE.encode(), NOT_JSON),
-    Body("cut off", DOCUMENTED, "JSON that ends early is refused.", _ids(ONE)[:-1], NOT_JSON),
-    Body("more after it", ASSUMED, "Anything behind the object is refused.", _ids(ONE) + b"{}", NOT_JSON),
-    Body("broken UTF-8", ASSUMED, "Bytes that are no text are refused.", b'{"StartRequests":"\xff\xfe"}', NOT_JSON),
-    Body("too deep", ASSUMED, "Nesting without end is refused.", b"[" * 60_000, NOT_JSON),
+    Body("no body", DOCUMENTED, "A missing body is rejected.", b"", NOT_JSON),
+    Body("not JSON", DOCUMENTED, "Text that is not JSON is rejected.", b"StartRequests=" + ONE.encode(), NOT_JSON),
+    Body("truncated", DOCUMENTED, "Truncated JSON is rejected.", _ids(ONE)[:-1], NOT_JSON),
+    Body("data after the object", ASSUMED, "Data after the object is rejected.", _ids(ONE) + b"{}", NOT_JSON),
+    Body("invalid UTF-8", ASSUMED, "Invalid UTF-8 is rejected.", b'{"StartRequests":"\xff\xfe"}', NOT_JSON),
+    Body("nested too deeply", ASSUMED, "JSON that is nested too deeply is rejected.", b"[" * 60_000, NOT_JSON),
     Body(
-        "too long a number",
+        "number too long",
         ASSUMED,
-        "A number of thousands of digits is refused.",
+        "A number with thousands of digits is rejected.",
         b'{"a":' + b"9" * 6000 + b"}",
         NOT_JSON,
     ),
     Body("an array", DOCUMENTED, "The body must be an object.", b"[]", NOT_AN_OBJECT),
-    Body("null", ASSUMED, "null is no object.", b"null", NOT_AN_OBJECT),
-    Body("no requests", DOCUMENTED, "StartRequests must be there.", b"{}", NO_REQUESTS),
-    Body("wrong letter case", ASSUMED, "Member names are exact.", b'{"startrequests":[{"EventId":"x"}]}', NO_REQUESTS),
-    Body("empty requests", DOCUMENTED, "StartRequests must name something.", b'{"StartRequests":[]}', NO_REQUESTS),
+    Body("null", ASSUMED, "null is not an object.", b"null", NOT_AN_OBJECT),
+    Body("no StartRequests", DOCUMENTED, "StartRequests must be present.", b"{}", NO_REQUESTS),
     Body(
-        "requests not a list",
+        "wrong letter case",
+        ASSUMED,
+        "Member names are case-sensitive.",
+        b'{"startrequests":[{"EventId":"x"}]}',
+        NO_REQUESTS,
+    ),
+    Body("empty StartRequests", DOCUMENTED, "StartRequests must not be empty.", b'{"StartRequests":[]}', NO_REQUESTS),
+    Body(
+        "StartRequests not an array",
         DOCUMENTED,
         "StartRequests must be an array.",
         b'{"StartRequests":{"EventId":"x"}}',
         NO_REQUESTS,
     ),
-    Body("a bare id", DOCUMENTED, "A start request must be an object.", b'{"StartRequests":["x"]}', NO_ID),
-    Body("no id", DOCUMENTED, "A start request must have an EventId.", b'{"StartRequests":[{}]}', NO_ID),
-    Body("id a number", DOCUMENTED, "An EventId must be text.", b'{"StartRequests":[{"EventId":1}]}', NO_ID),
     Body(
-        "one of two without id",
+        "start request not an object",
+        DOCUMENTED,
+        "A start request must be an object.",
+        b'{"StartRequests":["x"]}',
+        NO_ID,
+    ),
+    Body("no EventId", DOCUMENTED, "A start request must have an EventId.", b'{"StartRequests":[{}]}', NO_ID),
+    Body("EventId a number", DOCUMENTED, "An EventId must be a string.", b'{"StartRequests":[{"EventId":1}]}', NO_ID),
+    Body(
+        "one of two without EventId",
         ASSUMED,
-        "One bad request spoils all.",
+        "One invalid start request rejects the whole body.",
         b'{"StartRequests":[{"EventId":"x"},{}]}',
         NO_ID,
     ),

@@ -1,7 +1,7 @@
-"""The documents that are golden: what a group is told, as values of the core, and what is known of it.
+"""Golden documents: events of a group as values of the core, and how the document is known.
 
-One list drives everything: each case is rendered in every version and compared with
-`documents/<case>/<version>.json`, and the ids in those files come back as approvals.
+Each case is rendered in every version and compared with `documents/<case>/<version>.json`. The ids in those files are
+also parsed as approvals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DOCUMENTED = "documented"
 OBSERVED = "observed"
 ASSUMED = "assumed"
 MARKS = (ASSUMED, OBSERVED, DOCUMENTED)
-"""What is ours to choose comes first."""
+"""In the order of the page: assumed rows come first."""
 
 FOLDER = Path(__file__).with_name("documents")
 
@@ -40,7 +40,7 @@ def event(
     source: Source = Source.PLATFORM,
     seconds: int | None = None,
 ) -> Event:
-    """An event of the core; what no document shows has values that would stand out."""
+    """Return an event. Fields that no document shows have conspicuous values."""
     return Event(
         id=id_,
         operation="99999999-9999-4999-8999-999999999999",
@@ -61,7 +61,7 @@ def event(
 
 @dataclass(frozen=True)
 class Case:
-    """A document, how it is known, and from where."""
+    """A document, and how it is known."""
 
     name: str
     mark: str
@@ -70,7 +70,7 @@ class Case:
     events: tuple[Event, ...] = field(default=())
     kind: str = GroupKind.SCALE_SET
     published: str = ""
-    """The version in which this very document has been published."""
+    """The version in which exactly this document was published."""
 
     @property
     def document(self) -> Document:
@@ -84,15 +84,15 @@ CASES = (
     Case(
         "nothing-yet",
         OBSERVED,
-        "A scope to which nothing has happened: incarnation 0 as a number, and an empty array rather than none.",
+        "A group without any event yet: the incarnation is the number 0, and Events is an empty array.",
         0,
         published="2020-07-01",
     ),
-    Case("all-over", DOCUMENTED, "An event that is over is gone; the incarnation has counted its going.", 4),
+    Case("all-over", DOCUMENTED, "A completed event is removed. The removal increased the incarnation.", 4),
     Case(
         "two-restarts-published",
         OBSERVED,
-        "Two restarts of a scale set in the order they came about, as a user published them in 2018.",
+        "Two restarts in a scale set, in the order of their creation, as a user published them in 2018.",
         192,
         (
             event(
@@ -115,7 +115,7 @@ CASES = (
     Case(
         "eviction-published",
         OBSERVED,
-        "A Spot VM is evicted, as a user published it in 2021: no description; unseen before 2017-11-01.",
+        "Eviction of a Spot VM, as published in 2021: no description. Versions before 2017-11-01 do not show it.",
         1,
         (
             event(
@@ -131,7 +131,7 @@ CASES = (
     Case(
         "maintenance-published",
         OBSERVED,
-        "A host update under way on a cluster node, as a user published it: NotBefore is empty, but there.",
+        "A started host update of a cluster node, as a user published it: NotBefore is present and empty.",
         208,
         (
             event(
@@ -148,7 +148,7 @@ CASES = (
     Case(
         "restart-published",
         OBSERVED,
-        "A user's restart with an empty description, as a Linux distribution published it in 2021; duration -1.",
+        "A user's restart with an empty description and duration -1, as a Linux distribution published it in 2021.",
         2,
         (
             event(
@@ -165,63 +165,63 @@ CASES = (
     Case(
         "restart-by-user",
         DOCUMENTED,
-        "A user's restart: Reboot, source User, length unknown.",
+        "A user's restart: Reboot, source User, duration -1.",
         1,
         (event("Reboot", "web_0", description=RESTARTED, source=Source.USER),),
     ),
     Case(
         "redeploy-by-user",
         DOCUMENTED,
-        "A user's redeploy: Redeploy, source User, length unknown.",
+        "A user's redeploy: Redeploy, source User, duration -1.",
         1,
         (event("Redeploy", "web_0", description=REDEPLOYED, source=Source.USER),),
     ),
     Case(
         "migration-scheduled",
         DOCUMENTED,
-        "A live migration is announced: one Freeze for two machines, five seconds.",
+        "A scheduled live migration: one Freeze of two VMs, 5 seconds.",
         2,
         (event("Freeze", "web_0", "web_1", description=MIGRATION, seconds=5),),
     ),
     Case(
         "migration-started",
         DOCUMENTED,
-        "The same live migration under way: same id, Started, NotBefore empty.",
+        "The same live migration after its start: same id, Started, NotBefore empty.",
         3,
         (event("Freeze", "web_0", "web_1", started=True, description=MIGRATION, seconds=5),),
     ),
     Case(
         "no-interruption",
         DOCUMENTED,
-        "A duration of 0 says that nothing is interrupted, and is not taken for unknown.",
+        "Duration 0 means no interruption. It differs from -1 (unknown).",
         1,
         (event("Freeze", "web_0", description=MAINTENANCE, seconds=0),),
     ),
     Case(
         "failed-hardware",
         DOCUMENTED,
-        "Hardware that has failed gives no notice: the first that is told is Started.",
+        "A hardware failure has no notice: the first document shows it as Started.",
         1,
         (event("Redeploy", "web_2", started=True, description=FAILURE),),
     ),
     Case(
         "deletion",
         ASSUMED,
-        "A scale-set instance is deleted: Terminate, no description, length unknown; unseen before 2019-01-01.",
+        "Deletion of a scale set instance: Terminate, no description, duration -1. Not shown before 2019-01-01.",
         1,
         (event("Terminate", "web_0", source=Source.USER),),
     ),
     Case(
         "rebalance-advice",
         ASSUMED,
-        "Advice to a Spot VM: shown by the preview version alone; the others count it in the incarnation only.",
+        "Rebalance advice for a Spot VM: only the preview version shows it. The incarnation counts it in all versions.",
         1,
         (event("SpotRebalanceRecommendation", "spot_0"),),
     ),
     Case(
         "gated-among-others",
         ASSUMED,
-        "One incarnation serves all versions: events a version does not know are left out, the order stays.",
+        "All versions have one incarnation. A version omits events of unknown types and keeps the order.",
         5,
         (
             event("Preempt", "web_3", id_="10000000-0000-4000-8000-00000000000a"),
@@ -233,7 +233,7 @@ CASES = (
     Case(
         "cloud-service",
         ASSUMED,
-        "Roles of a cloud service are not IaaS machines: their names have no underscore at 2017-03-01 either.",
+        "Names of cloud service roles have no underscore at 2017-03-01, because they are not IaaS VMs.",
         1,
         (event("Reboot", "WebRole_IN_0", "WebRole_IN_1", description=RESTARTED, source=Source.USER),),
         GroupKind.CLOUD_SERVICE,
@@ -241,7 +241,7 @@ CASES = (
     Case(
         "availability-set",
         DOCUMENTED,
-        "Machines of an availability set go by their resource names; at 2017-03-01 an underscore stands before.",
+        "VMs of an availability set have their resource names, with a leading underscore at 2017-03-01.",
         1,
         (event("Reboot", "db-0", description=RESTARTED, source=Source.USER),),
         GroupKind.AVAILABILITY_SET,
@@ -249,7 +249,7 @@ CASES = (
     Case(
         "name-beyond-ascii",
         ASSUMED,
-        "A name with letters beyond ASCII stands in UTF-8, not as an escape.",
+        "A name with non-ASCII letters is sent as UTF-8, not escaped.",
         1,
         (event("Reboot", "größe-0", description="", source=Source.USER),),
         GroupKind.STANDALONE,
@@ -257,7 +257,7 @@ CASES = (
     Case(
         "single-digit-day",
         DOCUMENTED,
-        "A day of the month has two digits, as RFC 1123 and its fixed-width parsers want it.",
+        "The day of the month has two digits, as RFC 1123 and fixed-width parsers require.",
         1,
         (event("Redeploy", "web_0", not_before=datetime(2026, 3, 5, 7, 8, 9, tzinfo=UTC)),),
     ),

@@ -1,4 +1,4 @@
-"""Raw bytes to the metadata service and whole answers back, as they stand on the wire."""
+"""Raw requests to the metadata service and complete responses, at the level of bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MASKS = (
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer, byte for byte."""
+    """One response, byte for byte."""
 
     head: bytes
     body: bytes
@@ -37,7 +37,7 @@ class Reply:
 
     @property
     def masked(self) -> bytes:
-        """Without what differs in every answer: only a date, an id and a tag of the right form are masked."""
+        """The response with date, request id and ETag masked. Values of a wrong form stay visible."""
         head = self.head
         for pattern, name in _MASKS:
             head = pattern.sub(name, head)
@@ -45,14 +45,14 @@ class Reply:
 
     @property
     def unmeasured(self) -> bytes:
-        """Masked, and without the length, which has been checked."""
+        """The masked response without the length. Checks the length first."""
         length = self.header("content-length")
         if self.body or length == "0":
             assert int(length or -1) == len(self.body), self.raw
         return re.sub(rb"\r\ncontent-length: [0-9]+\r\n", b"\r\ncontent-length: <length>\r\n", self.masked, count=1)
 
     def header(self, name: str) -> str | None:
-        """The value of a header that may stand there once."""
+        """Return the value of a header that may occur once."""
         values = self.headers(name)
         assert len(values) < 2, values
         return values[0] if values else None
@@ -70,7 +70,7 @@ def request(
     body: bytes | None = None,
     protocol: str = "1.1",
 ) -> bytes:
-    """The bytes of a request; a body gets its length unless the headers say how it ends."""
+    """Return the bytes of a request. Adds Content-Length unless the headers frame the body."""
     lines = [f"{method} {target} HTTP/{protocol}", "Host: 169.254.169.254", *(f"{n}: {v}" for n, v in headers)]
     framed = any(name.lower() in ("content-length", "transfer-encoding") for name, _ in headers)
     if body is not None and not framed:
@@ -79,7 +79,7 @@ def request(
 
 
 class Line:
-    """A connection to the service. What is read waits for the server at most the socket's time-out."""
+    """A connection to the service. Reads have the timeout of the socket."""
 
     def __init__(
         self, service: ServiceProcess, source: str = "127.0.0.1", address: tuple[str, int] | None = None
@@ -97,7 +97,7 @@ class Line:
         self.socket.sendall(data)
 
     def answer(self, *, bodiless: bool = False) -> Reply:
-        """The next answer, whole; `bodiless` when it is to a HEAD."""
+        """Read the next complete response. `bodiless`: it belongs to a HEAD request."""
         while b"\r\n\r\n" not in self._read:
             self._more()
         head, _, rest = self._read.partition(b"\r\n\r\n")
@@ -114,7 +114,7 @@ class Line:
         return self.answer(bodiless=data.startswith(b"HEAD "))
 
     def rest(self) -> bytes:
-        """Everything until the server closes, by either way of closing."""
+        """Read until the server closes or resets the connection."""
         try:
             while data := self.socket.recv(65536):
                 self._read += data
@@ -130,11 +130,11 @@ class Line:
 
 
 POLL = request("GET", "/metadata/scheduledevents?api-version=2020-07-01", (("Metadata", "true"),))
-"""The request that clients send all day."""
+"""The usual request of clients."""
 
 
 def stop_cleanly(service: ServiceProcess) -> None:
-    """Stop the service, and fail with its words if it stumbled over anything."""
+    """Stop the service. Fail with its output if there was an unexpected error."""
     assert service.stop() == 0
     if "Traceback" in service.greeting:
         raise AssertionError(service.greeting)

@@ -1,4 +1,4 @@
-"""docs/fidelity.md, made from the golden lists."""
+"""Generator of docs/explanation/fidelity.md from the golden lists."""
 
 from __future__ import annotations
 
@@ -23,59 +23,57 @@ if TYPE_CHECKING:
 
 
 class Marked(Protocol):
-    """A line of any of the lists."""
+    """A row of any list."""
 
     @property
     def mark(self) -> str: ...
 
 
-Line = TypeVar("Line", bound=Marked)
+MarkedRow = TypeVar("MarkedRow", bound=Marked)
 
 REQUESTS = (*ANSWERS, *LIMITS)
 
 SECTION_ANCHORS = {
     2: "2-the-document",
-    3: "3-requests-and-answers",
-    4: "4-life-of-an-event",
+    3: "3-requests-and-responses",
+    4: "4-event-lifecycle",
     6: "6-metadatainstance-and-metadataversions",
 }
-"""The sections of docs/contract.md that lines belong to, by the anchors of their headings."""
+"""Sections of docs/explanation/contract.md: number to the anchor of the heading."""
 
-INTRODUCTION = """# Fidelity
+INTRODUCTION = """\
+This page lists what Forewarn returns, row by row, and how each row is known. Tests compare every
+row with the service byte for byte. The documents are in `tests/golden/documents`. The last column
+links to the section of the [contract](contract.md) with the rule and its source.
 
-What Forewarn answers, line by line, and how each line is known. The suite holds the service to every one of
-them, to the byte; the documents themselves are in `tests/golden/documents`.
-
-The last column links to the section of the [contract](contract.md) that has the rule, with its source.
-
-This page is made by `script/fidelity` from the lists in `tests/golden`. Do not edit it.
+`script/fidelity` generates this page from the lists in `tests/golden`. Do not edit it.
 """
 
-ABOUT = {
-    ASSUMED: "Nobody has published what the real service does here: these lines are ours to choose, and may be wrong. "
-    "If you have seen it do otherwise, please tell us.",
-    OBSERVED: "Published by users of the real service, or read from clients that run against it.",
-    DOCUMENTED: "In Microsoft's documents.",
+DESCRIPTIONS = {
+    ASSUMED: "Nobody has published what the real service does here. These rows are Forewarn's choice and may\n"
+    "be wrong. If you have seen the real service behave differently, please tell us.",
+    OBSERVED: "Users of the real service have published it, or clients of the real service depend on it.",
+    DOCUMENTED: "Microsoft documents it.",
 }
 
 
 def page() -> str:
-    """The whole page."""
-    parts = [INTRODUCTION, _counts()]
+    """Return the whole page."""
+    parts = ["# Fidelity\n", _counts(), INTRODUCTION]
     for mark in MARKS:
-        parts.append(f"## {mark.capitalize()}\n\n{ABOUT[mark]}\n")
-        parts.append(_table("Documents", ("case", "what it says", "contract"), map(_case, _marked(CASES, mark))))
-        columns: tuple[str, ...] = ("request", "what it says", "answer", "contract")
+        parts.append(f"## {mark.capitalize()}\n\n{DESCRIPTIONS[mark]}\n")
+        parts.append(_table("Documents", ("case", "rule", "contract"), map(_case, _marked(CASES, mark))))
+        columns: tuple[str, ...] = ("request", "rule", "response", "contract")
         parts.append(_table("Requests", columns, map(_row, _marked(REQUESTS, mark))))
-        columns = ("what", "what it says", "held by", "contract")
-        parts.append(_table("Courses of events", columns, map(_behaviour, _marked(BEHAVIOURS, mark))))
-        columns = ("body", "what it says", "read as", "contract")
+        columns = ("operation", "rule", "test", "contract")
+        parts.append(_table("Event lifecycle", columns, map(_behaviour, _marked(BEHAVIOURS, mark))))
+        columns = ("body", "rule", "result", "contract")
         parts.append(_table("Bodies of approvals", columns, map(_body, _marked(BODIES, mark))))
     return "\n".join(part for part in parts if part)
 
 
 def write_missing_documents() -> list[str]:
-    """Golden documents that are not there yet, for a new case or version; to be read before they are kept."""
+    """Write the missing golden documents of a new case or version. Return their names for review."""
     missing = [(case, version) for case in CASES for version in KNOWN_VERSIONS if not case.file(version).exists()]
     for case, version in missing:
         case.file(version).parent.mkdir(parents=True, exist_ok=True)
@@ -83,14 +81,14 @@ def write_missing_documents() -> list[str]:
     return [f"{case.name}/{version}" for case, version in missing]
 
 
-def _marked(lines: Iterable[Line], mark: str) -> list[Line]:
-    return [line for line in lines if line.mark == mark]
+def _marked(rows: Iterable[MarkedRow], mark: str) -> list[MarkedRow]:
+    return [row for row in rows if row.mark == mark]
 
 
 def _counts() -> str:
-    lines: list[Marked] = [*CASES, *REQUESTS, *BEHAVIOURS, *BODIES]
-    cells = [f"{len(_marked(lines, mark))} {mark}" for mark in MARKS]
-    return f"{len(lines)} lines: {', '.join(cells)}.\n"
+    rows: list[Marked] = [*CASES, *REQUESTS, *BEHAVIOURS, *BODIES]
+    numbers = ", ".join(f"{len(_marked(rows, mark))} {mark}" for mark in reversed(MARKS))
+    return f"{len(rows)} tested rows: {numbers}.\n"
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
@@ -111,11 +109,11 @@ def _case(case: Case) -> tuple[str, ...]:
 
 def _row(row: Row) -> tuple[str, ...]:
     name = f"{row.name} (by a setting)" if row.rules == LENIENT else row.name
-    answer = f"{row.status} `{row.answer.decode()}`" if row.status >= 400 else str(row.status)
+    response = f"{row.status} `{row.answer.decode()}`" if row.status >= 400 else str(row.status)
     is_about_instance = (
         row.target.lower().startswith(("/metadata/instance", "/metadata/versions")) and row.source != STRANGER
     )
-    return name, row.says, answer, _section(6 if is_about_instance else 3)
+    return name, row.says, response, _section(6 if is_about_instance else 3)
 
 
 def _behaviour(behaviour: Behaviour) -> tuple[str, ...]:
@@ -123,6 +121,6 @@ def _behaviour(behaviour: Behaviour) -> tuple[str, ...]:
 
 
 def _body(body: Body) -> tuple[str, ...]:
-    read_as = f"refused: {body.outcome}" if isinstance(body.outcome, str) else f"{len(body.outcome)} id"
+    read_as = f"rejected: {body.outcome}" if isinstance(body.outcome, str) else f"{len(body.outcome)} id"
     read_as += "s" if read_as[0].isdigit() and read_as != "1 id" else ""
     return body.name, body.says, read_as, _section(3)

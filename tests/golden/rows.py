@@ -1,7 +1,7 @@
-"""A row of the answers: what is asked, what must come back to the byte, and how that is known.
+"""A request with its exact response, and how that is known.
 
-Texts in angle brackets stand for what differs from service to service: `<told>` is the id of an event,
-`<tag>` the current entity tag of the group that asks. world.py says what they stand for.
+Texts in angle brackets are placeholders for values that differ between services: `<told>` is the id of an event,
+`<tag>` the current ETag of the caller's group. world.py fills them in.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from golden.exchange import request
 
 DEFAULT = "default"
 LENIENT = "lenient"
-"""With preview versions, versions yet unknown, and approvals without the header."""
+"""With preview versions, newer versions, and approvals without the header."""
 
-# Who asks. web-0 is told of a restart, app_0 has events to approve, quiet none; fresh has never asked.
+# Callers. web-0 has a scheduled restart, app_0 has events to approve, quiet has none, fresh has never polled.
 WEB_0, WEB_1, QUIET, APP_0, APP_1, FRESH = (f"127.0.0.{number}" for number in range(1, 7))
 STRANGER = "127.0.0.9"
 
@@ -54,13 +54,13 @@ TOO_LARGE = b'{ "error": "Request entity too large. The body may have at most 65
 
 
 def unknown_id(event_id: str) -> bytes:
-    """What an approval of an id that is not known here gets."""
-    words = f"Bad request. No scheduled event with EventId {event_id} is known here; nothing was approved."
-    return f'{{ "error": "{words}" }}'.encode()
+    """Return the body for an approval of an unknown id."""
+    text = f"Bad request. No scheduled event with EventId {event_id} is known here; nothing was approved."
+    return f'{{ "error": "{text}" }}'.encode()
 
 
 def bad_body(problem: str) -> bytes:
-    """What an approval that cannot be read gets."""
+    """Return the body for a malformed approval."""
     return (
         f'{{ "error": "Bad request. {problem} Expected {{\\"StartRequests\\": [{{\\"EventId\\": \\"<id>\\"}}]}}." }}'
     ).encode()
@@ -68,7 +68,7 @@ def bad_body(problem: str) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One request and its whole answer."""
+    """One request and its complete response."""
 
     name: str
     mark: str
@@ -83,7 +83,7 @@ class Row:
     status: int = 200
     answer: bytes = b""
     tag: int | None = None
-    """The incarnation that the entity tag names, where there is one."""
+    """The incarnation in the ETag, if there is one."""
     allow: str = ""
     applied: str = ""
     content_type: str = JSON
@@ -95,7 +95,7 @@ class Row:
 
     @property
     def expected(self) -> bytes:
-        """The answer as it stands on the wire, with what differs from answer to answer masked."""
+        """The response on the wire, with variable parts masked."""
         lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}"]
         if self.answer or self.status not in (200, 304):
             lines.append(f"content-type: {self.content_type}")

@@ -1,4 +1,4 @@
-"""docs/fidelity.md is what the golden lists say."""
+"""docs/explanation/fidelity.md is generated from the golden lists."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from golden.behaviours import BEHAVIOURS
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_is_what_the_script_makes() -> None:
+def test_the_page_is_up_to_date() -> None:
     script = [sys.executable, str(ROOT / "script" / "fidelity"), "--print"]
     made = subprocess.run(script, capture_output=True, timeout=60, check=True, env={"PYTHONIOENCODING": "utf-8"})
-    written = (ROOT / "docs" / "fidelity.md").read_bytes()
+    written = (ROOT / "docs" / "explanation" / "fidelity.md").read_bytes()
     assert written == made.stdout, "run: .venv/bin/python script/fidelity"
 
 
-def test_every_course_of_events_is_held_by_a_test_that_is_there() -> None:
+def test_every_behaviour_names_an_existing_test() -> None:
     assert all((ROOT / "tests" / behaviour.test).exists() for behaviour in BEHAVIOURS)

@@ -1,4 +1,4 @@
-"""Whole documents, byte for byte, in every version; and every body of an approval."""
+"""Golden documents in every version, byte for byte, and bodies of approvals."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from golden.cases import CASES, FOLDER, MARKS, Case
 
 @pytest.mark.parametrize("version", KNOWN_VERSIONS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_document_is_its_golden_file_to_the_byte(case: Case, version: str) -> None:
+def test_a_document_equals_its_golden_file(case: Case, version: str) -> None:
     assert render(case.document, KNOWN_VERSIONS[version], case.kind) == case.file(version).read_bytes()
 
 
-def test_every_case_has_a_file_per_version_and_no_file_is_left_over() -> None:
+def test_every_case_has_one_file_per_version_and_there_are_no_other_files() -> None:
     wanted = {case.file(version) for case in CASES for version in KNOWN_VERSIONS}
     assert {path for path in FOLDER.rglob("*") if not path.is_dir()} == wanted
 
 
-def test_a_case_stands_in_the_list_once() -> None:
+def test_names_are_unique_and_marks_are_valid() -> None:
     for names in ([case.name for case in CASES], [body.name for body in BODIES]):
         assert len(names) == len(set(names))
     assert {case.mark for case in CASES} | {body.mark for body in BODIES} == set(MARKS)
@@ -34,7 +34,7 @@ def test_a_case_stands_in_the_list_once() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_ids_of_a_document_come_back_as_its_approval(case: Case) -> None:
+def test_the_ids_of_a_document_can_be_approved(case: Case) -> None:
     shown = json.loads(case.file("2024-07-09").read_bytes())["Events"]
     if shown:
         approval = {"StartRequests": [{"EventId": event["EventId"]} for event in shown]}
@@ -42,17 +42,17 @@ def test_the_ids_of_a_document_come_back_as_its_approval(case: Case) -> None:
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: body.name)
-def test_a_body_is_read_or_refused(body: Body) -> None:
+def test_a_body_is_parsed_or_rejected(body: Body) -> None:
     if isinstance(body.outcome, str):
-        with pytest.raises(BadStartRequests) as refused:
+        with pytest.raises(BadStartRequests) as rejected:
             parse_start_requests(body.body)
-        assert refused.value.fields["problem"] == body.outcome
+        assert rejected.value.fields["problem"] == body.outcome
     else:
         assert tuple(parse_start_requests(body.body)) == body.outcome
 
 
 @pytest.mark.parametrize(
-    ("moment", "shown"),
+    ("time", "shown"),
     [
         (datetime(2026, 2, 28, 23, 59, 59, tzinfo=UTC), datetime(2026, 2, 28, 23, 59, 59, tzinfo=UTC)),
         (datetime(2026, 2, 28, 23, 59, 59, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)),
@@ -63,5 +63,5 @@ def test_a_body_is_read_or_refused(body: Body) -> None:
         ),
     ],
 )
-def test_a_fraction_of_a_second_is_rounded_up(moment: datetime, shown: datetime) -> None:
-    assert whole_second_up(moment) == shown
+def test_a_fraction_of_a_second_is_rounded_up(time: datetime, shown: datetime) -> None:
+    assert whole_second_up(time) == shown

@@ -1,4 +1,4 @@
-"""The fleet that the answers are about, and services that know the same of it."""
+"""The fleet of the golden requests, and services with the same state."""
 
 from __future__ import annotations
 
@@ -70,29 +70,29 @@ RULES = {
     DEFAULT: (),
     LENIENT: ("--preview-versions", "true", "--newer-versions", "newest", "--post-without-header", "true"),
 }
-_TOLD_MOMENT = re.compile(rb'"NotBefore":"' + DATE + rb'"')
+_NOT_BEFORE = re.compile(rb'"NotBefore":"' + DATE + rb'"')
 
 
 @dataclass
 class World:
-    """Services with the same past, one under each set of rules."""
+    """Services with the same state, one per set of settings."""
 
     ids: dict[str, str]
     tags: dict[str, str]
     services: dict[str, ServiceProcess]
 
     def ask_first(self, row: Row, times: int) -> list[Reply]:
-        """The row's answers, each the first of its connection."""
+        """Send the request over new connections. Return the responses."""
         return [reply for _ in range(times) for reply in self.ask_repeatedly(row, 1)]
 
     def ask_repeatedly(self, row: Row, times: int) -> list[Reply]:
-        """The row's answers, all on one connection where it stays open."""
+        """Send the request repeatedly over one connection, if it stays open. Return the responses."""
         with Line(self.services[row.rules], row.source) as line:
             data = self._fill(row)
             return [line.ask(data) for _ in range(1 if row.closes else times)]
 
     def _fill(self, row: Row) -> bytes:
-        """The row's request with real values in place of names. Values are as long as the row was told."""
+        """Return the request with real values instead of placeholders."""
         filled = row.ask
         for name, event_id in self.ids.items():
             filled = filled.replace(f"<{name}>".encode(), event_id.upper().encode())
@@ -105,12 +105,12 @@ class World:
         return re.sub(rb"Content-Length: [0-9]+", b"Content-Length: %d" % len(body), head) + b"\r\n\r\n" + body
 
     def named(self, reply: Reply) -> bytes:
-        """The answer with names in place of real values."""
+        """Return the response with placeholders instead of real values."""
         text = reply.unmeasured
         for name, event_id in self.ids.items():
             text = text.replace(event_id.upper().encode(), f"<{name}>".encode())
             text = text.replace(event_id.encode(), f"<{name} lower>".encode())
-        return _TOLD_MOMENT.sub(b'"NotBefore":"<not before>"', text)
+        return _NOT_BEFORE.sub(b'"NotBefore":"<not before>"', text)
 
     def approved(self, name: str) -> bool:
         event = self.services[DEFAULT].answer(f"/v1/events/{self.ids[name]}")
@@ -122,13 +122,13 @@ class World:
 
 
 def _chunked(body: bytes) -> bytes:
-    """Chunks whose sizes fit again after names were filled in."""
+    """Encode the chunks again, with the sizes after filling in the placeholders."""
     parts = [part for part in body.split(b"\r\n")[1::2] if part]
     return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
 def build(folder: Path) -> World:
-    """Let the past happen once, and start every service from a copy of it."""
+    """Create the state once, and start every service from a copy of it."""
     (folder / "fleet.toml").write_text(FLEET)
     first = ServiceProcess(folder / "first")
     first.folder.mkdir()
@@ -151,11 +151,11 @@ def build(folder: Path) -> World:
 
 
 def _events(service: ServiceProcess) -> dict[str, str]:
-    """The ids of the events, by the names that rows have for them."""
+    """Create the events. Return their ids by placeholder name."""
     told = service.request_operation("restart", "web-0")["events"][0]["id"]
     started = service.request_operation("restart", "app_1")["events"][0]["id"]
     service.control("POST", f"/v1/events/{started}/approve")
-    # These wait for another scope's approval, so that an approval by their own does not start them.
+    # These wait for another group's approval, so that an approval by their own group does not start them.
     waiting = service.request_operation("host-update", host="shared")["events"]
     untouched = service.request_operation("host-update", host="shared")["events"]
     found = {"told": told, "started": started}

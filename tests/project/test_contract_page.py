@@ -1,4 +1,4 @@
-"""docs/contract.md: every rule has an id, a mark and a source, and every link to a rule or section leads somewhere."""
+"""The contract page: every rule has an id, a mark and a source, and every link to the page has a target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forewarn.verify.check import SECTIONS, Mark
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGE = (DOCS / "contract.md").read_text()
+PAGE = (DOCS / "explanation" / "contract.md").read_text()
 HEADINGS = [line.lstrip("#").strip() for line in PAGE.splitlines() if line.startswith("#")]
 
 _ROW = re.compile(r'\| <a id="([^"]*)"></a>(\S*) \| (.+) \| (\S+) \| (.+) \|')
@@ -29,7 +29,7 @@ RULES = [Rule(*found.groups()) for line in PAGE.splitlines() if (found := _ROW.f
 
 
 def heading_anchor(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
+    """Return the anchor that GitHub generates for a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
@@ -60,11 +60,11 @@ def test_the_sections_that_checks_belong_to_have_their_numbers() -> None:
     assert numbered == {*SECTIONS, 8, 9}
 
 
-def test_every_link_to_a_rule_or_section_leads_somewhere() -> None:
+def test_every_link_to_a_rule_or_section_has_a_target() -> None:
     anchors = {rule.anchor for rule in RULES} | {heading_anchor(heading) for heading in HEADINGS}
     links = [
         (page.name, anchor)
-        for page in (*ROOT.glob("*.md"), *DOCS.glob("*.md"))
+        for page in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"))
         for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text())
         if target.endswith("contract.md") or (not target and page.name == "contract.md")
     ]

@@ -122,8 +122,8 @@ def test_every_kind_of_history_row_is_on_the_page_on_webhooks() -> None:
     assert not missing, report(missing)
 
 
-def test_every_fault_is_on_the_page_of_faults_with_what_it_strikes() -> None:
-    page = (DOCS / "faults.md").read_text()
+def test_every_fault_is_on_the_fault_page_with_its_methods() -> None:
+    page = (DOCS / "how-to" / "faults.md").read_text()
     wrong: list[str] = []
     for kind in FAULTS.values():
         methods = ", ".join(kind.methods) or "–"
@@ -136,8 +136,8 @@ def test_every_fault_is_on_the_page_of_faults_with_what_it_strikes() -> None:
     assert not wrong, report(wrong)
 
 
-def test_every_check_is_on_its_page_with_its_mark_and_its_rule() -> None:
-    page = (DOCS / "verify.md").read_text()
+def test_every_check_is_on_the_verify_page_with_its_mark_and_rule() -> None:
+    page = (DOCS / "how-to" / "verify.md").read_text()
     missing: list[str] = []
     for check in CHECKS:
         heading = f"### {check.section}. {SECTIONS[check.section]}"
@@ -148,8 +148,8 @@ def test_every_check_is_on_its_page_with_its_mark_and_its_rule() -> None:
     assert not missing, report(missing)
 
 
-def test_the_page_on_verifying_has_no_other_checks_and_all_options() -> None:
-    page = (DOCS / "verify.md").read_text()
+def test_the_verify_page_has_all_options_and_no_other_checks() -> None:
+    page = (DOCS / "how-to" / "verify.md").read_text()
     assert page.partition("## The checks")[2].count("\n| `") == len(CHECKS)
     for parameter in commands()["verify"].params:
         assert parameter.name == "url" or f"| `{parameter.opts[0]}" in page

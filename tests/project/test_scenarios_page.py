@@ -1,4 +1,4 @@
-"""Every scenario, and everything that a scenario file can say, is on the page about them."""
+"""The scenarios page lists every scenario and every key of a scenario file."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from forewarn.files.scenario_file import EXPECT_KEYS, FAULT_KEYS, FILE_KEYS, NEE
 from forewarn.scenarios import library
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "scenarios.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "scenarios.md").read_text()
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 
 
 def table(heading: str) -> list[str]:
-    """The first cells of the table whose head begins so."""
+    """Return the first cells of the table whose first column has this heading."""
     rows = [*PAGE.partition(f"\n| {heading} |")[2].splitlines()[2:], ""]
     end = next(index for index, row in enumerate(rows) if not row.startswith("|"))
     return [row.split("|")[1].strip().strip("`[]") for row in rows[:end]]
 
 
-def test_every_shipped_one_is_listed() -> None:
+def test_every_bundled_scenario_is_listed() -> None:
     assert sorted(table("name")) == library.names()
 
 
@@ -36,11 +36,11 @@ def test_every_shipped_one_is_listed() -> None:
         ("key of `expect`", EXPECT_KEYS),
     ],
 )
-def test_every_key_is_there_and_no_other(heading: str, keys: tuple[str, ...]) -> None:
+def test_every_key_is_listed_and_no_other(heading: str, keys: tuple[str, ...]) -> None:
     assert sorted(table(heading)) == sorted(keys)
 
 
-def test_every_word_that_can_be_written_is_there() -> None:
+def test_every_value_is_listed() -> None:
     words = (*After, *Until, *FAULT_KEYS[1:], *ACTS)
     missing = [word for word in words if f"`{word}`" not in PAGE and f"| `{word}` |" not in REFERENCE]
     assert not missing, missing

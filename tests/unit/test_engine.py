@@ -1,4 +1,4 @@
-"""The engine from request to removal, in virtual time (docs/contract.md, sections 4 and 5)."""
+"""The engine from request to removal, in virtual time (docs/explanation/contract.md, sections 4 and 5)."""
 
 from __future__ import annotations
 

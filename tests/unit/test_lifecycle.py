@@ -1,4 +1,4 @@
-"""The lifecycle table, cell by cell (docs/contract.md, section 4)."""
+"""The lifecycle table, cell by cell (docs/explanation/contract.md, section 4)."""
 
 from __future__ import annotations
 

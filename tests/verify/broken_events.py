@@ -1,4 +1,4 @@
-"""The events of the small server that the checks are tried on: right, unless it is told what to do wrong."""
+"""Events of the broken server: correct, except for one configurable defect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 NOTICE = {"Freeze": 900, "Reboot": 900, "Redeploy": 600, "Preempt": 30, "Terminate": 600}
-WORDS = {
+VALUES = {
     "Reboot": ("Virtual machine is going to be restarted as requested by authorized user.", "User", -1),
     "Redeploy": ("Virtual machine is going to be redeployed as requested by authorized user.", "User", -1),
     "Freeze": ("Host server is undergoing maintenance.", "Platform", 9),
@@ -19,15 +19,15 @@ WORDS = {
 SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01"}
 VERSIONS = ("2017-03-01", "2017-08-01", "2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
 STARTED_FOR = timedelta(minutes=10)
-SILENCE = timedelta(hours=24)
+INACTIVITY_TIMEOUT = timedelta(hours=24)
 
 
 def new_id() -> str:
     return str(uuid.uuid4()).upper()
 
 
-def rfc1123(moment: datetime) -> str:
-    return moment.strftime("%a, %d %b %Y %H:%M:%S GMT")
+def format_date(time: datetime) -> str:
+    return time.strftime("%a, %d %b %Y %H:%M:%S GMT")
 
 
 @dataclass
@@ -38,9 +38,9 @@ class Event:
     event_id: str = field(default_factory=new_id)
     status: str = "Scheduled"
     approved: bool = False
-    over_at: datetime | None = None
-    with_others: list[Event] = field(default_factory=list)
-    """What has to start together with it."""
+    removed_at: datetime | None = None
+    starts_with: list[Event] = field(default_factory=list)
+    """Events that start together with this one."""
 
 
 @dataclass
@@ -48,155 +48,159 @@ class Scope:
     vms: list[str]
     events: list[Event] = field(default_factory=list)
     incarnation: int = 0
-    enabling: str = field(default_factory=new_id)
-    heard_at: datetime | None = None
+    enabling_id: str = field(default_factory=new_id)
+    last_seen: datetime | None = None
 
 
-class World:
-    """Two scopes and one clock. `wrong` is the one thing that it does wrong, if any."""
+class EventModel:
+    """Two groups and one clock. `defect` names the one thing that it does wrong."""
 
-    def __init__(self, wrong: str = "") -> None:
-        self.wrong = wrong
+    def __init__(self, defect: str = "") -> None:
+        self.defect = defect
         self.lock = threading.RLock()
         self.now = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
         self.pool = Scope(["pool_0", "pool_1"])
         self.mail = Scope(["mail"])
 
-    def count(self, scope: Scope, what: str) -> None:
-        if self.wrong == f"{what} not counted":
+    def increment(self, scope: Scope, change: str) -> None:
+        if self.defect == f"{change} not counted":
             return
-        if self.wrong == f"{what} counted back":
+        if self.defect == f"{change} counted backwards":
             scope.incarnation -= 1
             return
-        scope.incarnation += 2 if self.wrong == f"{what} counted twice" else 1
+        scope.incarnation += 2 if self.defect == f"{change} counted twice" else 1
 
-    # --- Orders --------------------------------------------------------------------------------------
+    # --- Actions -------------------------------------------------------------------------------------
 
-    def schedule(self, kind: str) -> bool:
-        told = [self.pool, self.mail] if kind == "Freeze" else [self.pool]
-        notice = NOTICE[kind] // 3 if self.wrong == "short notice" else NOTICE[kind]
-        if self.wrong == "no notice":
+    def schedule(self, event_type: str) -> bool:
+        affected = [self.pool, self.mail] if event_type == "Freeze" else [self.pool]
+        notice = NOTICE[event_type] // 3 if self.defect == "short notice" else NOTICE[event_type]
+        if self.defect == "no notice":
             notice = 1
-        if self.wrong == "long notice" and kind == "Terminate":
+        if self.defect == "long notice" and event_type == "Terminate":
             notice = 1200
-        made = [Event(kind, scope, self.now + timedelta(seconds=notice)) for scope in told]
-        made = [event for event in made if self.listens(event.scope)]
-        if self.wrong == "nothing told":
+        made = [Event(event_type, scope, self.now + timedelta(seconds=notice)) for scope in affected]
+        made = [event for event in made if self.is_enabled(event.scope)]
+        if self.defect == "no event appears":
             return True
         for event in made:
-            event.with_others = made
-            if self.wrong == "one event only":
+            event.starts_with = made
+            if self.defect == "one event only":
                 event.scope.events.clear()
-            if self.wrong == "same id":
+            if self.defect == "same id":
                 event.event_id = "A123BC45-1234-5678-AB90-ABCDEF123456"
             event.scope.events.append(event)
-            self.count(event.scope, "addition")
-            if self.wrong == "all scopes count":
+            self.increment(event.scope, "addition")
+            if self.defect == "all groups count":
                 self.mail.incarnation += 1
         return True
 
-    def listens(self, scope: Scope) -> bool:
-        if self.wrong == "told when disabled":
+    def is_enabled(self, scope: Scope) -> bool:
+        if self.defect == "notice while disabled":
             return True
-        return scope.heard_at is not None and self.now - scope.heard_at <= SILENCE
+        return scope.last_seen is not None and self.now - scope.last_seen <= INACTIVITY_TIMEOUT
 
     def cancel(self, event_id: str) -> bool:
         event = self.find(self.pool, event_id)
-        if event is not None and event.status == "Scheduled" and self.wrong != "cancel ignored":
-            for each in event.with_others:
+        if event is not None and event.status == "Scheduled" and self.defect != "cancel ignored":
+            for each in event.starts_with:
                 each.scope.events.remove(each)
-                self.count(each.scope, "cancellation")
+                self.increment(each.scope, "cancellation")
         return event is not None
 
     def approve(self, scope: Scope, vm: str, ids: list[str]) -> bool:
-        """Whether all of them are known; else none is approved."""
+        """Approve the events. Return False and approve none if an id is unknown."""
         found = [self.find(scope, event_id) for event_id in ids]
-        if self.wrong == "outside may approve" and scope is self.mail:
+        if self.defect == "other group may approve" and scope is self.mail:
             found = [event or self.find(self.pool, event_id) for event, event_id in zip(found, ids, strict=True)]
-        if self.wrong == "approved once" and any(event is not None and event.approved for event in found):
+        if self.defect == "approved once" and any(event is not None and event.approved for event in found):
             return False
-        if None in found and self.wrong != "known ones approved":
+        if None in found and self.defect != "known ids approved":
             return False
-        if self.wrong == "approval ignored" or (self.wrong == "only the first VM approves" and vm == "pool_1"):
+        if self.defect == "approval ignored" or (self.defect == "only the first VM approves" and vm == "pool_1"):
             return True
         for event in found:
             if event is not None:
                 event.approved = True
-                if self.wrong == "approval counts":
+                if self.defect == "approval counts":
                     event.scope.incarnation += 1
-                self.start_what_may()
+                self.start_ready()
         return None not in found
 
-    def start_what_may(self) -> None:
+    def start_ready(self) -> None:
         for scope in (self.pool, self.mail):
             for event in list(scope.events):
-                together = list(event.with_others)
+                group = list(event.starts_with)
                 if event.type == "Terminate":
-                    together = [e for e in scope.events if e.type == event.type and e.not_before == event.not_before]
-                if self.wrong == "starts alone":
-                    together = [event]
-                if event.status == "Scheduled" and all(e.approved or self.due(e) for e in together):
+                    group = [e for e in scope.events if e.type == event.type and e.not_before == event.not_before]
+                if self.defect == "starts alone":
+                    group = [event]
+                if event.status == "Scheduled" and all(e.approved or self.due(e) for e in group):
                     self.start(event)
 
     def due(self, event: Event) -> bool:
-        early = timedelta(minutes=2) if self.wrong == "starts early" else timedelta(0)
-        return self.wrong != "never starts" and self.now >= event.not_before - early
+        early = timedelta(minutes=2) if self.defect == "starts early" else timedelta(0)
+        return self.defect != "never starts" and self.now >= event.not_before - early
 
     def start(self, event: Event) -> None:
         event.status = "Started"
-        event.over_at = self.now + STARTED_FOR
-        if self.wrong == "id changes":
+        event.removed_at = self.now + STARTED_FOR
+        if self.defect == "id changes":
             event.event_id = new_id()
-        self.count(event.scope, "start")
+        self.increment(event.scope, "start")
 
     def advance(self, seconds: int) -> bool:
         target = self.now + timedelta(seconds=seconds)
         while self.now < target:
             self.now = min(self.now + timedelta(seconds=60 if target - self.now > timedelta(seconds=60) else 1), target)
-            self.start_what_may()
+            self.start_ready()
             for scope in (self.pool, self.mail):
-                for event in [e for e in scope.events if e.over_at is not None and self.now >= e.over_at]:
-                    if self.wrong == "never removed":
+                for event in [e for e in scope.events if e.removed_at is not None and self.now >= e.removed_at]:
+                    if self.defect == "never removed":
                         continue
-                    if self.wrong == "completed" and event.status == "Started":
-                        event.status, event.over_at = "Completed", self.now + STARTED_FOR
+                    if self.defect == "completed" and event.status == "Started":
+                        event.status, event.removed_at = "Completed", self.now + STARTED_FOR
                         continue
                     scope.events.remove(event)
-                    self.count(scope, "removal")
+                    self.increment(scope, "removal")
         return True
 
-    # --- What is seen --------------------------------------------------------------------------------
+    # --- Documents ----------------------------------------------------------------------------------
 
     def find(self, scope: Scope, event_id: str) -> Event | None:
-        wanted = event_id if self.wrong == "exact ids" else event_id.upper()
+        wanted = event_id if self.defect == "exact ids" else event_id.upper()
         return next((event for event in scope.events if event.event_id == wanted), None)
 
-    def hear(self, scope: Scope) -> None:
-        if scope.heard_at is not None and self.now - scope.heard_at > SILENCE and self.wrong != "never disabled":
-            scope.incarnation, scope.enabling = 0, new_id()
-            if self.wrong != "told when disabled":
+    def record_poll(self, scope: Scope) -> None:
+        if (
+            scope.last_seen is not None
+            and self.now - scope.last_seen > INACTIVITY_TIMEOUT
+            and self.defect != "never disabled"
+        ):
+            scope.incarnation, scope.enabling_id = 0, new_id()
+            if self.defect != "notice while disabled":
                 scope.events.clear()
-        scope.heard_at = self.now
+        scope.last_seen = self.now
 
     def tag(self, scope: Scope) -> str:
-        enabling = "" if self.wrong == "tag without enabling" else scope.enabling[:8]
-        return f'"{enabling}.{scope.incarnation}"'
+        enabling_id = "" if self.defect == "etag without enabling id" else scope.enabling_id[:8]
+        return f'"{enabling_id}.{scope.incarnation}"'
 
     def document(self, scope: Scope, version: str) -> dict[str, Any]:
         events = list(scope.events)
-        if self.wrong == "other scopes shown" and scope is self.mail:
+        if self.defect == "other groups shown" and scope is self.mail:
             events += self.pool.events
-        gates = {} if self.wrong == "types not gated" else SINCE
-        shown = [self.shown(event, version) for event in events if gates.get(event.type, "") <= version]
-        return {"DocumentIncarnation": scope.incarnation, "Events": shown}
+        gates = {} if self.defect == "types not gated" else SINCE
+        event_as_json = [self.event_as_json(event, version) for event in events if gates.get(event.type, "") <= version]
+        return {"DocumentIncarnation": scope.incarnation, "Events": event_as_json}
 
-    def shown(self, event: Event, version: str) -> dict[str, Any]:
-        words, source, seconds = WORDS[event.type]
+    def event_as_json(self, event: Event, version: str) -> dict[str, Any]:
+        description, source, seconds = VALUES[event.type]
         names = [event.scope.vms[-1 if event.type in ("Preempt", "Terminate") else 0]]
-        if self.wrong == "resources change" and event.status == "Started":
+        if self.defect == "resources change" and event.status == "Started":
             names = ["pool_7"]
         moved = event.not_before
-        if self.wrong == "not before goes back" and self.now >= event.not_before - timedelta(minutes=8):
+        if self.defect == "NotBefore decreases" and self.now >= event.not_before - timedelta(minutes=8):
             moved -= timedelta(minutes=5)
         found: dict[str, Any] = {
             "EventId": event.event_id,
@@ -204,10 +208,10 @@ class World:
             "EventType": event.type,
             "ResourceType": "VirtualMachine",
             "Resources": [f"_{name}" for name in names] if version == "2017-03-01" else names,
-            "NotBefore": rfc1123(moved) if event.status == "Scheduled" else "",
+            "NotBefore": format_date(moved) if event.status == "Scheduled" else "",
         }
         if version >= "2019-04-01":
-            found["Description"] = words
+            found["Description"] = description
         if version >= "2019-08-01":
             found["EventSource"] = source
         if version >= "2020-07-01":

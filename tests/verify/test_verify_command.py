@@ -1,4 +1,4 @@
-"""`forewarn verify` as it is typed: what it prints, what it writes, and how it ends."""
+"""`forewarn verify` on the command line: output, reports and exit codes."""
 
 from __future__ import annotations
 
@@ -15,142 +15,145 @@ import pytest
 import foreground
 from forewarn.testing.client import COMMAND
 from forewarn.verify.runner import CHECKS
-from verify.broken import Answer, Ask, Fault, Running, running
-from verify.faults import RIGHT, instead, member
+from verify.broken_server import Defect, RunningServer, ServerRequest, ServerResponse, running
+from verify.defects import CORRECT, member, respond_instead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-NEITHER = "http://127.0.0.1:1"
+UNREACHABLE = "http://127.0.0.1:1"
+DETAILS = ("rule", "request", "expected", "actual")
 
 
-def typed(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_verify(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, "verify", *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
 def results(*arguments: str) -> dict[str, Any]:
-    """The checks of a run by name."""
-    return {check["name"]: check for check in json.loads(typed(*arguments, "--json").stdout)["checks"]}
+    """Run the checks. Return the JSON results by name."""
+    return {check["name"]: check for check in json.loads(run_verify(*arguments, "--json").stdout)["checks"]}
 
 
 @pytest.fixture
-def right() -> Iterator[Running]:
-    with running(RIGHT) as server:
+def correct() -> Iterator[RunningServer]:
+    with running(CORRECT) as server:
         yield server
 
 
-def _rude(_: Ask, answer: Answer) -> None:
-    if answer.status == 404:
-        answer.body = b'\x00\x1b[31m<&"]]>\xff\n'
+def _invalid_text(_: ServerRequest, response: ServerResponse) -> None:
+    if response.status == 404:
+        response.body = b'\x00\x1b[31m<&"]]>\xff\n'
 
 
-RUDE = Fault("sends what no report can hold", (), answer=_rude)
+INVALID_TEXT = Defect("bytes that are invalid in XML", (), response=_invalid_text)
 
 
-def test_it_ends_with_0_when_all_that_was_made_has_passed(right: Running) -> None:
-    run = typed(right.here, "--only", "versions/*")
+def test_exit_code_0_if_every_check_passes(correct: RunningServer) -> None:
+    run = run_verify(correct.endpoint, "--only", "versions/*")
     assert run.returncode == 0, run.stdout
-    assert "versions/latest-refused" in run.stdout
+    assert "versions/latest-rejected" in run.stdout
     assert "0 failed" in run.stdout
 
 
-def test_it_ends_with_1_and_says_what_was_sent_what_came_and_what_would_be_right() -> None:
-    with running(Fault("", (), answer=member("EventId", "x"))) as server:
+def test_exit_code_1_and_the_details_of_a_failure() -> None:
+    with running(Defect("", (), response=member("EventId", "x"))) as server:
         command = server.command("schedule", "type", "FOREWARN_EVENT_TYPE")
-        run = typed(server.here, "--only", "document/event-id-guid", "--schedule-command", command)
+        run = run_verify(server.endpoint, "--only", "document/event-id-guid", "--schedule-command", command)
     assert run.returncode == 1
     lines = [line.split() for line in run.stdout.splitlines()]
     assert ["document/event-id-guid", "observed", "failed"] in lines
-    assert [line[0] for line in lines if line and line[0] in ("rule", "sent", "came", "right")] == [
-        *("rule", "sent", "came", "right")
-    ]
+    assert [line[0] for line in lines if line and line[0] in DETAILS] == list(DETAILS)
     assert "GET /metadata/scheduledevents?api-version=2020-07-01" in run.stdout
     assert "1 failed" in run.stdout
 
 
-def test_it_ends_with_1_when_nothing_could_be_made(right: Running) -> None:
-    run = typed(right.here, "--only", "life/told")
+def test_exit_code_1_if_no_check_could_run(correct: RunningServer) -> None:
+    run = run_verify(correct.endpoint, "--only", "life/event-appears")
     assert run.returncode == 1
-    assert "No check could be made" in run.stdout
+    assert "No check could run" in run.stdout
 
 
-def test_what_a_check_lacks_is_named_by_its_option(right: Running) -> None:
-    found = results(right.here, "--only", "scope/*", "--only", "life/*")
-    assert found["scope/same-document"]["reason"] == "give --other"
-    assert found["life/never-early"]["reason"] == "give --schedule-command and --advance-command or --patience"
+def test_a_skipped_check_names_the_missing_option(correct: RunningServer) -> None:
+    found = results(correct.endpoint, "--only", "scope/*", "--only", "life/*")
+    assert found["scope/same-document"]["reason"] == "give --same-group"
+    assert found["life/no-early-start"]["reason"] == "give --schedule-command and --advance-command or --max-wait"
     assert {check["result"] for name, check in found.items() if name.startswith("scope/")} == {"skipped"}
 
 
-def test_what_a_command_said_last_is_why_a_check_is_skipped(right: Running) -> None:
+def test_the_last_line_of_a_failed_command_is_the_skip_reason(correct: RunningServer) -> None:
     command = 'echo first; echo "no way to make a $FOREWARN_EVENT_TYPE of $FOREWARN_VM"; exit 3'
-    found = results(right.here, "--only", "life/notice-of-freeze", "--schedule-command", command)
+    found = results(correct.endpoint, "--only", "life/notice-of-freeze", "--schedule-command", command)
     assert found["life/notice-of-freeze"]["result"] == "skipped"
     assert found["life/notice-of-freeze"]["reason"].endswith("no way to make a Freeze of pool_0")
 
 
 @pytest.mark.parametrize("name", [b"a\x00b", b"a" * 300_000], ids=["control character", "endless"])
-def test_a_name_that_no_command_could_be_told_is_none(name: bytes) -> None:
-    fault = Fault("", (), answer=instead(lambda ask: ask.path.endswith("/name"), 200, name))
-    with running(fault) as server:
-        found = results(server.here, "--only", "life/told", "--schedule-command", "true")
-    assert found["life/told"]["reason"].endswith("give --vm-name")
+def test_an_invalid_vm_name_is_ignored(name: bytes) -> None:
+    defect = Defect("", (), response=respond_instead(lambda request: request.path.endswith("/name"), 200, name))
+    with running(defect) as server:
+        found = results(server.endpoint, "--only", "life/event-appears", "--schedule-command", "true")
+    assert found["life/event-appears"]["reason"].endswith("give --vm-name")
 
 
-def test_a_notice_that_is_longer_than_the_patience_is_not_waited_for(right: Running) -> None:
-    command = right.command("schedule", "type", "FOREWARN_EVENT_TYPE")
-    found = results(right.here, "--only", "life/never-early", "--schedule-command", command, "--patience", "1s")
-    assert found["life/never-early"]["reason"] == (
-        "its notice is 900 s: give --advance-command, or --patience 960s or more"
+def test_a_notice_longer_than_max_wait_is_skipped(correct: RunningServer) -> None:
+    command = correct.command("schedule", "type", "FOREWARN_EVENT_TYPE")
+    found = results(
+        correct.endpoint, "--only", "life/no-early-start", "--schedule-command", command, "--max-wait", "1s"
+    )
+    assert found["life/no-early-start"]["reason"] == (
+        "the notice is 900 s: give --advance-command, or --max-wait 960s or more"
     )
 
 
-def test_what_a_command_leaves_running_is_not_waited_for(right: Running, tmp_path: Path) -> None:
-    """A hook may start something in the background; here it ends when the test lets it."""
+def test_background_processes_of_a_command_are_not_awaited(correct: RunningServer, tmp_path: Path) -> None:
+    """A hook command may start a background process. Here it ends when the test writes to the pipe."""
     os.mkfifo(tmp_path / "end")
-    command = f"cat {tmp_path / 'end'} & {right.command('schedule', 'type', 'FOREWARN_EVENT_TYPE')}"
+    command = f"cat {tmp_path / 'end'} & {correct.command('schedule', 'type', 'FOREWARN_EVENT_TYPE')}"
     try:
-        found = results(right.here, "--only", "life/told", "--schedule-command", command)
+        found = results(correct.endpoint, "--only", "life/event-appears", "--schedule-command", command)
     finally:
         (tmp_path / "end").write_text("now")
-    assert found["life/told"]["result"] == "passed"
+    assert found["life/event-appears"]["result"] == "passed"
 
 
-def test_marks_leave_out_what_is_only_assumed(right: Running) -> None:
-    assert {check["mark"] for check in results(right.here, "--marks", "documented").values()} == {"documented"}
+def test_marks_select_checks(correct: RunningServer) -> None:
+    assert {check["mark"] for check in results(correct.endpoint, "--marks", "documented").values()} == {"documented"}
 
 
-def test_json_has_the_counts_and_what_a_machine_wants_to_know(right: Running) -> None:
-    run = typed(right.here, "--only", "requests/head-refused", "--json")
+def test_json_has_counts_and_details(correct: RunningServer) -> None:
+    run = run_verify(correct.endpoint, "--only", "requests/head-rejected", "--json")
     found = json.loads(run.stdout)
     assert found["counts"] == {"passed": 1, "failed": 0, "skipped": 0}
     (check,) = found["checks"]
     assert (check["section"], check["mark"], check["result"]) == (3, "documented", "passed")
 
 
-def test_junit_can_be_read_whatever_the_server_sends(tmp_path: Path) -> None:
+def test_junit_is_valid_xml_whatever_the_server_sends(tmp_path: Path) -> None:
     file = tmp_path / "verify.xml"
-    with running(RUDE) as server:
-        run = typed(server.here, "--only", "requests/*path", "--only", "life/told", "--junit", str(file))
+    with running(INVALID_TEXT) as server:
+        run = run_verify(
+            server.endpoint, "--only", "requests/unknown-path", "--only", "life/event-appears", "--junit", str(file)
+        )
     assert run.returncode == 1
     assert "\x1b" not in run.stdout
     suites = ET.fromstring(file.read_bytes())  # noqa: S314 - written by the program under test
     assert (suites.get("tests"), suites.get("failures"), suites.get("skipped")) == ("2", "1", "1")
-    failure = suites.find(".//testcase[@name='requests/other-path']/failure")
+    failure = suites.find(".//testcase[@name='requests/unknown-path']/failure")
     assert failure is not None
-    assert 'right: 404 with a body like {"error": "…"}' in (failure.text or "")
+    assert 'expected: 404 with a body like {"error": "…"}' in (failure.text or "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_interrupts_it_gets_what_is_known_and_no_command_stays_behind(
-    right: Running, tmp_path: Path, number: signal.Signals
+def test_an_interrupted_run_reports_its_results_and_kills_the_command(
+    correct: RunningServer, tmp_path: Path, number: signal.Signals
 ) -> None:
     os.mkfifo(tmp_path / "begun")
     os.mkfifo(tmp_path / "never")
     file = tmp_path / "verify.xml"
-    only = ("--only", "requests/document-served", "--only", "life/told")
+    only = ("--only", "requests/document-served", "--only", "life/event-appears")
     command = f"echo $$ >{tmp_path}/begun; cat {tmp_path}/never"
-    arguments = [*COMMAND, "verify", right.here, *only, "--schedule-command", command, "--junit", str(file)]
+    arguments = [*COMMAND, "verify", correct.endpoint, *only, "--schedule-command", command, "--junit", str(file)]
     with foreground.running(arguments) as run:
         pid = int((tmp_path / "begun").read_text())
         run.send_signal(number)
@@ -158,42 +161,42 @@ def test_who_interrupts_it_gets_what_is_known_and_no_command_stays_behind(
     assert run.returncode == 130
     assert ["requests/document-served", "documented", "passed"] in [line.split() for line in stdout.splitlines()]
     assert "1 passed, 0 failed, 0 skipped." in stdout
-    assert stderr == "forewarn: interrupted; 1 checks were not made.\n"
+    assert stderr == "forewarn: interrupted; 1 checks did not run.\n"
     assert ET.fromstring(file.read_bytes()).get("tests") == "1"  # noqa: S314 - written by the program under test
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-def test_a_report_that_cannot_be_written_does_not_take_the_table_with_it(right: Running) -> None:
-    run = typed(right.here, "--only", "requests/document-served", "--junit", "/dev/full")
+def test_an_unwritable_report_does_not_hide_the_table(correct: RunningServer) -> None:
+    run = run_verify(correct.endpoint, "--only", "requests/document-served", "--junit", "/dev/full")
     assert run.returncode == 5
     assert "1 passed, 0 failed, 0 skipped." in run.stdout
     assert "/dev/full" in run.stderr
 
 
 def test_the_list_needs_no_server() -> None:
-    run = typed("--list", "--json")
+    run = run_verify("--list", "--json")
     assert run.returncode == 0
     assert [check["name"] for check in json.loads(run.stdout)["checks"]] == [check.name for check in CHECKS]
-    assert "finding/any-host" in typed("--list").stdout
+    assert "discovery/any-host" in run_verify("--list").stdout
 
 
-def test_the_list_asks_no_server_and_runs_no_command(tmp_path: Path) -> None:
+def test_the_list_sends_no_request_and_runs_no_command(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         command = f"touch {tmp_path}/ran"
-        places = (url, "--other", url, "--outside", url, "--timeout", "1s")
-        assert typed(*places, "--schedule-command", command, "--list").returncode == 0
+        places = (url, "--same-group", url, "--other-group", url, "--timeout", "1s")
+        assert run_verify(*places, "--schedule-command", command, "--list").returncode == 0
         server.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody has connected
+        with pytest.raises(BlockingIOError):  # no connection was made
             server.accept()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
-        ((), "Say which server"),
+        ((), "Give the URL of the server"),
         (("ftp://127.0.0.1",), "like http://127.0.0.1:8169"),
         (("127.0.0.1:8169",), "like http://127.0.0.1:8169"),
         (("http://127.0.0.1:8169/metadata/instance",), "like http://127.0.0.1:8169"),
@@ -202,41 +205,47 @@ def test_the_list_asks_no_server_and_runs_no_command(tmp_path: Path) -> None:
         (("",), "like http://127.0.0.1:8169"),
         (("http://a..b",), "like http://127.0.0.1:8169"),
         (("http://",), "like http://127.0.0.1:8169"),
-        ((NEITHER, "--other", "x"), "'x' is not the address"),
-        ((NEITHER, "--only", "requests/head-refusd"), "Did you mean 'requests/head-refused'?"),
-        ((NEITHER, "--marks", "known"), "documented, observed, assumed"),
-        ((NEITHER, "--marks", ","), "documented, observed, assumed"),
-        ((NEITHER, "--only", "requests/head-*", "--marks", "observed,assumed"), "such checks are marked documented."),
-        (("--list", "--only", "life/told", "--marks", "assumed"), "No check called 'life/told' is marked assumed"),
-        ((NEITHER, "--patience", "soon"), "90s"),
-        ((NEITHER, "--timeout", "0s"), "more than 0s"),
-        ((NEITHER, "--junit", "/nowhere/at/all.xml"), "no such folder"),
-        ((NEITHER, "--junit", "/"), "name a file in it"),
-        ((NEITHER, "--junit", "/tmp/" + "x" * 300), "name a file"),  # noqa: S108 - nothing is written
+        ((UNREACHABLE, "--same-group", "x"), "'x' is not the address"),
+        ((UNREACHABLE, "--only", "requests/head-rejectd"), "Did you mean 'requests/head-rejected'?"),
+        ((UNREACHABLE, "--marks", "known"), "documented, observed, assumed"),
+        ((UNREACHABLE, "--marks", ","), "documented, observed, assumed"),
+        (
+            (UNREACHABLE, "--only", "requests/head-*", "--marks", "observed,assumed"),
+            "such checks are marked documented.",
+        ),
+        (
+            ("--list", "--only", "life/event-appears", "--marks", "assumed"),
+            "No check called 'life/event-appears' is marked assumed",
+        ),
+        ((UNREACHABLE, "--max-wait", "soon"), "90s"),
+        ((UNREACHABLE, "--timeout", "0s"), "more than 0s"),
+        ((UNREACHABLE, "--junit", "/nowhere/at/all.xml"), "folder does not exist"),
+        ((UNREACHABLE, "--junit", "/"), "name a file in it"),
+        ((UNREACHABLE, "--junit", "/tmp/" + "x" * 300), "name a file"),  # noqa: S108 - nothing is written
     ],
 )
-def test_what_is_typed_wrong_is_said_with_what_would_be_right(arguments: tuple[str, ...], said: str) -> None:
-    run = typed(*arguments)
+def test_an_invalid_argument_is_an_error_with_help(arguments: tuple[str, ...], expected: str) -> None:
+    run = run_verify(*arguments)
     assert run.returncode == 2
-    assert said in run.stderr
+    assert expected in run.stderr
     assert "Traceback" not in run.stderr
 
 
-def test_a_server_that_is_not_there_is_said_to_be_unreachable() -> None:
+def test_an_unreachable_server_is_an_error() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets the port meanwhile
-        run = typed(f"http://127.0.0.1:{taken.getsockname()[1]}")
+        taken.bind(("127.0.0.1", 0))  # bound but not listening, so that no other process takes the port
+        run = run_verify(f"http://127.0.0.1:{taken.getsockname()[1]}")
     assert run.returncode == 6
     assert "does not answer" in run.stderr
     assert "Traceback" not in run.stderr
 
 
-def test_the_path_may_stand_behind_the_address(right: Running) -> None:
-    run = typed(f"{right.here}/metadata/scheduledevents", "--only", "finding/*")
+def test_the_url_may_include_the_path(correct: RunningServer) -> None:
+    run = run_verify(f"{correct.endpoint}/metadata/scheduledevents", "--only", "discovery/*")
     assert run.returncode == 0
 
 
-def test_no_proxy_gets_in_between(right: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", NEITHER)
-    monkeypatch.setenv("HTTP_PROXY", NEITHER)
-    assert typed(right.here, "--only", "requests/document-served").returncode == 0
+def test_proxy_settings_are_ignored(correct: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", UNREACHABLE)
+    monkeypatch.setenv("HTTP_PROXY", UNREACHABLE)
+    assert run_verify(correct.endpoint, "--only", "requests/document-served").returncode == 0

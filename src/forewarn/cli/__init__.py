@@ -27,7 +27,7 @@ NOUNS = {
     "webhook": "Webhooks: who else is told of what happens.",
     "token": "Tokens: who may ask the service for what.",
     "agent": "The agent in the VM: prepares, approves and undoes.",
-    "verify": "Hold any server of Scheduled Events to the contract.",
+    "verify": "Check any Scheduled Events server against the wire contract.",
     "settings": "Every setting, and where its value comes from.",
 }
 

@@ -1,4 +1,4 @@
-"""forewarn verify: hold any server that claims the contract to every rule of it."""
+"""forewarn verify: run the conformance checks against a server."""
 
 from __future__ import annotations
 
@@ -13,43 +13,47 @@ from forewarn.cli.output import console, print_json, print_table
 from forewarn.core.durations import parse_duration
 from forewarn.errors import BadOption, Invalid, NotPermitted
 from forewarn.verify.check import SECTIONS, Mark
-from forewarn.verify.endpoint import Endpoint
-from forewarn.verify.runner import CheckOutcome, Result, as_junit, chosen, counts, describe, run
+from forewarn.verify.endpoint import TargetEndpoint
+from forewarn.verify.runner import CheckOutcome, CheckResult, as_junit, counts, describe, run, select_checks
 from forewarn.verify.runner import as_json as run_as_json
-from forewarn.verify.session import Hooks, Session
+from forewarn.verify.session import HookCommands, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from forewarn.verify.check import Check
 
-_LONGEST_TIMEOUT_SECONDS = 600
+_MAX_TIMEOUT_SECONDS = 600
 
 
 @click.command()
 @click.argument("url", required=False)
-@click.option("--schedule-command", metavar="CMD", default="", help="Makes an event of type $FOREWARN_EVENT_TYPE.")
-@click.option("--cancel-command", metavar="CMD", default="", help="Withdraws the event $FOREWARN_EVENT_ID.")
-@click.option("--advance-command", metavar="CMD", default="", help="Moves the server's time on by $FOREWARN_SECONDS.")
-@click.option("--other", metavar="URL", help="The endpoint as another VM of the same group sees it.")
-@click.option("--outside", metavar="URL", help="The endpoint as a VM outside of the group sees it.")
-@click.option("--vm-name", metavar="NAME", default="", help="The VM that URL belongs to; default: what it says itself.")
-@click.option("--patience", metavar="LENGTH", default="0s", help="How long to wait for time to pass.  [default: 0s]")
-@click.option("--timeout", metavar="LENGTH", default="10s", help="How long an answer may take.  [default: 10s]")
-@click.option("--marks", metavar="MARKS", default=",".join(Mark), help="Only rules so marked.  [default: all three]")
-@click.option("--only", metavar="PATTERN", multiple=True, help="Only checks with such a name; may be repeated.")
-@click.option("--junit", metavar="FILE", help="Also write the results there, as JUnit has them.")
-@click.option("--list", "only_list", is_flag=True, help="List the checks, and ask nothing.")
+@click.option("--schedule-command", metavar="CMD", default="", help="Schedules an event of type $FOREWARN_EVENT_TYPE.")
+@click.option("--cancel-command", metavar="CMD", default="", help="Cancels the event $FOREWARN_EVENT_ID.")
+@click.option("--advance-command", metavar="CMD", default="", help="Advances the server's clock by $FOREWARN_SECONDS.")
+@click.option("--same-group", metavar="URL", help="The endpoint of another VM in the same group.")
+@click.option("--other-group", metavar="URL", help="The endpoint of a VM in another group.")
+@click.option("--vm-name", metavar="NAME", default="", help="The VM that URL belongs to; default: from the server.")
+@click.option(
+    "--max-wait", metavar="DURATION", default="0s", help="Maximum wait if time cannot be advanced.  [default: 0s]"
+)
+@click.option("--timeout", metavar="DURATION", default="10s", help="Timeout of a response.  [default: 10s]")
+@click.option(
+    "--marks", metavar="MARKS", default=",".join(Mark), help="Only rules with these marks.  [default: all three]"
+)
+@click.option("--only", metavar="PATTERN", multiple=True, help="Only checks with a matching name; repeatable.")
+@click.option("--junit", metavar="FILE", help="Also write the results to FILE as JUnit XML.")
+@click.option("--list", "only_list", is_flag=True, help="List the checks; send no request.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def command(
     url: str | None,
     schedule_command: str,
     cancel_command: str,
     advance_command: str,
-    other: str | None,
-    outside: str | None,
+    same_group: str | None,
+    other_group: str | None,
     vm_name: str,
-    patience: str,
+    max_wait: str,
     timeout: str,
     marks: str,
     only: tuple[str, ...],
@@ -57,42 +61,41 @@ def command(
     only_list: bool,
     as_json: bool,
 ) -> None:
-    """Hold the server at URL to the contract of Scheduled Events, rule by rule.
+    """Check a Scheduled Events server at URL against the wire contract.
 
-    For servers under test: it sends bad requests, has events made, approves them, and moves time. The commands are run
-    by the shell. Exit code 0: all checks that were made have passed; 1: some have failed.
+    Use it only on test servers: it sends invalid requests, schedules and approves events, and advances the clock. The
+    shell runs the commands. Exit code 0: no check failed. Exit code 1: at least one failed, or none could run.
 
     \b
     Example:
       forewarn verify http://127.0.0.1:8169
       forewarn verify --list
     """
-    checks = chosen(only, _marks(marks))
+    checks = select_checks(only, _marks(marks))
     if only_list:
-        _print_checks(checks, as_json)
+        _print_check_list(checks, as_json)
         return
     if url is None:
-        raise click.UsageError("Say which server: forewarn verify http://127.0.0.1:8169")
+        raise click.UsageError("Give the URL of the server: forewarn verify http://127.0.0.1:8169")
     _check_file(junit)
     seconds = _seconds("--timeout", timeout)
-    if not 0 < seconds <= _LONGEST_TIMEOUT_SECONDS:
+    if not 0 < seconds <= _MAX_TIMEOUT_SECONDS:
         raise BadOption(name="--timeout", value=timeout, problem="it must be more than 0s and at most 10m")
     session = Session(
-        Endpoint(url, seconds),
-        Hooks(schedule_command, cancel_command, advance_command),
-        other=None if other is None else Endpoint(other, seconds),
-        outside=None if outside is None else Endpoint(outside, seconds),
+        TargetEndpoint(url, seconds),
+        HookCommands(schedule_command, cancel_command, advance_command),
+        same_group=None if same_group is None else TargetEndpoint(same_group, seconds),
+        other_group=None if other_group is None else TargetEndpoint(other_group, seconds),
         vm=vm_name,
-        patience_seconds=_seconds("--patience", patience),
+        max_wait_seconds=_seconds("--max-wait", max_wait),
     )
-    for place in (session.here, session.other, session.outside):
-        if place is not None:
-            place.reach()
+    for endpoint in session.endpoints:
+        endpoint.probe()
     outcomes: list[CheckOutcome] = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a command that runs must not stay behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a running hook command is killed
     interrupted = False
     try:
-        _gather(run(checks, session), outcomes, quiet=as_json)
+        _collect(run(checks, session), outcomes, quiet=as_json)
     except KeyboardInterrupt:
         interrupted = True
     if as_json:
@@ -100,20 +103,20 @@ def command(
     else:
         _print_outcomes(outcomes)
     if interrupted:
-        click.echo(f"forewarn: interrupted; {len(checks) - len(outcomes)} checks were not made.", err=True)
+        click.echo(f"forewarn: interrupted; {len(checks) - len(outcomes)} checks did not run.", err=True)
     if junit is not None:
         _write(junit, as_junit(url, outcomes))
     if interrupted:
         sys.exit(130)
     found = counts(outcomes)
-    sys.exit(1 if found[Result.FAILED] or not found[Result.PASSED] else 0)
+    sys.exit(1 if found[CheckResult.FAILED] or not found[CheckResult.PASSED] else 0)
 
 
 def _marks(text: str) -> list[Mark]:
     known = ", ".join(Mark)
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found or any(word not in list(Mark) for word in found):
-        raise BadOption(name="--marks", value=text, problem=f"write one or more of {known}, with commas between")
+        raise BadOption(name="--marks", value=text, problem=f"give one or more of {known}, separated by commas")
     return [Mark(word) for word in found]
 
 
@@ -125,17 +128,17 @@ def _seconds(name: str, text: str) -> float:
 
 
 def _check_file(path: str | None) -> None:
-    """Say that nothing can be written there before the run, not after it."""
+    """Report an unusable path before the run, not after it."""
     if path is None:
         return
     try:
-        folder, place = Path(path).is_dir(), Path(path).absolute().parent.is_dir()
+        is_folder, has_parent = Path(path).is_dir(), Path(path).absolute().parent.is_dir()
     except OSError as error:
         raise BadOption(name="--junit", value=path, problem=f"{error.strerror}; name a file") from error
-    if folder:
+    if is_folder:
         raise BadOption(name="--junit", value=path, problem="it is a folder; name a file in it")
-    if not place:
-        raise BadOption(name="--junit", value=path, problem="there is no such folder; make it first")
+    if not has_parent:
+        raise BadOption(name="--junit", value=path, problem="its folder does not exist; create it first")
 
 
 def _write(path: str, content: bytes) -> None:
@@ -145,25 +148,25 @@ def _write(path: str, content: bytes) -> None:
         raise NotPermitted(action="write", path=path, problem=error.strerror, flag="--junit") from error
 
 
-def _gather(found: Iterable[CheckOutcome], outcomes: list[CheckOutcome], *, quiet: bool) -> None:
-    """Collect the outcomes as they come; who waits at a terminal sees meanwhile which check is under way."""
-    lively = not quiet and sys.stderr.isatty()
+def _collect(found: Iterable[CheckOutcome], outcomes: list[CheckOutcome], *, quiet: bool) -> None:
+    """Collect the outcomes. Show the progress on a terminal."""
+    interactive = not quiet and sys.stderr.isatty()
     try:
         for outcome in found:
             outcomes.append(outcome)
-            if lively:
+            if interactive:
                 click.echo(f"\r{len(outcomes)} {outcome.check.name:<60}", nl=False, err=True)
     finally:
-        if lively:
+        if interactive:
             click.echo(f"\r{'':<70}\r", nl=False, err=True)
 
 
-def _print_checks(checks: list[Check], as_json: bool) -> None:
+def _print_check_list(checks: list[Check], as_json: bool) -> None:
     if as_json:
         print_json({"checks": [describe(check) for check in checks]})
         return
     rows = ((check.name, check.mark, check.rule, ", ".join(check.needs)) for check in checks)
-    print_table(("check", "mark", "rule", "needs"), rows, "No check fits.")
+    print_table(("check", "mark", "rule", "needs"), rows, "No check matches.")
 
 
 def _print_outcomes(outcomes: list[CheckOutcome]) -> None:
@@ -174,23 +177,23 @@ def _print_outcomes(outcomes: list[CheckOutcome]) -> None:
             rows = ((outcome.check.name, outcome.check.mark, outcome.result, outcome.reason) for outcome in inside)
             print_table(("check", "mark", "result", ""), rows, "")
         for outcome in inside:
-            if outcome.result is Result.FAILED:
+            if outcome.result is CheckResult.FAILED:
                 _print_failure(outcome)
     found = counts(outcomes)
     click.echo(f"\n{', '.join(f'{count} {result}' for result, count in found.items())}.")
-    if outcomes and not found[Result.PASSED] and not found[Result.FAILED]:
-        click.echo("No check could be made: each says above what it needs.")
+    if outcomes and not found[CheckResult.PASSED] and not found[CheckResult.FAILED]:
+        click.echo("No check could run. See above what each check needs.")
 
 
 def _print_failure(outcome: CheckOutcome) -> None:
     lines = {
         "rule": outcome.check.rule,
-        "sent": outcome.sent,
-        "came": outcome.came,
-        "right": outcome.right,
+        "request": outcome.request,
+        "expected": outcome.expected,
+        "actual": outcome.actual,
     }
     console().print(f"\n{outcome.check.name} ({outcome.check.mark})")
     for name, text in lines.items():
         if text:
             printable = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
-            console().print(f"  {name:<6} {printable}")
+            console().print(f"  {name:<8} {printable}")

@@ -1,4 +1,4 @@
-"""EVENT_TYPES: one row per type of event a VM can be told of (docs/contract.md, section 4)."""
+"""EVENT_TYPES: one row per type of event a VM can be told of (docs/explanation/contract.md, section 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events, the document that lists them, and their life as a table (docs/contract.md, section 4)."""
+"""Events, the document that lists them, and their life as a table (docs/explanation/contract.md, section 4)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GroupKind(StrEnum):
-    """The delivery scopes of docs/contract.md, section 5."""
+    """The delivery scopes of docs/explanation/contract.md, section 5."""
 
     STANDALONE = "standalone"
     CLOUD_SERVICE = "cloud-service"

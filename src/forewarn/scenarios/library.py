@@ -1,4 +1,4 @@
-"""The scenarios that come with Forewarn: one TOML file each. (docs/scenarios.md)"""
+"""The scenarios that come with Forewarn: one TOML file each. (docs/how-to/scenarios.md)"""
 
 from __future__ import annotations
 

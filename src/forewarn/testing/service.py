@@ -140,8 +140,11 @@ class BaseService:
         seconds: Length | None = None,
         delay: Length | None = None,
     ) -> None:
-        """Make the endpoint fail on purpose (docs/faults.md), for one VM or for all: this number of times, or for this
-        number of seconds of the service's time; once if neither is given. `delay` is in real seconds."""
+        """Make the endpoint fail on purpose (docs/how-to/faults.md), for one VM or for all.
+
+        It fails `count` times, or for that many `seconds` of the service's time. The default is once.
+        `delay` is in real seconds.
+        """
         self._requests.fault(kind, vm, on, count, seconds, delay)
 
     def clear_faults(self) -> None:
@@ -249,7 +252,7 @@ class Service(BaseService, Reachable):
         group: str = "",
         seen_by: VM | str | Iterable[VM | str] | None = (),
     ) -> Run:
-        """Run a scenario to its end (docs/scenarios.md), one that comes with Forewarn, or your own by its path.
+        """Run a scenario to its end (docs/how-to/scenarios.md), one that comes with Forewarn, or your own by its path.
 
         If no VM is named, it takes VMs that fit; if the fleet is empty, it adds its own fleet. If a step fails, an
         AssertionError says which.

@@ -1,5 +1,5 @@
-"""A conformance suite for any server that claims the contract of Scheduled Events.
+"""Conformance suite for any server that implements Scheduled Events.
 
-It is a second, independent statement of the wire: it shares no code with the service, so a mistake of the one is
-not a mistake of the other. Each rule is a named check, run from outside.
+It states the wire protocol a second time and shares no code with the service, so that a mistake in one is not
+repeated in the other. Each rule is a named check.
 """

@@ -1,169 +1,186 @@
-"""Section 3 of the contract, third part: approvals, what they may look like and how they are answered."""
+"""Section 3 of the contract, third part: approvals."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from forewarn.verify.check import Mark, Need, Rules
-from forewarn.verify.endpoint import NEWEST, at
-from forewarn.verify.exchange import TRUE
-from forewarn.verify.refusals import refused
-from forewarn.verify.requests import MADE_UP
+from forewarn.verify.check import CheckRegistry, Mark, Requirement
+from forewarn.verify.endpoint import NEWEST, target_for
+from forewarn.verify.exchange import METADATA_TRUE
+from forewarn.verify.refusals import expect_error
+from forewarn.verify.requests import UNKNOWN_ID
 from forewarn.verify.session import approval
 from forewarn.verify.snapshot import SCHEDULED, STARTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.verify.exchange import Reply
+    from forewarn.verify.exchange import HttpResponse
     from forewarn.verify.session import Session
 
-rules = Rules(3, "requests")
-
-_TAKEN = "exactly 200, and no body at all"
+check = CheckRegistry(3, "requests")
 
 
-def _taken(reply: Reply) -> None:
-    reply.must(reply.status == 200 and reply.body == b"", _TAKEN)
+def _expect_accepted(response: HttpResponse) -> None:
+    response.expect(response.status == 200 and response.body == b"", "200 and an empty body")
 
 
-def _post(session: Session, body: bytes, *headers: tuple[str, str]) -> Reply:
-    return session.here.ask("POST", at(NEWEST), (*TRUE, *headers), body)
+def _post(session: Session, body: bytes, *headers: tuple[str, str]) -> HttpResponse:
+    return session.endpoint.request("POST", target_for(NEWEST), (*METADATA_TRUE, *headers), body)
 
 
-def _again(session: Session, body: Callable[[str], bytes], *headers: tuple[str, str]) -> None:
-    """Approve in some form what is approved already: that is taken whatever has become of it, while it is there."""
+def _approve_again(session: Session, body: Callable[[str], bytes], *headers: tuple[str, str]) -> None:
+    """Expect 200 for another approval of an approved event. The server accepts it while the event exists."""
     for _ in range(3):
-        event_id = session.taken()
-        reply = _post(session, body(event_id), *headers)
-        if reply.status == 200 or event_id in session.look().ids:
-            break  # else it was over in between
-    _taken(reply)
+        event_id = session.approved_event()
+        response = _post(session, body(event_id), *headers)
+        if response.status == 200 or event_id in session.poll().ids:
+            break  # otherwise the event was removed in between
+    _expect_accepted(response)
 
 
-@rules(
+@check(
     "approval-unknown-among-known",
     Mark.ASSUMED,
-    "Of several ids one is unknown: 400, and none is approved.",
-    Need.SCHEDULE,
+    "An approval with one unknown id gets 400 and approves none of its events.",
+    Requirement.SCHEDULE,
 )
 def approval_unknown_among_known(session: Session) -> None:
-    event_id = session.waiting()
-    refused(_post(session, approval(event_id, MADE_UP)), 400)
-    snapshot = session.look()
-    snapshot.reply.must(snapshot.status(event_id) == SCHEDULED, f"{event_id} still Scheduled, since none was approved")
+    event_id = session.unapproved_event()
+    expect_error(_post(session, approval(event_id, UNKNOWN_ID)), 400)
+    snapshot = session.poll()
+    expected = f"{event_id} still Scheduled, because the approval was rejected"
+    snapshot.response.expect(snapshot.status(event_id) == SCHEDULED, expected)
 
 
-@rules(
-    "approval-taken",
+@check(
+    "approval-accepted",
     Mark.DOCUMENTED,
-    "An approval of a known id is answered with exactly 200 and an empty body.",
-    Need.SCHEDULE,
+    "An approval of a known id gets 200 and an empty body.",
+    Requirement.SCHEDULE,
 )
-def approval_taken(session: Session) -> None:
-    _taken(session.approve(session.waiting()))
+def approval_accepted(session: Session) -> None:
+    _expect_accepted(session.approve(session.unapproved_event()))
 
 
-@rules("approval-repeated", Mark.OBSERVED, "Clients approve again on every poll: 200 each time.", Need.SCHEDULE)
+@check(
+    "approval-repeated",
+    Mark.OBSERVED,
+    "A repeated approval gets 200: clients approve again on every poll.",
+    Requirement.SCHEDULE,
+)
 def approval_repeated(session: Session) -> None:
-    _again(session, approval)
-    _again(session, approval)
+    _approve_again(session, approval)
+    _approve_again(session, approval)
 
 
-@rules("approval-of-started", Mark.DOCUMENTED, "An event that has started already is approved with 200.", Need.SCHEDULE)
+@check("approval-of-started", Mark.DOCUMENTED, "An approval of a Started event gets 200.", Requirement.SCHEDULE)
 def approval_of_started(session: Session) -> None:
-    event_id = session.taken()
-    session.look_for(lambda snapshot: snapshot.status(event_id) == STARTED)
-    _again(session, approval)
+    event_id = session.approved_event()
+    session.poll_until(lambda snapshot: snapshot.status(event_id) == STARTED)
+    _approve_again(session, approval)
 
 
-@rules("approval-of-several", Mark.DOCUMENTED, "Several ids may be approved in one request.", Need.SCHEDULE)
+@check("approval-of-several", Mark.DOCUMENTED, "One request may approve several events.", Requirement.SCHEDULE)
 def approval_of_several(session: Session) -> None:
-    first = session.taken()
-    _taken(session.approve(first, session.waiting(first)))
+    first = session.approved_event()
+    _expect_accepted(session.approve(first, session.unapproved_event(first)))
 
 
-@rules("approval-id-any-case", Mark.ASSUMED, "Letter case of an id means nothing on the way in.", Need.SCHEDULE)
+@check("approval-id-any-case", Mark.ASSUMED, "An approval may name the id in any letter case.", Requirement.SCHEDULE)
 def approval_id_any_case(session: Session) -> None:
-    _again(session, lambda event_id: approval(event_id.lower()))
+    _approve_again(session, lambda event_id: approval(event_id.lower()))
 
 
-def _with_incarnation(session: Session, *values: Any) -> None:
+def _approve_with_incarnation(session: Session, *values: Any) -> None:
     for value in values:
-        _again(session, partial(approval, DocumentIncarnation=value))
+        _approve_again(session, partial(approval, DocumentIncarnation=value))
 
 
-@rules(
+@check(
     "approval-stale-incarnation",
     Mark.OBSERVED,
-    "DocumentIncarnation may be sent along: a stale number is ignored.",
-    Need.SCHEDULE,
+    "The server ignores the DocumentIncarnation in an approval, also an outdated one.",
+    Requirement.SCHEDULE,
 )
 def approval_stale_incarnation(session: Session) -> None:
-    _with_incarnation(session, 0, 1_000_000)
+    _approve_with_incarnation(session, 0, 1_000_000)
 
 
-@rules(
+@check(
     "approval-incarnation-as-text",
     Mark.OBSERVED,
-    'Old samples send DocumentIncarnation as text ("5"): ignored.',
-    Need.SCHEDULE,
+    'The server ignores a DocumentIncarnation that is a string ("5"), as in old samples.',
+    Requirement.SCHEDULE,
 )
 def approval_incarnation_as_text(session: Session) -> None:
-    _with_incarnation(session, "5")
+    _approve_with_incarnation(session, "5")
 
 
-@rules("approval-unknown-members", Mark.ASSUMED, "Members that nobody knows are ignored.", Need.SCHEDULE)
+@check(
+    "approval-unknown-members",
+    Mark.ASSUMED,
+    "The server ignores unknown members of an approval.",
+    Requirement.SCHEDULE,
+)
 def approval_unknown_members(session: Session) -> None:
-    _again(session, partial(approval, Reason={"Because": [1, 2]}))
+    _approve_again(session, partial(approval, Reason={"Because": [1, 2]}))
 
 
-@rules(
+@check(
     "approval-form-urlencoded",
     Mark.OBSERVED,
-    "curl says that a body is form-urlencoded: Content-Type is not judged.",
-    Need.SCHEDULE,
+    "The server accepts an approval that is declared as form-urlencoded, the default of curl.",
+    Requirement.SCHEDULE,
 )
 def approval_form_urlencoded(session: Session) -> None:
-    _again(session, approval, ("Content-Type", "application/x-www-form-urlencoded"))
+    _approve_again(session, approval, ("Content-Type", "application/x-www-form-urlencoded"))
 
 
-@rules("approval-as-json", Mark.OBSERVED, "Other clients say application/json.", Need.SCHEDULE)
+@check(
+    "approval-as-json",
+    Mark.OBSERVED,
+    "The server accepts an approval that is declared as application/json.",
+    Requirement.SCHEDULE,
+)
 def approval_as_json(session: Session) -> None:
-    _again(session, approval, ("Content-Type", "application/json"))
+    _approve_again(session, approval, ("Content-Type", "application/json"))
 
 
-@rules(
-    "approval-without-content-type", Mark.OBSERVED, "Others say nothing: Content-Type is never required.", Need.SCHEDULE
+@check(
+    "approval-without-content-type",
+    Mark.OBSERVED,
+    "The server accepts an approval without Content-Type.",
+    Requirement.SCHEDULE,
 )
 def approval_without_content_type(session: Session) -> None:
-    _again(session, approval)
+    _approve_again(session, approval)
 
 
-@rules("approval-unknown-id", Mark.ASSUMED, "An unknown id is refused with 400.")
+@check("approval-unknown-id", Mark.ASSUMED, "An approval of an unknown id gets 400.")
 def approval_unknown_id(session: Session) -> None:
-    refused(_post(session, approval(MADE_UP)), 400)
+    expect_error(_post(session, approval(UNKNOWN_ID)), 400)
 
 
-def _refused_bodies(session: Session, *bodies: bytes) -> None:
+def _expect_rejected(session: Session, *bodies: bytes) -> None:
     for body in bodies:
-        refused(_post(session, body), 400)
+        expect_error(_post(session, body), 400)
 
 
-@rules("approval-malformed", Mark.DOCUMENTED, "A body that is not JSON is refused with 400.")
+@check("approval-malformed", Mark.DOCUMENTED, "An approval whose body is not JSON gets 400.")
 def approval_malformed(session: Session) -> None:
-    _refused_bodies(session, b"", f"StartRequests={MADE_UP}".encode(), approval(MADE_UP)[:-1])
+    _expect_rejected(session, b"", f"StartRequests={UNKNOWN_ID}".encode(), approval(UNKNOWN_ID)[:-1])
 
 
-@rules("approval-of-nothing", Mark.DOCUMENTED, "No StartRequests, or an empty one, is refused with 400.")
-def approval_of_nothing(session: Session) -> None:
-    _refused_bodies(session, b"{}", b'{"StartRequests":[]}')
+@check("approval-empty", Mark.DOCUMENTED, "An approval with a missing or empty StartRequests gets 400.")
+def approval_empty(session: Session) -> None:
+    _expect_rejected(session, b"{}", b'{"StartRequests":[]}')
 
 
-@rules("approval-wrong-types", Mark.DOCUMENTED, "StartRequests of the wrong types is refused with 400.")
+@check("approval-wrong-types", Mark.DOCUMENTED, "An approval whose StartRequests has wrong types gets 400.")
 def approval_wrong_types(session: Session) -> None:
-    _refused_bodies(
+    _expect_rejected(
         session,
         b"[]",
         b'{"StartRequests":{"EventId":"x"}}',

@@ -1,4 +1,4 @@
-"""What a check is: a rule of the contract with its name and its mark, and how it ends."""
+"""A check: one rule of the contract, its name and mark, and the function that tests it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 SECTIONS = {
     1: "Versions",
     2: "The document",
-    3: "Requests and answers",
-    4: "Life of an event",
+    3: "Requests and responses",
+    4: "Event lifecycle",
     5: "Scope",
     6: "/metadata/instance",
     7: "Finding the endpoint",
 }
-"""The sections of docs/contract.md. The eighth, ARM, is not spoken at this endpoint."""
+"""Sections of the contract. Section 8, ARM, has no checks: this endpoint does not serve it."""
 
 
 class Mark(StrEnum):
@@ -30,33 +30,33 @@ class Mark(StrEnum):
     ASSUMED = "assumed"
 
 
-class Need(StrEnum):
-    """What a check cannot do without, named by the option that gives it."""
+class Requirement(StrEnum):
+    """An input that a check cannot run without. The value names the option that provides it."""
 
     SCHEDULE = "--schedule-command"
     CANCEL = "--cancel-command"
-    TIME = "--advance-command or --patience"
+    TIME = "--advance-command or --max-wait"
     ADVANCE = "--advance-command"
-    OTHER = "--other"
-    OUTSIDE = "--outside"
+    SAME_GROUP = "--same-group"
+    OTHER_GROUP = "--other-group"
 
 
-class Departure(Exception):
-    """The server does otherwise than the rule says."""
+class CheckFailed(Exception):
+    """The server does not follow the rule."""
 
-    def __init__(self, right: str, *, sent: str = "", came: str = "") -> None:
-        super().__init__(right)
-        self.right = right
-        self.sent = sent
-        self.came = came
-
-
-class Skip(Exception):
-    """A check cannot be made here; the reason says what would let it."""
+    def __init__(self, expected: str, *, request: str = "", actual: str = "") -> None:
+        super().__init__(expected)
+        self.expected = expected
+        self.request = request
+        self.actual = actual
 
 
-class NotTold(Skip):
-    """The command says that it has made an event, and no such event was seen."""
+class CheckSkipped(Exception):
+    """The check cannot run here. The reason says what would make it possible."""
+
+
+class EventMissing(CheckSkipped):
+    """The schedule command succeeded, but the document shows no such event."""
 
 
 class Check(NamedTuple):
@@ -66,27 +66,27 @@ class Check(NamedTuple):
     section: int
     mark: Mark
     rule: str
-    needs: tuple[Need, ...]
+    needs: tuple[Requirement, ...]
     late: bool
-    """Made after the others: it judges all that they have seen, or the server is not the same afterwards."""
+    """Run after the other checks, because it judges everything they received or because it changes the server."""
     run: Callable[[Session], None]
 
 
-class Rules:
-    """The checks of one part of the contract, in the order in which they are written."""
+class CheckRegistry:
+    """The checks of one part of the contract, in definition order."""
 
-    def __init__(self, section: int, word: str) -> None:
+    def __init__(self, section: int, prefix: str) -> None:
         self.checks: list[Check] = []
         self._section = section
-        self._word = word
+        self._prefix = prefix
 
     def __call__(
-        self, name: str, mark: Mark, rule: str, *needs: Need, late: bool = False
+        self, name: str, mark: Mark, rule: str, *needs: Requirement, late: bool = False
     ) -> Callable[[Callable[[Session], None]], Callable[[Session], None]]:
-        """Make a function a check."""
+        """Register the decorated function as a check."""
 
         def register(function: Callable[[Session], None]) -> Callable[[Session], None]:
-            self.checks.append(Check(f"{self._word}/{name}", self._section, mark, rule, needs, late, function))
+            self.checks.append(Check(f"{self._prefix}/{name}", self._section, mark, rule, needs, late, function))
             return function
 
         return register

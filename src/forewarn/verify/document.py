@@ -1,14 +1,14 @@
-"""Section 2 of the contract: the document and what stands in it."""
+"""Section 2 of the contract: format and members of the document."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
 
-from forewarn.verify.check import Departure, Mark, Need, NotTold, Rules, Skip
-from forewarn.verify.observations import MEMBERS, documents, replies, with_events
-from forewarn.verify.session import TYPES
-from forewarn.verify.snapshot import SCHEDULED, STARTED, moment, read, rfc1123
+from forewarn.verify.check import CheckFailed, CheckRegistry, CheckSkipped, EventMissing, Mark, Requirement
+from forewarn.verify.observations import MEMBERS, document_responses, documents, documents_with_events
+from forewarn.verify.session import EVENT_TYPES
+from forewarn.verify.snapshot import SCHEDULED, STARTED, format_date, parse_date, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,284 +16,290 @@ if TYPE_CHECKING:
     from forewarn.verify.session import Session
     from forewarn.verify.snapshot import Snapshot
 
-rules = Rules(2, "document")
+check = CheckRegistry(2, "document")
 
 _GUID = re.compile(r"[0-9A-F]{8}-[0-9A-F]{4}-[0-9A-F]{4}-[0-9A-F]{4}-[0-9A-F]{12}")
 _RFC_1123 = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
-_TEXT_OR_BLANK = re.compile(rb'"(?:\\.|[^"\\])*"|(\s)')
+_STRING_OR_WHITESPACE = re.compile(rb'"(?:\\.|[^"\\])*"|(\s)')
 _RESTARTED = "Virtual machine is going to be restarted as requested by authorized user."
 _REDEPLOYED = "Virtual machine is going to be redeployed as requested by authorized user."
 
 
-# Most of these are about every document and every event that was seen, whatever it was looked at for: they come late.
+# Most of these checks run late, because they judge every document and every event of the run.
 
 
 def _events(session: Session) -> list[tuple[Snapshot, dict[str, Any]]]:
-    return [(snapshot, event) for _, snapshot in with_events(session) for event in snapshot.events]
+    return [(snapshot, event) for _, snapshot in documents_with_events(session) for event in snapshot.events]
 
 
-def _each(session: Session, holds: Callable[[dict[str, Any]], bool], member: str, right: str) -> None:
-    """Hold every event to a rule about one of its members."""
-    for version, snapshot in with_events(session):
+def _expect_member(session: Session, valid: Callable[[dict[str, Any]], bool], member: str, expected: str) -> None:
+    """Expect that this member is valid in every event whose version has it."""
+    for version, snapshot in documents_with_events(session):
         for event in snapshot.events if member in MEMBERS[version] else ():
-            snapshot.reply.must(holds(event), right, came=f"{member}: {event.get(member, 'missing')!r} in {event}")
+            actual = f"{member}: {event.get(member, 'missing')!r} in {event}"
+            snapshot.response.expect(valid(event), expected, actual=actual)
 
 
-@rules(
+@check(
     "compact-one-line",
     Mark.OBSERVED,
-    "The document is compact JSON on one line, without a newline behind it.",
+    "The document is compact JSON on one line, without a newline at the end.",
     late=True,
 )
 def compact(session: Session) -> None:
     for _, snapshot in documents(session):
-        blanks = any(found[1] for found in _TEXT_OR_BLANK.finditer(snapshot.reply.body))
-        snapshot.reply.must(not blanks, "no blank and no line's end outside of strings", came=repr(snapshot.reply.body))
+        body = snapshot.response.body
+        whitespace = any(found[1] for found in _STRING_OR_WHITESPACE.finditer(body))
+        snapshot.response.expect(not whitespace, "no whitespace outside strings", actual=repr(body))
 
 
-@rules("content-type", Mark.OBSERVED, "Content-Type is application/json; charset=utf-8.", late=True)
+@check("content-type", Mark.OBSERVED, "Content-Type is application/json; charset=utf-8.", late=True)
 def content_type(session: Session) -> None:
-    for _, reply in replies(session):
-        said = (reply.header("content-type") or "").lower().replace(" ", "")
-        reply.must(said == "application/json;charset=utf-8", "Content-Type: application/json; charset=utf-8")
+    for _, response in document_responses(session):
+        value = (response.header("content-type") or "").lower().replace(" ", "")
+        response.expect(value == "application/json;charset=utf-8", "Content-Type: application/json; charset=utf-8")
 
 
-@rules(
+@check(
     "top-level",
     Mark.OBSERVED,
-    "At the top stand DocumentIncarnation and Events, in this order, and nothing else.",
+    "The top level has DocumentIncarnation, then Events, and nothing else.",
     late=True,
 )
 def top_level(session: Session) -> None:
     for _, snapshot in documents(session):
-        snapshot.reply.must(
-            list(snapshot.value) == ["DocumentIncarnation", "Events"], "DocumentIncarnation, then Events"
-        )
+        valid = list(snapshot.value) == ["DocumentIncarnation", "Events"]
+        snapshot.response.expect(valid, "DocumentIncarnation, then Events")
 
 
-@rules("incarnation-integer", Mark.OBSERVED, "DocumentIncarnation is a JSON integer, 0 or more.", late=True)
+@check("incarnation-integer", Mark.OBSERVED, "DocumentIncarnation is a JSON integer, 0 or more.", late=True)
 def incarnation_integer(session: Session) -> None:
     for _, snapshot in documents(session):
         found = snapshot.incarnation
-        snapshot.reply.must(type(found) is int and found >= 0, "a whole number without quotes", came=repr(found))
+        snapshot.response.expect(type(found) is int and found >= 0, "an integer without quotes", actual=repr(found))
 
 
-@rules("events-array", Mark.DOCUMENTED, "Events is always an array, empty when there are none.", late=True)
+@check("events-array", Mark.DOCUMENTED, "Events is always an array. It is empty if there are no events.", late=True)
 def events_array(session: Session) -> None:
-    for _, reply in replies(session):
-        read(reply)
+    for _, response in document_responses(session):
+        read(response)
 
 
-@rules(
-    "exact-members",
-    Mark.OBSERVED,
-    "An event has exactly the members of its version: a client builds a record of them.",
-    late=True,
-)
+@check("exact-members", Mark.OBSERVED, "An event has exactly the members of its version.", late=True)
 def exact_members(session: Session) -> None:
-    for version, snapshot in with_events(session):
-        right = f"at {version} exactly {', '.join(MEMBERS[version])}"
+    for version, snapshot in documents_with_events(session):
+        expected = f"at {version} exactly {', '.join(MEMBERS[version])}"
         for event in snapshot.events:
-            snapshot.reply.must(set(event) == set(MEMBERS[version]), right, came=f"members {', '.join(event)}")
+            valid = set(event) == set(MEMBERS[version])
+            snapshot.response.expect(valid, expected, actual=f"members {', '.join(event)}")
 
 
-@rules(
-    "member-order",
-    Mark.OBSERVED,
-    "The members of an event stand in one order, that of every published sample.",
-    late=True,
-)
+@check("member-order", Mark.OBSERVED, "The members of an event have the order of the published samples.", late=True)
 def member_order(session: Session) -> None:
-    for version, snapshot in with_events(session):
+    for version, snapshot in documents_with_events(session):
         order = MEMBERS[version]
         for event in snapshot.events:
             known = [name for name in event if name in order]
-            right = f"the order {', '.join(order)}"
-            snapshot.reply.must(known == [name for name in order if name in event], right, came=", ".join(event))
+            valid = known == [name for name in order if name in event]
+            snapshot.response.expect(valid, f"the order {', '.join(order)}", actual=", ".join(event))
 
 
-@rules("event-id-guid", Mark.OBSERVED, "EventId is a GUID in upper case.", late=True)
+@check("event-id-guid", Mark.OBSERVED, "EventId is a GUID in upper case.", late=True)
 def event_id_guid(session: Session) -> None:
-    _each(session, lambda event: bool(_GUID.fullmatch(str(event.get("EventId")))), "EventId", "a GUID in upper case")
+    def valid(event: dict[str, Any]) -> bool:
+        return bool(_GUID.fullmatch(str(event.get("EventId"))))
+
+    _expect_member(session, valid, "EventId", "a GUID in upper case")
 
 
-@rules("event-status", Mark.DOCUMENTED, "EventStatus is Scheduled or Started; there is no Completed.", late=True)
+@check("event-status", Mark.DOCUMENTED, "EventStatus is Scheduled or Started. There is no Completed.", late=True)
 def event_status(session: Session) -> None:
-    right = "Scheduled or Started"
-    _each(session, lambda event: event.get("EventStatus") in (SCHEDULED, STARTED), "EventStatus", right)
+    def valid(event: dict[str, Any]) -> bool:
+        return event.get("EventStatus") in (SCHEDULED, STARTED)
+
+    _expect_member(session, valid, "EventStatus", "Scheduled or Started")
 
 
-@rules("resource-type", Mark.DOCUMENTED, "ResourceType is VirtualMachine.", late=True)
+@check("resource-type", Mark.DOCUMENTED, "ResourceType is VirtualMachine.", late=True)
 def resource_type(session: Session) -> None:
-    _each(session, lambda event: event.get("ResourceType") == "VirtualMachine", "ResourceType", "VirtualMachine")
+    def valid(event: dict[str, Any]) -> bool:
+        return event.get("ResourceType") == "VirtualMachine"
+
+    _expect_member(session, valid, "ResourceType", "VirtualMachine")
 
 
-def _names(event: dict[str, Any]) -> bool:
-    found = event.get("Resources")
-    return isinstance(found, list) and bool(found) and all(isinstance(name, str) and name for name in found)
-
-
-@rules("resources", Mark.DOCUMENTED, "Resources is an array with the name of at least one machine.", late=True)
+@check("resources", Mark.DOCUMENTED, "Resources is an array with at least one VM name.", late=True)
 def resources(session: Session) -> None:
-    _each(session, _names, "Resources", "an array of one name or more")
+    def valid(event: dict[str, Any]) -> bool:
+        found = event.get("Resources")
+        return isinstance(found, list) and bool(found) and all(isinstance(name, str) and name for name in found)
+
+    _expect_member(session, valid, "Resources", "an array of one or more names")
 
 
-@rules(
-    "resources-name-the-vm",
+@check(
+    "resources-contain-vm-name",
     Mark.DOCUMENTED,
-    "A VM finds itself in Resources by the name that /metadata/instance/compute/name tells it.",
-    Need.SCHEDULE,
+    "Resources contains the VM's name as /metadata/instance/compute/name returns it.",
+    Requirement.SCHEDULE,
 )
-def resources_name_the_vm(session: Session) -> None:
+def resources_contain_vm_name(session: Session) -> None:
     reasons = []
     for event_type in ("Reboot", "Redeploy", "Freeze"):
         try:
             _, snapshot, event_id = session.sample(event_type)
-        except Skip as skip:
-            reasons.append(str(skip))
+        except CheckSkipped as skipped:
+            reasons.append(str(skipped))
             continue
         event = snapshot.event(event_id) or {}
-        snapshot.reply.must(session.vm in event.get("Resources", []), f"Resources with {session.vm!r}", came=str(event))
+        valid = session.vm in event.get("Resources", [])
+        snapshot.response.expect(valid, f"Resources with {session.vm!r}", actual=str(event))
     if len(reasons) == 3:
-        raise Skip("; ".join(reasons))
+        raise CheckSkipped("; ".join(reasons))
 
 
-@rules(
-    "not-before-form",
+@check(
+    "not-before-format",
     Mark.OBSERVED,
-    "NotBefore is a date of RFC 1123 in GMT, to the second, while Scheduled.",
+    "NotBefore of a Scheduled event is an RFC 1123 date in GMT, in whole seconds.",
     late=True,
 )
-def not_before_form(session: Session) -> None:
-    def holds(event: dict[str, Any]) -> bool:
+def not_before_format(session: Session) -> None:
+    def valid(event: dict[str, Any]) -> bool:
         found = str(event.get("NotBefore"))
-        known = _RFC_1123.fullmatch(found) and moment(found)
-        return event.get("EventStatus") != SCHEDULED or bool(known)
+        is_date = _RFC_1123.fullmatch(found) and parse_date(found)
+        return event.get("EventStatus") != SCHEDULED or bool(is_date)
 
-    _each(session, holds, "NotBefore", "a date like Mon, 19 Sep 2016 18:29:47 GMT")
+    _expect_member(session, valid, "NotBefore", "a date like Mon, 19 Sep 2016 18:29:47 GMT")
 
 
-@rules("not-before-weekday", Mark.OBSERVED, "The weekday of NotBefore is right: some parsers check it.", late=True)
+@check("not-before-weekday", Mark.OBSERVED, "The weekday of NotBefore is correct: some parsers check it.", late=True)
 def not_before_weekday(session: Session) -> None:
     for snapshot, event in _events(session):
         found = str(event.get("NotBefore"))
-        meant = moment(found) if _RFC_1123.fullmatch(found) else None
-        if meant is not None:
-            snapshot.reply.must(rfc1123(meant) == found, rfc1123(meant), came=found)
+        date = parse_date(found) if _RFC_1123.fullmatch(found) else None
+        if date is not None:
+            snapshot.response.expect(format_date(date) == found, format_date(date), actual=found)
 
 
-@rules(
+@check(
     "not-before-empty-once-started",
     Mark.DOCUMENTED,
-    "Once Started, NotBefore is still there and empty.",
-    Need.SCHEDULE,
+    "NotBefore of a Started event is present and empty.",
+    Requirement.SCHEDULE,
     late=True,
 )
 def not_before_empty(session: Session) -> None:
     started = [(snapshot, event) for snapshot, event in _events(session) if event.get("EventStatus") == STARTED]
     if not started:
-        raise Skip("no event has been seen Started; see life/starts-when-approved")
+        raise CheckSkipped("no event was Started during the run; see life/starts-when-approved")
     for snapshot, event in started:
-        snapshot.reply.must(event.get("NotBefore") == "", '"NotBefore":""', came=str(event))
+        snapshot.response.expect(event.get("NotBefore") == "", '"NotBefore":""', actual=str(event))
 
 
-@rules("description", Mark.DOCUMENTED, "Description is text; it may be empty.", late=True)
+@check("description", Mark.DOCUMENTED, "Description is a string. It may be empty.", late=True)
 def description(session: Session) -> None:
-    _each(session, lambda event: isinstance(event.get("Description"), str), "Description", "text")
+    _expect_member(session, lambda event: isinstance(event.get("Description"), str), "Description", "a string")
 
 
-@rules("event-source", Mark.DOCUMENTED, "EventSource is Platform or User.", late=True)
+@check("event-source", Mark.DOCUMENTED, "EventSource is Platform or User.", late=True)
 def event_source(session: Session) -> None:
-    _each(session, lambda event: event.get("EventSource") in ("Platform", "User"), "EventSource", "Platform or User")
+    def valid(event: dict[str, Any]) -> bool:
+        return event.get("EventSource") in ("Platform", "User")
+
+    _expect_member(session, valid, "EventSource", "Platform or User")
 
 
-@rules(
+@check(
     "duration",
     Mark.DOCUMENTED,
-    "DurationInSeconds is an integer: the interruption, 0 for none, -1 for unknown.",
+    "DurationInSeconds is an integer: the length of the interruption, 0 for none, -1 for unknown.",
     late=True,
 )
 def duration(session: Session) -> None:
-    def holds(event: dict[str, Any]) -> bool:
+    def valid(event: dict[str, Any]) -> bool:
         found = event.get("DurationInSeconds")
         return type(found) is int and found >= -1
 
-    _each(session, holds, "DurationInSeconds", "a whole number, -1 or more")
+    _expect_member(session, valid, "DurationInSeconds", "an integer, -1 or more")
 
 
-@rules(
-    "several-at-once",
+@check(
+    "several-events",
     Mark.DOCUMENTED,
-    "Events that are live at the same time are all in the document, each with an id of its own.",
-    Need.SCHEDULE,
+    "The document shows all active events, each with its own id.",
+    Requirement.SCHEDULE,
 )
-def several(session: Session) -> None:
-    first = session.waiting()
+def several_events(session: Session) -> None:
+    first = session.unapproved_event()
     second = ""
     try:
-        _, snapshot, second = session.schedule_any(*TYPES)
-    except NotTold:
-        snapshot = session.look()  # with an id that is known already it does not look new
-    right = "a different EventId for each event"
-    snapshot.reply.must(len(snapshot.ids) == len(snapshot.events), right)
+        _, snapshot, second = session.schedule_first_of(*EVENT_TYPES)
+    except EventMissing:
+        snapshot = session.poll()  # an event with a known id does not look new
+    snapshot.response.expect(len(snapshot.ids) == len(snapshot.events), "a different EventId for each event")
     if not second:
-        raise Skip("the second event is not in the document; see life/told")
-    snapshot.reply.must(snapshot.event(first) is not None, f"both events, {first} and {second}")
+        raise CheckSkipped("the second event is not in the document; see life/event-appears")
+    snapshot.response.expect(snapshot.event(first) is not None, f"both events, {first} and {second}")
 
 
-def _words(session: Session, event_type: str, right: dict[str, Any], *descriptions: str) -> None:
+def _expect_values(session: Session, event_type: str, values: dict[str, Any], *descriptions: str) -> None:
     _, snapshot, event_id = session.sample(event_type)
     event = snapshot.event(event_id) or {}
-    if right["EventSource"] == "User" and event.get("EventSource") != "User":
-        raise Skip(f"the command's {event_type} is not one that a user asked for")
-    for member, value in right.items():
-        snapshot.reply.must(event.get(member) == value, f"{member} {value!r}", came=f"{member} {event.get(member)!r}")
-    words = " or ".join(repr(text) for text in descriptions)
+    if values["EventSource"] == "User" and event.get("EventSource") != "User":
+        raise CheckSkipped(f"the {event_type} of the schedule command is not a user operation")
+    for member, value in values.items():
+        found = event.get(member)
+        snapshot.response.expect(found == value, f"{member} {value!r}", actual=f"{member} {found!r}")
+    expected = f"Description {' or '.join(repr(text) for text in descriptions)}"
     found = event.get("Description")
-    snapshot.reply.must(found in descriptions, f"Description {words}", came=f"Description {found!r}")
+    snapshot.response.expect(found in descriptions, expected, actual=f"Description {found!r}")
 
 
-@rules(
-    "words-of-a-restart",
+@check(
+    "restart-values",
     Mark.OBSERVED,
-    "A user's restart: source User, its own description or none, duration -1.",
-    Need.SCHEDULE,
+    "A user's restart has source User, the published description or none, and duration -1.",
+    Requirement.SCHEDULE,
 )
-def words_of_a_restart(session: Session) -> None:
-    _words(session, "Reboot", {"EventSource": "User", "DurationInSeconds": -1}, _RESTARTED, "")
+def restart_values(session: Session) -> None:
+    _expect_values(session, "Reboot", {"EventSource": "User", "DurationInSeconds": -1}, _RESTARTED, "")
 
 
-@rules(
-    "words-of-a-redeploy",
+@check(
+    "redeploy-values",
     Mark.OBSERVED,
-    "A user's redeploy: source User, its own description or none, duration -1.",
-    Need.SCHEDULE,
+    "A user's redeploy has source User, the published description or none, and duration -1.",
+    Requirement.SCHEDULE,
 )
-def words_of_a_redeploy(session: Session) -> None:
-    _words(session, "Redeploy", {"EventSource": "User", "DurationInSeconds": -1}, _REDEPLOYED, "")
+def redeploy_values(session: Session) -> None:
+    _expect_values(session, "Redeploy", {"EventSource": "User", "DurationInSeconds": -1}, _REDEPLOYED, "")
 
 
-@rules(
-    "words-of-a-preempt", Mark.OBSERVED, "A Preempt has an empty description, and the source Platform.", Need.SCHEDULE
-)
-def words_of_a_preempt(session: Session) -> None:
-    _words(session, "Preempt", {"EventSource": "Platform"}, "")
+@check("preempt-values", Mark.OBSERVED, "A Preempt has source Platform and an empty description.", Requirement.SCHEDULE)
+def preempt_values(session: Session) -> None:
+    _expect_values(session, "Preempt", {"EventSource": "Platform"}, "")
 
 
-@rules("words-of-a-terminate", Mark.ASSUMED, "A Terminate has an empty description, and duration -1.", Need.SCHEDULE)
-def words_of_a_terminate(session: Session) -> None:
+@check("terminate-values", Mark.ASSUMED, "A Terminate has an empty description and duration -1.", Requirement.SCHEDULE)
+def terminate_values(session: Session) -> None:
     _, snapshot, event_id = session.sample("Terminate")
     source = (snapshot.event(event_id) or {}).get("EventSource")
-    _words(session, "Terminate", {"EventSource": source, "DurationInSeconds": -1}, "")
+    _expect_values(session, "Terminate", {"EventSource": source, "DurationInSeconds": -1}, "")
 
 
-@rules(
-    "freeze-is-short", Mark.DOCUMENTED, "A Freeze says how many seconds the machine is paused, or -1.", Need.SCHEDULE
+@check(
+    "freeze-duration",
+    Mark.DOCUMENTED,
+    "The duration of a Freeze is the number of seconds of the pause, or -1.",
+    Requirement.SCHEDULE,
 )
-def freeze_is_short(session: Session) -> None:
+def freeze_duration(session: Session) -> None:
     _, snapshot, event_id = session.sample("Freeze")
     event = snapshot.event(event_id)
     if event is None:
-        raise Departure("the Freeze in the document", sent=snapshot.reply.request.shown, came=snapshot.reply.shown)
+        response = snapshot.response
+        raise CheckFailed(f"the Freeze {event_id}", request=response.request.summary, actual=response.summary)
     seconds = event.get("DurationInSeconds")
-    snapshot.reply.must(type(seconds) is int and -1 <= seconds < 60, "seconds, not minutes", came=str(event))
+    valid = type(seconds) is int and -1 <= seconds < 60
+    snapshot.response.expect(valid, "-1, or fewer than 60 seconds", actual=str(event))

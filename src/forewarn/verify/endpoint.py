@@ -1,4 +1,4 @@
-"""A server under test at one address: asked without a proxy, no redirect followed, no faster than it likes."""
+"""The server under test at one address. Requests use no proxy, follow no redirect and respect a rate limit."""
 
 from __future__ import annotations
 
@@ -8,49 +8,49 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from forewarn.errors import BadVerifyURL, EndpointUnreachable
-from forewarn.verify.check import Departure, Skip
-from forewarn.verify.exchange import TRUE, Line, Reply, Request
+from forewarn.verify.check import CheckFailed, CheckSkipped
+from forewarn.verify.exchange import METADATA_TRUE, HttpConnection, HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PATH = "/metadata/scheduledevents"
 NEWEST = "2020-07-01"
-INSTANCE = "/metadata/instance"
-FIRST_SECONDS = 150
-"""The first GET of a scope may be held for two minutes."""
-_PAUSE_SECONDS = 0.21
-"""A server that takes five requests a second takes another after this."""
-_TRIES = 60
-_FEWER_TRIES = 2
-_MOST_UNANSWERED = 3
-_SHORTER_SECONDS = 1.0
-"""How long is waited for the answers of a server that has left several requests unanswered, one after the other."""
-MOST_KEPT = 16_000_000
-"""How many bytes of answers are kept in all. Of answers that are the same one is."""
+INSTANCE_PATH = "/metadata/instance"
+FIRST_TIMEOUT_SECONDS = 150
+"""The server may take two minutes for the first GET of a group."""
+_RETRY_DELAY_SECONDS = 0.21
+"""Long enough for a server that accepts five requests per second."""
+_MAX_TRIES = 60
+_MAX_TRIES_WHEN_LIMITED = 2
+_MAX_UNANSWERED = 3
+_UNANSWERED_TIMEOUT_SECONDS = 1.0
+"""Timeout after several requests in a row without a response."""
+MAX_KEPT_BYTES = 16_000_000
+"""Maximum size of all kept responses. Equal bodies are kept once."""
 
 
 def pause(seconds: float) -> None:
-    """Let real time pass."""
+    """Wait in real time."""
     Event().wait(seconds)
 
 
-def at(version: str, path: str = PATH) -> str:
-    """The target of a version."""
+def target_for(version: str, path: str = PATH) -> str:
+    """Return the request target for an api-version."""
     return f"{path}?api-version={version}"
 
 
-class Endpoint:
-    """Where a VM asks. Every answer is kept, since some rules are about all of them."""
+class TargetEndpoint:
+    """The endpoint as one VM sees it. It keeps every response, because some rules apply to all of them."""
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
         self.url = url
         self.timeout_seconds = timeout_seconds
-        self.answers: list[Reply] = []
-        self._tries = _TRIES
+        self.responses: list[HttpResponse] = []
+        self._max_tries = _MAX_TRIES
         self._unanswered = 0
         self._bodies: dict[bytes, bytes] = {}
-        self._kept = 0
+        self._kept_bytes = 0
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -62,84 +62,86 @@ class Endpoint:
             raise BadVerifyURL(url=url)
         self.address = (parts.hostname, port or 80)
 
-    def reach(self) -> Reply:
-        """The first document: without an answer in HTTP there is nothing to verify."""
+    def probe(self) -> HttpResponse:
+        """Send the first GET. Raise EndpointUnreachable if there is no HTTP response."""
         try:
-            with self.line(FIRST_SECONDS) as line:
-                request = Request("GET", at(NEWEST))
-                line.send(request.raw)
-                return line.answer(request)
+            with self.connect(FIRST_TIMEOUT_SECONDS) as connection:
+                request = HttpRequest("GET", target_for(NEWEST))
+                connection.send(request.raw)
+                return connection.read_response(request)
         except UnicodeError as error:
-            raise BadVerifyURL(url=self.url) from error  # no machine can be called so
+            raise BadVerifyURL(url=self.url) from error  # not a valid host name
         except OSError as error:
             raise EndpointUnreachable(url=self.url, problem=error.strerror or str(error)) from error
-        except Departure as departure:
-            raise EndpointUnreachable(url=self.url, problem=departure.came) from departure
+        except CheckFailed as failure:
+            raise EndpointUnreachable(url=self.url, problem=failure.actual) from failure
 
-    def line(self, timeout_seconds: float | None = None) -> Line:
-        """A connection of its own."""
-        usual = self.timeout_seconds
-        if self._unanswered >= _MOST_UNANSWERED:
-            usual = min(usual, _SHORTER_SECONDS)
-        return Line(self.address, timeout_seconds or usual)
+    def connect(self, timeout_seconds: float | None = None) -> HttpConnection:
+        """Open a new connection."""
+        default = self.timeout_seconds
+        if self._unanswered >= _MAX_UNANSWERED:
+            default = min(default, _UNANSWERED_TIMEOUT_SECONDS)
+        return HttpConnection(self.address, timeout_seconds or default)
 
-    def ask(
+    def request(
         self,
         method: str = "GET",
-        target: str = at(NEWEST),
-        headers: Iterable[tuple[str, str]] = TRUE,
+        target: str = target_for(NEWEST),
+        headers: Iterable[tuple[str, str]] = METADATA_TRUE,
         body: bytes | None = None,
         *,
         protocol: str = "1.1",
         host: str | None = "169.254.169.254",
-    ) -> Reply:
-        """The answer to a request. One that came too fast is sent again a little later."""
-        request = Request(method, target, tuple(headers), body, protocol, host)
-        for _ in range(self._tries):
-            reply = self.once(request)
-            if reply.status != 429:
-                return reply
-            pause(_PAUSE_SECONDS)
-        self._tries = _FEWER_TRIES
-        return reply
+    ) -> HttpResponse:
+        """Send a request and return the response. Retry after 429."""
+        request = HttpRequest(method, target, tuple(headers), body, protocol, host)
+        for _ in range(self._max_tries):
+            response = self.request_once(request)
+            if response.status != 429:
+                return response
+            pause(_RETRY_DELAY_SECONDS)
+        self._max_tries = _MAX_TRIES_WHEN_LIMITED
+        return response
 
-    def once(self, request: Request) -> Reply:
-        """The answer to a request over a connection of its own, whatever it is."""
+    def request_once(self, request: HttpRequest) -> HttpResponse:
+        """Send a request over a new connection and return the response, 429 included."""
         try:
-            with self.line() as line:
-                line.send(request.raw)
-                reply = line.answer(request)
+            with self.connect() as connection:
+                connection.send(request.raw)
+                response = connection.read_response(request)
         except OSError as error:
             self._unanswered += 1
-            raise Departure("an answer", sent=request.shown, came=error.strerror or str(error)) from error
-        except Departure:
+            actual = error.strerror or str(error)
+            raise CheckFailed("a response", request=request.summary, actual=actual) from error
+        except CheckFailed:
             self._unanswered += 1
             raise
         self._unanswered = 0
-        return self._keep(reply)
+        return self._keep(response)
 
-    def _keep(self, reply: Reply) -> Reply:
-        size = sum(len(name) + len(value) for name, value in reply.headers)
-        size += 0 if reply.body in self._bodies else len(reply.body)
-        if self._kept + size > MOST_KEPT:
-            said = f"the answers so far take more than {MOST_KEPT} bytes; start the server with fewer events"
-            raise Skip(said)
-        self._kept += size
-        same = replace(reply, body=self._bodies.setdefault(reply.body, reply.body))
-        self.answers.append(same)
-        return same
+    def _keep(self, response: HttpResponse) -> HttpResponse:
+        size = sum(len(name) + len(value) for name, value in response.headers)
+        size += 0 if response.body in self._bodies else len(response.body)
+        if self._kept_bytes + size > MAX_KEPT_BYTES:
+            raise CheckSkipped(
+                f"the responses of this run exceed {MAX_KEPT_BYTES} bytes; start the server with fewer events"
+            )
+        self._kept_bytes += size
+        kept = replace(response, body=self._bodies.setdefault(response.body, response.body))
+        self.responses.append(kept)
+        return kept
 
-    def in_one_write(self, *requests: Request) -> list[Reply]:
-        """Several requests in one write over one connection: the answers up to one that closes it."""
-        for _ in range(self._tries):
-            replies: list[Reply] = []
-            with self.line() as line:
-                line.send(b"".join(request.raw for request in requests))
+    def pipeline(self, *requests: HttpRequest) -> list[HttpResponse]:
+        """Send requests in one write over one connection. Return the responses up to one that closes it."""
+        for _ in range(self._max_tries):
+            responses: list[HttpResponse] = []
+            with self.connect() as connection:
+                connection.send(b"".join(request.raw for request in requests))
                 for request in requests:
-                    replies.append(line.answer(request))
-                    if replies[-1].closes:
+                    responses.append(connection.read_response(request))
+                    if responses[-1].closes:
                         break
-            if all(reply.status != 429 for reply in replies):
+            if all(response.status != 429 for response in responses):
                 break
-            pause(len(requests) * _PAUSE_SECONDS)
-        return [self._keep(reply) for reply in replies]
+            pause(len(requests) * _RETRY_DELAY_SECONDS)
+        return [self._keep(response) for response in responses]

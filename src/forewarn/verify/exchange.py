@@ -1,4 +1,4 @@
-"""A request and its answer, byte for byte, and the connection they go over."""
+"""An HTTP request, its response and the connection, at the level of bytes."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from dataclasses import dataclass
 from typing import Self
 
 from forewarn.clock import real_seconds
-from forewarn.verify.check import Departure
+from forewarn.verify.check import CheckFailed
 
-TRUE = (("Metadata", "true"),)
-"""The header that every request but those of the first preview needs."""
-CLOSE = ("Connection", "close")
-_SHOWN = 600
-LARGEST_ANSWER = 1_000_000
-"""In bytes: a document of two thousand events."""
-_BODILESS = (204, 304)
-_BEHIND_SECONDS = 0.2
-"""How long is waited for a body that must not come, over a connection that stays open."""
-_CLOSING_SECONDS = 2.0
-_TOO_LARGE = f"an answer of more than {LARGEST_ANSWER} bytes"
+METADATA_TRUE = (("Metadata", "true"),)
+"""Header that every request needs, except at the first preview version."""
+CONNECTION_CLOSE = ("Connection", "close")
+MAX_RESPONSE_SIZE = 1_000_000
+"""In bytes. A document with two thousand events fits."""
+_MAX_SHOWN = 600
+_STATUSES_WITHOUT_BODY = (204, 304)
+_EXTRA_BODY_SECONDS = 0.2
+"""How long to look for a body that must not be there, if the connection stays open."""
+_CLOSE_SECONDS = 2.0
+_TOO_LARGE = f"a response of more than {MAX_RESPONSE_SIZE} bytes"
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is sent."""
+class HttpRequest:
+    """A request to send."""
 
     method: str
     target: str
-    headers: tuple[tuple[str, str], ...] = TRUE
+    headers: tuple[tuple[str, str], ...] = METADATA_TRUE
     body: bytes | None = None
     protocol: str = "1.1"
     host: str | None = "169.254.169.254"
 
     @property
     def raw(self) -> bytes:
-        """As it stands on the wire; a body gets its length unless the headers say how it ends."""
+        """Bytes on the wire. Adds Content-Length unless the headers frame the body."""
         lines = [f"{self.method} {self.target} HTTP/{self.protocol}"]
         if self.host is not None:
             lines.append(f"Host: {self.host}")
@@ -47,61 +47,62 @@ class Request:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + (self.body or b"")
 
     @property
-    def shown(self) -> str:
-        """As a person reads it."""
+    def summary(self) -> str:
+        """One readable line for reports."""
         lines = [f"{self.method} {self.target}", *(f"{name}: {value}" for name, value in self.headers)]
         if self.body:
             lines.append(self.body.decode("utf-8", "backslashreplace"))
-        return cut(" | ".join(lines))
+        return truncate(" | ".join(lines))
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What came back."""
+class HttpResponse:
+    """A response, with the request it belongs to."""
 
-    request: Request
+    request: HttpRequest
     protocol: str
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
 
     def header(self, name: str) -> str | None:
-        """The value of a header; several are one list."""
+        """Return the value of a header. Repeated headers are joined with commas."""
         values = [value for found, value in self.headers if found.lower() == name.lower()]
         return ", ".join(values) if values else None
 
     @property
     def closes(self) -> bool:
-        """Whether the answer says that the connection ends with it."""
-        said = (self.header("connection") or "").lower()
-        return "close" in said or (self.protocol == "1.0" and "keep-alive" not in said)
+        """Whether the response announces that the server closes the connection."""
+        value = (self.header("connection") or "").lower()
+        return "close" in value or (self.protocol == "1.0" and "keep-alive" not in value)
 
     @property
-    def shown(self) -> str:
-        """As a person reads it."""
-        kind = self.header("content-type")
+    def summary(self) -> str:
+        """One readable line for reports."""
+        content_type = self.header("content-type")
         body = self.body.decode("utf-8", "backslashreplace") or "no body"
-        return cut(f"{self.status}{f' ({kind})' if kind else ''}: {body}")
+        return truncate(f"{self.status}{f' ({content_type})' if content_type else ''}: {body}")
 
-    def must(self, holds: bool, right: str, *, came: str = "") -> None:
-        """Unless it holds, this answer departs from the rule; `right` says what would not."""
-        if not holds:
-            raise Departure(right, sent=self.request.shown, came=cut(came) if came else self.shown)
-
-
-def cut(text: str) -> str:
-    """Short enough to read."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+    def expect(self, condition: bool, expected: str, *, actual: str = "") -> None:
+        """Fail the check unless the condition holds. `actual` defaults to a summary of this response."""
+        if not condition:
+            shown = truncate(actual) if actual else self.summary
+            raise CheckFailed(expected, request=self.request.summary, actual=shown)
 
 
-class Line:
-    """A connection. Whoever reads waits at most for its time-out."""
+def truncate(text: str) -> str:
+    """Shorten a text for a report."""
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}… ({len(text)} characters)"
+
+
+class HttpConnection:
+    """A TCP connection. A read raises TimeoutError after the timeout."""
 
     def __init__(self, address: tuple[str, int], timeout_seconds: float) -> None:
         self.socket = socket.create_connection(address, timeout=timeout_seconds)
         self._timeout_seconds = timeout_seconds
-        self._end_seconds = real_seconds() + timeout_seconds
-        self._read = b""
+        self._deadline_seconds = real_seconds() + timeout_seconds
+        self._buffer = b""
 
     def __enter__(self) -> Self:
         return self
@@ -112,111 +113,111 @@ class Line:
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def answer(self, request: Request) -> Reply:
-        """The next answer, whole, as the one to this request."""
-        self._end_seconds = real_seconds() + self._timeout_seconds
+    def read_response(self, request: HttpRequest) -> HttpResponse:
+        """Read the next complete response, which belongs to this request. Skip 1xx responses."""
+        self._deadline_seconds = real_seconds() + self._timeout_seconds
         try:
-            reply = self._head(request)
-            while 100 <= reply.status < 200:
-                reply = self._head(request)
-            return Reply(request, reply.protocol, reply.status, reply.headers, self._body(reply))
+            head = self._read_head(request)
+            while 100 <= head.status < 200:
+                head = self._read_head(request)
+            return HttpResponse(request, head.protocol, head.status, head.headers, self._read_body(head))
         except TimeoutError as error:
-            came = f"nothing more within {self._timeout_seconds:g} s, after {self._read[:200]!r}"
-            raise Departure("a whole answer", sent=request.shown, came=came) from error
+            actual = f"no more data within {self._timeout_seconds:g} s, after {self._buffer[:200]!r}"
+            raise CheckFailed("a complete response", request=request.summary, actual=actual) from error
         except (OSError, ValueError) as error:
-            raise Departure("a whole answer", sent=request.shown, came=str(error) or type(error).__name__) from error
+            actual = str(error) or type(error).__name__
+            raise CheckFailed("a complete response", request=request.summary, actual=actual) from error
 
-    def ended(self, seconds: float | None = None) -> bool:
-        """Whether the server closes the connection within that time, and sends nothing more before."""
+    def is_closed(self, seconds: float | None = None) -> bool:
+        """Return whether the server closes the connection within that time without sending more data."""
         try:
             self.socket.settimeout(self._timeout_seconds if seconds is None else seconds)
-            return not self._read and self.socket.recv(1) == b""
+            return not self._buffer and self.socket.recv(1) == b""
         except TimeoutError:
             return False
         except OSError:
             return True
 
-    def _head(self, request: Request) -> Reply:
-        while b"\r\n\r\n" not in self._read:
-            self._more()
-        head, _, self._read = self._read.partition(b"\r\n\r\n")
+    def _read_head(self, request: HttpRequest) -> HttpResponse:
+        while b"\r\n\r\n" not in self._buffer:
+            self._receive()
+        head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         found = re.fullmatch(r"HTTP/([0-9.]+) ([0-9]{3})(?: .*)?", first)
         if found is None:
-            raise ValueError(f"not an answer in HTTP: {first[:200]!r}")
+            raise ValueError(f"not an HTTP status line: {first[:200]!r}")
         pairs = [line.partition(":") for line in lines]
-        return Reply(request, found[1], int(found[2]), tuple((name, value.strip()) for name, _, value in pairs), b"")
+        headers = tuple((name, value.strip()) for name, _, value in pairs)
+        return HttpResponse(request, found[1], int(found[2]), headers, b"")
 
-    def _body(self, reply: Reply) -> bytes:
-        if reply.request.method == "HEAD" or reply.status in _BODILESS:
-            return self._behind(_CLOSING_SECONDS if reply.closes else _BEHIND_SECONDS)
-        if "chunked" in (reply.header("transfer-encoding") or "").lower():
-            return self._chunks()
-        length = reply.header("content-length")
+    def _read_body(self, head: HttpResponse) -> bytes:
+        if head.request.method == "HEAD" or head.status in _STATUSES_WITHOUT_BODY:
+            return self._read_extra_body(_CLOSE_SECONDS if head.closes else _EXTRA_BODY_SECONDS)
+        if "chunked" in (head.header("transfer-encoding") or "").lower():
+            return self._read_chunks()
+        length = head.header("content-length")
         if length is not None:
             if not re.fullmatch("[0-9]+", length):
-                raise ValueError(f"a Content-Length that is no number: {length[:200]!r}")
-            return self._take(int(length))
+                raise ValueError(f"Content-Length is not a number: {length[:200]!r}")
+            return self._read_bytes(int(length))
         try:
             while True:
-                self._more()
+                self._receive()
         except ConnectionError:
-            body, self._read = self._read, b""
+            body, self._buffer = self._buffer, b""
             return body
 
-    def _behind(self, seconds: float) -> bytes:
-        """What comes where nothing belongs: the beginning of it is enough."""
-        if self._read:
-            return self._read
-        self._end_seconds = min(self._end_seconds, real_seconds() + seconds)
+    def _read_extra_body(self, seconds: float) -> bytes:
+        """Return the start of a body that must not be there, or nothing."""
+        if self._buffer:
+            return self._buffer
+        self._deadline_seconds = min(self._deadline_seconds, real_seconds() + seconds)
         try:
-            self._more()
+            self._receive()
         except (TimeoutError, ConnectionError):
             return b""
-        return self._read
+        return self._buffer
 
-    def _chunks(self) -> bytes:
+    def _read_chunks(self) -> bytes:
         body = b""
-        while size := self._chunk_size():
-            if len(body) + size > LARGEST_ANSWER:
+        while size := self._read_chunk_size():
+            if len(body) + size > MAX_RESPONSE_SIZE:
                 raise ValueError(_TOO_LARGE)
-            body += self._take(size)
-            self._to_line_end()
-        while self._to_line_end():
+            body += self._read_bytes(size)
+            self._read_line()
+        while self._read_line():
             pass
         return body
 
-    def _chunk_size(self) -> int:
-        said = self._to_line_end().partition(b";")[0].strip()
-        if not re.fullmatch(b"[0-9A-Fa-f]{1,16}", said):
-            raise ValueError(f"a length of a chunk that is no number: {said[:200]!r}")
-        return int(said, 16)
+    def _read_chunk_size(self) -> int:
+        text = self._read_line().partition(b";")[0].strip()
+        if not re.fullmatch(b"[0-9A-Fa-f]{1,16}", text):
+            raise ValueError(f"chunk size is not a number: {text[:200]!r}")
+        return int(text, 16)
 
-    def _to_line_end(self) -> bytes:
-        while b"\r\n" not in self._read:
-            self._more()
-        line, _, self._read = self._read.partition(b"\r\n")
+    def _read_line(self) -> bytes:
+        while b"\r\n" not in self._buffer:
+            self._receive()
+        line, _, self._buffer = self._buffer.partition(b"\r\n")
         return line
 
-    def _take(self, size: int) -> bytes:
-        if size > LARGEST_ANSWER:
+    def _read_bytes(self, size: int) -> bytes:
+        if size > MAX_RESPONSE_SIZE:
             raise ValueError(_TOO_LARGE)
-        while len(self._read) < size:
-            self._more()
-        data, self._read = self._read[:size], self._read[size:]
+        while len(self._buffer) < size:
+            self._receive()
+        data, self._buffer = self._buffer[:size], self._buffer[size:]
         return data
 
-    def _more(self) -> None:
-        left = self._end_seconds - real_seconds()
-        if left <= 0:  # one that sends a byte now and then is too slow as well
+    def _receive(self) -> None:
+        remaining = self._deadline_seconds - real_seconds()
+        if remaining <= 0:  # also for a server that sends a byte now and then
             raise TimeoutError
-        if len(self._read) > LARGEST_ANSWER:
+        if len(self._buffer) > MAX_RESPONSE_SIZE:
             raise ValueError(_TOO_LARGE)
-        self.socket.settimeout(left)
+        self.socket.settimeout(remaining)
         data = self.socket.recv(65536)
         if not data:
-            came = (
-                f"the connection was closed after {self._read[:200]!r}" if self._read else "the connection was closed"
-            )
-            raise ConnectionError(came)
-        self._read += data
+            after = f" after {self._buffer[:200]!r}" if self._buffer else ""
+            raise ConnectionError(f"the server closed the connection{after}")
+        self._buffer += data

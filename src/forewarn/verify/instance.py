@@ -5,22 +5,22 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from forewarn.verify.check import Mark, Rules, Skip
-from forewarn.verify.endpoint import INSTANCE, at
-from forewarn.verify.exchange import CLOSE, TRUE, cut
-from forewarn.verify.refusals import BAD_VERSION_TEXT, NO_HEADER, error_of, refused
+from forewarn.verify.check import CheckRegistry, CheckSkipped, Mark
+from forewarn.verify.endpoint import INSTANCE_PATH, target_for
+from forewarn.verify.exchange import CONNECTION_CLOSE, METADATA_TRUE, truncate
+from forewarn.verify.refusals import BAD_VERSION_TEXT, MISSING_HEADER, error_text, expect_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forewarn.verify.exchange import Reply
+    from forewarn.verify.exchange import HttpResponse
     from forewarn.verify.session import Session
 
-rules = Rules(6, "instance")
+check = CheckRegistry(6, "instance")
 
 _VERSION = "2021-02-01"
-_IN_USE = ("2017-08-01", "2019-06-01", "2019-08-01", "2020-06-01", "2020-09-01", "2021-02-01", "2021-12-13")
-_READ = [
+_CLIENT_VERSIONS = ("2017-08-01", "2019-06-01", "2019-08-01", "2020-06-01", "2020-09-01", "2021-02-01", "2021-12-13")
+_CLIENT_FIELDS = [
     "name",
     "resourceGroupName",
     "subscriptionId",
@@ -39,8 +39,8 @@ _READ = [
     "evictionPolicy",
     "zone",
 ]
-"""What clients read of compute."""
-_INTRODUCED = {
+"""Members of compute that clients read."""
+_FIRST_VERSION = {
     **dict.fromkeys(("name", "location", "vmId", "platformFaultDomain", "platformUpdateDomain"), "2017-04-02"),
     **dict.fromkeys(("placementGroupId", "resourceGroupName", "subscriptionId", "tags"), "2017-08-01"),
     **dict.fromkeys(("vmScaleSetName", "zone"), "2017-12-01"),
@@ -50,33 +50,33 @@ _INTRODUCED = {
     **dict.fromkeys(("priority", "evictionPolicy"), "2020-12-01"),
     "virtualMachineScaleSet": "2021-03-01",
 }
-"""Fields of compute, by the version that introduced them."""
+"""Members of compute: name to the first version that has it."""
 
 
-def _json(reply: Reply) -> Any:
+def _json(response: HttpResponse) -> Any:
     try:
-        value = json.loads(reply.body)
+        value = json.loads(response.body)
     except ValueError:
         value = None
-    reply.must(reply.status == 200 and value is not None, "200 and JSON")
+    response.expect(response.status == 200 and value is not None, "200 and JSON")
     return value
 
 
-def _tree(session: Session, version: str = _VERSION) -> tuple[Reply, dict[str, Any]]:
-    def ask(session: Session) -> tuple[Reply, Any]:
-        reply = session.here.ask(target=at(version, INSTANCE))
-        return reply, _json(reply)
+def _tree(session: Session, version: str = _VERSION) -> tuple[HttpResponse, dict[str, Any]]:
+    def request(session: Session) -> tuple[HttpResponse, Any]:
+        response = session.endpoint.request(target=target_for(version, INSTANCE_PATH))
+        return response, _json(response)
 
-    reply, value = session.once(f"instance {version}", ask)
-    reply.must(isinstance(value, dict), "a JSON object")
-    return reply, value
+    response, value = session.cached(f"instance {version}", request)
+    response.expect(isinstance(value, dict), "a JSON object")
+    return response, value
 
 
-def _compute(session: Session, version: str = _VERSION) -> tuple[Reply, dict[str, Any]]:
-    reply, value = _tree(session, version)
+def _compute(session: Session, version: str = _VERSION) -> tuple[HttpResponse, dict[str, Any]]:
+    response, value = _tree(session, version)
     compute = value.get("compute")
-    reply.must(isinstance(compute, dict), "an object compute")
-    return reply, compute if isinstance(compute, dict) else {}
+    response.expect(isinstance(compute, dict), "an object compute")
+    return response, compute if isinstance(compute, dict) else {}
 
 
 def _nodes(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -86,38 +86,40 @@ def _nodes(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from _nodes(below, f"{path}/{key}")
 
 
-def _text(session: Session, path: str) -> Reply:
-    return session.here.ask(target=f"{at(_VERSION, INSTANCE + path)}&format=text")
+def _text(session: Session, path: str) -> HttpResponse:
+    return session.endpoint.request(target=f"{target_for(_VERSION, INSTANCE_PATH + path)}&format=text")
 
 
-@rules("whole-tree", Mark.DOCUMENTED, "GET /metadata/instance gives a tree with compute and network.")
+@check("whole-tree", Mark.DOCUMENTED, "GET /metadata/instance returns a tree with compute and network.")
 def whole_tree(session: Session) -> None:
-    reply, value = _tree(session)
-    reply.must({"compute", "network"} <= set(value), "members compute and network", came=", ".join(value))
+    response, value = _tree(session)
+    response.expect({"compute", "network"} <= set(value), "members compute and network", actual=", ".join(value))
 
 
-@rules("all-strings", Mark.DOCUMENTED, 'All primitives are strings ("0", "false"), absent ones are "".')
+@check("all-strings", Mark.DOCUMENTED, 'All primitive values are strings ("0", "false"). An absent value is "".')
 def all_strings(session: Session) -> None:
-    reply, value = _tree(session)
+    response, value = _tree(session)
     for path, node in _nodes(value):
-        reply.must(isinstance(node, str | list | dict), f"text at {path}", came=f"{node!r} at {path}")
+        response.expect(isinstance(node, str | list | dict), f"a string at {path}", actual=f"{node!r} at {path}")
 
 
-@rules("keys-alphabetical", Mark.OBSERVED, "Keys stand in the order of the alphabet.")
+@check("keys-alphabetical", Mark.OBSERVED, "Keys are in alphabetical order.")
 def keys_alphabetical(session: Session) -> None:
-    reply, value = _tree(session)
+    response, value = _tree(session)
     for path, node in _nodes(value):
         if isinstance(node, dict) and not path.endswith("/tags"):
             keys = list(node)
-            right = f"{path or 'the tree'} with its keys in order"
-            reply.must(keys == sorted(keys, key=str.lower), right, came=cut(", ".join(keys)))
+            expected = f"{path or 'the tree'} with its keys in alphabetical order"
+            response.expect(keys == sorted(keys, key=str.lower), expected, actual=truncate(", ".join(keys)))
 
 
-@rules("read-by-clients", Mark.OBSERVED, "What clients of Scheduled Events read of compute and network is there.")
-def read_by_clients(session: Session) -> None:
-    reply, compute = _compute(session)
-    missing = [name for name in _READ if name not in compute]
-    reply.must(not missing, f"compute with {', '.join(_READ)}", came=f"compute without {', '.join(missing)}")
+@check("client-fields", Mark.OBSERVED, "The tree has the members of compute and network that clients read.")
+def client_fields(session: Session) -> None:
+    response, compute = _compute(session)
+    missing = [name for name in _CLIENT_FIELDS if name not in compute]
+    response.expect(
+        not missing, f"compute with {', '.join(_CLIENT_FIELDS)}", actual=f"compute without {', '.join(missing)}"
+    )
     _, value = _tree(session)
     paths = dict(_nodes(value))
     for path in (
@@ -125,115 +127,128 @@ def read_by_clients(session: Session) -> None:
         "/network/interface/0/macAddress",
         "/compute/osProfile/computerName",
     ):
-        reply.must(path in paths, f"{path} in the tree", came=cut(", ".join(paths)))
+        response.expect(path in paths, f"{path} in the tree", actual=truncate(", ".join(paths)))
 
 
-@rules("gated", Mark.DOCUMENTED, "A field of compute is there from the version that introduced it, and not before.")
-def gated(session: Session) -> None:
+@check("fields-by-version", Mark.DOCUMENTED, "A member of compute is present from its first version on, not before.")
+def fields_by_version(session: Session) -> None:
     for version in ("2017-04-02", "2019-06-01", _VERSION):
-        reply, compute = _compute(session, version)
-        for name, since in _INTRODUCED.items():
-            right = f"compute.{name} from {since} on" if since <= version else f"no compute.{name} before {since}"
-            came = f"at {version} {', '.join(compute)}"
-            reply.must((name in compute) == (since <= version), right, came=came)
+        response, compute = _compute(session, version)
+        for name, since in _FIRST_VERSION.items():
+            expected = f"compute.{name} from {since} on" if since <= version else f"no compute.{name} before {since}"
+            actual = f"at {version} {', '.join(compute)}"
+            response.expect((name in compute) == (since <= version), expected, actual=actual)
 
 
-@rules("scale-set-name", Mark.DOCUMENTED, "An instance of a scale set is called by the set's name and its number.")
+@check("scale-set-name", Mark.DOCUMENTED, "The name of a scale set instance is {set}_{number}.")
 def scale_set_name(session: Session) -> None:
-    reply, compute = _compute(session)
+    response, compute = _compute(session)
     scale_set, name = str(compute.get("vmScaleSetName", "")), str(compute.get("name"))
     if not scale_set:
-        raise Skip("this VM is in no scale set")
+        raise CheckSkipped("this VM is not in a scale set")
     number = name.removeprefix(f"{scale_set}_")
-    reply.must(number != name and number.isdecimal(), f"a name like {scale_set}_0", came=name)
+    response.expect(number != name and number.isdecimal(), f"a name like {scale_set}_0", actual=name)
 
 
-@rules("subtree", Mark.DOCUMENTED, "A branch of the tree is had by its path.")
+@check("subtree", Mark.DOCUMENTED, "A path selects a branch of the tree.")
 def subtree(session: Session) -> None:
     _, compute = _compute(session)
-    reply = session.here.ask(target=at(_VERSION, f"{INSTANCE}/compute"))
-    reply.must(_json(reply) == compute, "the same as compute of the whole tree")
+    response = session.endpoint.request(target=target_for(_VERSION, f"{INSTANCE_PATH}/compute"))
+    response.expect(_json(response) == compute, "the same as compute in the whole tree")
 
 
-@rules("leaf-as-text", Mark.DOCUMENTED, "A single value is had as bare text with format=text, without a newline.")
-def leaf_as_text(session: Session) -> None:
+@check("value-as-text", Mark.DOCUMENTED, "A single value with format=text is bare text without a newline.")
+def value_as_text(session: Session) -> None:
     _, compute = _compute(session)
-    reply = _text(session, "/compute/name")
-    fine = reply.status == 200 and reply.body == str(compute.get("name")).encode()
-    reply.must(fine, f"200 and exactly {compute.get('name')}", came=f"{reply.status}: {reply.body!r}")
-    kind = reply.header("content-type") or ""
-    reply.must(kind.lower().startswith("text/plain"), "Content-Type: text/plain", came=f"Content-Type: {kind}")
+    response = _text(session, "/compute/name")
+    valid = response.status == 200 and response.body == str(compute.get("name")).encode()
+    response.expect(valid, f"200 and exactly {compute.get('name')}", actual=f"{response.status}: {response.body!r}")
+    content_type = response.header("content-type") or ""
+    response.expect(
+        content_type.lower().startswith("text/plain"),
+        "Content-Type: text/plain",
+        actual=f"Content-Type: {content_type}",
+    )
 
 
-@rules("leaf-without-format", Mark.DOCUMENTED, "A single value without format=text: 400.")
-def leaf_without_format(session: Session) -> None:
-    refused(session.here.ask(target=at(_VERSION, f"{INSTANCE}/compute/name")), 400)
+@check("value-without-format", Mark.DOCUMENTED, "A single value without format=text gets 400.")
+def value_without_format(session: Session) -> None:
+    expect_error(session.endpoint.request(target=target_for(_VERSION, f"{INSTANCE_PATH}/compute/name")), 400)
 
 
-@rules("array-index", Mark.DOCUMENTED, "A place in an array is had by its number.")
+@check("array-index", Mark.DOCUMENTED, "A number selects an element of an array.")
 def array_index(session: Session) -> None:
     _, value = _tree(session)
-    reply = session.here.ask(target=at(_VERSION, f"{INSTANCE}/network/interface/0"))
+    response = session.endpoint.request(target=target_for(_VERSION, f"{INSTANCE_PATH}/network/interface/0"))
     whole = dict(_nodes(value)).get("/network/interface/0")
-    reply.must(_json(reply) == whole, f"the first interface of the tree: {whole}")
-    refused(session.here.ask(target=at(_VERSION, f"{INSTANCE}/network/interface/99")), 404)
+    response.expect(_json(response) == whole, f"the first interface in the whole tree: {whole}")
+    expect_error(session.endpoint.request(target=target_for(_VERSION, f"{INSTANCE_PATH}/network/interface/99")), 404)
 
 
-@rules("unknown-element", Mark.DOCUMENTED, "What is not in the tree is not found: 404.")
+@check("unknown-element", Mark.DOCUMENTED, "An unknown element gets 404.")
 def unknown_element(session: Session) -> None:
-    refused(session.here.ask(target=at(_VERSION, f"{INSTANCE}/compute/colour")), 404)
+    expect_error(session.endpoint.request(target=target_for(_VERSION, f"{INSTANCE_PATH}/compute/colour")), 404)
 
 
-@rules("header-required", Mark.DOCUMENTED, "The header Metadata is required, at every version.")
+@check("header-required", Mark.DOCUMENTED, "Every version requires the header Metadata.")
 def header_required(session: Session) -> None:
     for version in (_VERSION, "2017-03-01"):
-        refused(session.here.ask(target=at(version, INSTANCE), headers=()), 400, text=NO_HEADER)
+        expect_error(
+            session.endpoint.request(target=target_for(version, INSTANCE_PATH), headers=()), 400, text=MISSING_HEADER
+        )
 
 
-@rules("forwarded-refused", Mark.DOCUMENTED, "What came through a proxy is refused here too.")
-def forwarded_refused(session: Session) -> None:
-    headers = (*TRUE, ("X-Forwarded-For", "10.0.0.1"))
-    refused(session.here.ask(target=at(_VERSION, INSTANCE), headers=headers), 400)
+@check("forwarded-rejected", Mark.DOCUMENTED, "A request through a proxy gets 400.")
+def forwarded_rejected(session: Session) -> None:
+    headers = (*METADATA_TRUE, ("X-Forwarded-For", "10.0.0.1"))
+    expect_error(session.endpoint.request(target=target_for(_VERSION, INSTANCE_PATH), headers=headers), 400)
 
 
-@rules("query-name-twice", Mark.DOCUMENTED, "A query name that is given twice is refused here too.")
-def query_name_twice(session: Session) -> None:
-    refused(session.here.ask(target=f"{at(_VERSION, INSTANCE)}&format=json&format=json"), 400)
+@check("duplicate-query-parameter", Mark.DOCUMENTED, "A query parameter that is given twice gets 400.")
+def duplicate_query_parameter(session: Session) -> None:
+    expect_error(session.endpoint.request(target=f"{target_for(_VERSION, INSTANCE_PATH)}&format=json&format=json"), 400)
 
 
-@rules("only-get", Mark.DOCUMENTED, "The tree can only be read: any verb but GET gets 405.")
+@check("only-get", Mark.DOCUMENTED, "A method other than GET gets 405.")
 def only_get(session: Session) -> None:
-    for verb in ("POST", "HEAD"):
-        refused(session.here.ask(verb, at(_VERSION, INSTANCE), (*TRUE, CLOSE)), 405)
+    for method in ("POST", "HEAD"):
+        expect_error(
+            session.endpoint.request(method, target_for(_VERSION, INSTANCE_PATH), (*METADATA_TRUE, CONNECTION_CLOSE)),
+            405,
+        )
 
 
-def _bad_version(reply: Reply) -> None:
+def _expect_bad_version(response: HttpResponse) -> None:
     try:
-        value = json.loads(reply.body)
+        value = json.loads(response.body)
     except ValueError:
         value = {}
     newest = value.get("newest-versions") if isinstance(value, dict) else None
     listed = isinstance(newest, list) and bool(newest) and newest == sorted(map(str, newest), reverse=True)
-    right = f'400 with the error "{BAD_VERSION_TEXT}" and newest-versions, the newest first'
-    reply.must(reply.status == 400 and error_of(reply) == BAD_VERSION_TEXT and listed, right)
+    expected = f'400 with the error "{BAD_VERSION_TEXT}" and newest-versions in descending order'
+    response.expect(response.status == 400 and error_text(response) == BAD_VERSION_TEXT and listed, expected)
 
 
-@rules("version-missing", Mark.OBSERVED, "Without a version: 400 and newest-versions, on which libraries depend.")
+@check(
+    "version-missing",
+    Mark.OBSERVED,
+    "A request without api-version gets 400 with newest-versions. Libraries depend on it.",
+)
 def version_missing(session: Session) -> None:
-    _bad_version(session.here.ask(target=INSTANCE))
+    _expect_bad_version(session.endpoint.request(target=INSTANCE_PATH))
 
 
-@rules("version-unknown", Mark.OBSERVED, "An unknown version gets the same here: 400, not 404.")
+@check("version-unknown", Mark.OBSERVED, "An unknown version gets the same error: 400, not 404.")
 def version_unknown(session: Session) -> None:
-    _bad_version(session.here.ask(target=at("2018-01-01", INSTANCE)))
+    _expect_bad_version(session.endpoint.request(target=target_for("2018-01-01", INSTANCE_PATH)))
 
 
-@rules("versions-list", Mark.OBSERVED, "GET /metadata/versions lists the versions, ascending; it needs no api-version.")
+@check("versions-list", Mark.OBSERVED, "GET /metadata/versions lists the versions, ascending. It needs no api-version.")
 def versions_list(session: Session) -> None:
-    reply = session.here.ask(target="/metadata/versions")
-    value = _json(reply)
+    response = session.endpoint.request(target="/metadata/versions")
+    value = _json(response)
     found = value.get("apiVersions") if isinstance(value, dict) else None
-    fine = isinstance(found, list) and bool(found) and found == sorted(set(map(str, found)))
-    reply.must(fine, '{"apiVersions":[…]}, ascending')
-    missing = [version for version in _IN_USE if version not in (found or [])]
-    reply.must(not missing, f"the versions that clients use: {', '.join(missing)} too")
+    valid = isinstance(found, list) and bool(found) and found == sorted(set(map(str, found)))
+    response.expect(valid, '{"apiVersions":[…]}, ascending')
+    missing = [version for version in _CLIENT_VERSIONS if version not in (found or [])]
+    response.expect(not missing, f"the versions that clients use, {', '.join(missing)} included")

@@ -1,4 +1,4 @@
-"""Section 4 of the contract: the life of an event, and a day without requests."""
+"""Section 4 of the contract: the lifecycle of an event, and a day without polls."""
 
 from __future__ import annotations
 
@@ -6,358 +6,405 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from forewarn.verify.check import Departure, Mark, Need, NotTold, Rules, Skip
-from forewarn.verify.exchange import TRUE, cut
-from forewarn.verify.observations import by_approval, by_time, changes, deletions, shared, withdrawn
-from forewarn.verify.session import TYPES
-from forewarn.verify.snapshot import SCHEDULED, STARTED, moment, read
+from forewarn.verify.check import CheckFailed, CheckRegistry, CheckSkipped, EventMissing, Mark, Requirement
+from forewarn.verify.exchange import METADATA_TRUE, truncate
+from forewarn.verify.observations import (
+    count_changes,
+    observe_approved,
+    observe_cancelled,
+    observe_shared_freeze,
+    observe_terminates,
+    observe_until_removed,
+)
+from forewarn.verify.session import EVENT_TYPES
+from forewarn.verify.snapshot import SCHEDULED, STARTED, parse_date, read
 
 if TYPE_CHECKING:
     from forewarn.verify.session import Session
     from forewarn.verify.snapshot import Snapshot
 
 
-rules = Rules(4, "life")
+check = CheckRegistry(4, "life")
 
 _MINUTE = 60
 
 
-@rules("told", Mark.DOCUMENTED, "What is going to happen to a VM is in its document, as Scheduled.", Need.SCHEDULE)
-def told(session: Session) -> None:
+@check("event-appears", Mark.DOCUMENTED, "The document shows an upcoming event as Scheduled.", Requirement.SCHEDULE)
+def event_appears(session: Session) -> None:
     try:
-        _, snapshot, event_id = session.schedule_any(*TYPES)
-    except NotTold:
-        snapshot = session.look()
-        raise Departure("a new event", sent=snapshot.reply.request.shown, came=snapshot.reply.shown) from None
-    snapshot.reply.must(snapshot.status(event_id) == SCHEDULED, "an event that is Scheduled")
+        _, snapshot, event_id = session.schedule_first_of(*EVENT_TYPES)
+    except EventMissing:
+        response = session.poll().response
+        raise CheckFailed("a new event", request=response.request.summary, actual=response.summary) from None
+    snapshot.response.expect(snapshot.status(event_id) == SCHEDULED, "a Scheduled event")
 
 
 # --- Notice ---------------------------------------------------------------------------------------
 
 
-def _notice(session: Session, event_type: str, least: int, most: int | None = None) -> None:
+def _expect_notice(session: Session, event_type: str, minimum: int, maximum: int | None = None) -> None:
     before, snapshot, event_id = session.sample(event_type)
     if snapshot.status(event_id) != SCHEDULED:
-        raise Skip(f"the {event_type} that was made was Started at once")
-    # It was told between the two documents: the least counts from the one, the most from the other.
-    longest, shortest = session.notice_left(snapshot, event_id, before), session.notice_left(snapshot, event_id)
-    right = f"NotBefore {least} s or more after it was told" + (f", at most {most} s" if most else "")
-    came = f"NotBefore {longest:.0f} s after the Date of the last document without it"
-    snapshot.reply.must(longest >= least and (most is None or shortest <= most + 1), right, came=came)
+        raise CheckSkipped(f"the new {event_type} is already Started")
+    # The event appeared between the two documents, so the exact notice is between these values.
+    longest = session.remaining_notice(snapshot, event_id, before)
+    shortest = session.remaining_notice(snapshot, event_id)
+    expected = f"NotBefore at least {minimum} s after the notice" + (f", at most {maximum} s" if maximum else "")
+    actual = f"NotBefore {longest:.0f} s after the Date of the last document without the event"
+    valid = longest >= minimum and (maximum is None or shortest <= maximum + 1)
+    snapshot.response.expect(valid, expected, actual=actual)
 
 
-@rules("notice-of-freeze", Mark.DOCUMENTED, "A Freeze is told 15 minutes before, or earlier.", Need.SCHEDULE)
+@check("notice-of-freeze", Mark.DOCUMENTED, "A Freeze has at least 15 minutes of notice.", Requirement.SCHEDULE)
 def notice_of_freeze(session: Session) -> None:
-    _notice(session, "Freeze", 15 * _MINUTE)
+    _expect_notice(session, "Freeze", 15 * _MINUTE)
 
 
-@rules("notice-of-reboot", Mark.DOCUMENTED, "A Reboot is told 15 minutes before, or earlier.", Need.SCHEDULE)
+@check("notice-of-reboot", Mark.DOCUMENTED, "A Reboot has at least 15 minutes of notice.", Requirement.SCHEDULE)
 def notice_of_reboot(session: Session) -> None:
-    _notice(session, "Reboot", 15 * _MINUTE)
+    _expect_notice(session, "Reboot", 15 * _MINUTE)
 
 
-@rules("notice-of-redeploy", Mark.DOCUMENTED, "A Redeploy is told 10 minutes before, or earlier.", Need.SCHEDULE)
+@check("notice-of-redeploy", Mark.DOCUMENTED, "A Redeploy has at least 10 minutes of notice.", Requirement.SCHEDULE)
 def notice_of_redeploy(session: Session) -> None:
-    _notice(session, "Redeploy", 10 * _MINUTE)
+    _expect_notice(session, "Redeploy", 10 * _MINUTE)
 
 
-@rules("notice-of-preempt", Mark.DOCUMENTED, "A Preempt is told 30 seconds before, as well as can be.", Need.SCHEDULE)
+@check("notice-of-preempt", Mark.DOCUMENTED, "A Preempt has at least 30 seconds of notice.", Requirement.SCHEDULE)
 def notice_of_preempt(session: Session) -> None:
-    _notice(session, "Preempt", 30)
+    _expect_notice(session, "Preempt", 30)
 
 
-@rules("notice-of-terminate", Mark.DOCUMENTED, "A Terminate is told 5 to 15 minutes before.", Need.SCHEDULE)
+@check("notice-of-terminate", Mark.DOCUMENTED, "A Terminate has 5 to 15 minutes of notice.", Requirement.SCHEDULE)
 def notice_of_terminate(session: Session) -> None:
-    _notice(session, "Terminate", 5 * _MINUTE, 15 * _MINUTE)
+    _expect_notice(session, "Terminate", 5 * _MINUTE, 15 * _MINUTE)
 
 
 # --- The incarnation ------------------------------------------------------------------------------
 
 
-def _counted(earlier: Snapshot, later: Snapshot, what: str) -> None:
-    """Hold a single change to one step of the incarnation."""
-    if changes(earlier, later) != 1:
-        raise Skip("more than one event changed at that moment")
-    step = later.number - earlier.number
-    right = f"DocumentIncarnation {earlier.number + 1}: one more, because an event {what}"
-    later.reply.must(step == 1, right, came=f"DocumentIncarnation {later.incarnation}")
+def _expect_increment(earlier: Snapshot, later: Snapshot, change: str) -> None:
+    """Expect that one change increments the incarnation by one."""
+    if count_changes(earlier, later) != 1:
+        raise CheckSkipped("more than one event changed at the same time")
+    expected = f"DocumentIncarnation {earlier.number + 1}: one more, because an event {change}"
+    actual = f"DocumentIncarnation {later.incarnation}"
+    later.response.expect(later.number - earlier.number == 1, expected, actual=actual)
 
 
-@rules("addition-counts", Mark.DOCUMENTED, "DocumentIncarnation goes up by one when an event is added.", Need.SCHEDULE)
-def addition_counts(session: Session) -> None:
-    course = by_approval(session)
-    _counted(course.before, course.told, "was added")
+@check(
+    "addition-increments",
+    Mark.DOCUMENTED,
+    "DocumentIncarnation increases by one when an event is added.",
+    Requirement.SCHEDULE,
+)
+def addition_increments(session: Session) -> None:
+    observed = observe_approved(session)
+    _expect_increment(observed.before, observed.first, "was added")
 
 
-@rules("start-counts", Mark.DOCUMENTED, "DocumentIncarnation goes up by one when an event starts.", Need.SCHEDULE)
-def start_counts(session: Session) -> None:
-    course = by_approval(session)
-    if course.started is None:
-        raise Skip("it was not seen to start; see life/starts-when-approved")
-    _counted(course.told, course.started, "has started")
+@check(
+    "start-increments",
+    Mark.DOCUMENTED,
+    "DocumentIncarnation increases by one when an event starts.",
+    Requirement.SCHEDULE,
+)
+def start_increments(session: Session) -> None:
+    observed = observe_approved(session)
+    if observed.started is None:
+        raise CheckSkipped("the event did not start; see life/starts-when-approved")
+    _expect_increment(observed.first, observed.started, "started")
 
 
-@rules("unchanged-is-equal", Mark.DOCUMENTED, "While nothing happens the document stays the same.")
-def unchanged_is_equal(session: Session) -> None:
-    first = session.look()
-    second = session.look()
-    if changes(first, second):
-        raise Skip("something happened in between")
-    second.reply.must(first.reply.body == second.reply.body, f"the same as just before: {cut(first.reply.shown)}")
+@check("unchanged-document", Mark.DOCUMENTED, "The document does not change while nothing happens.")
+def unchanged_document(session: Session) -> None:
+    first = session.poll()
+    second = session.poll()
+    if count_changes(first, second):
+        raise CheckSkipped("an event changed between two polls")
+    expected = f"the same document as in the previous poll: {truncate(first.response.summary)}"
+    second.response.expect(first.response.body == second.response.body, expected)
 
 
 # --- Approval and cancellation --------------------------------------------------------------------
 
 
-@rules(
+@check(
     "starts-when-approved",
     Mark.DOCUMENTED,
-    "A scheduled event that is approved starts, long before NotBefore.",
-    Need.SCHEDULE,
+    "An approved event starts without waiting for NotBefore.",
+    Requirement.SCHEDULE,
 )
 def starts_when_approved(session: Session) -> None:
-    course = by_approval(session)
-    last = course.looks[-1]
-    last.reply.must(course.started is not None, f"{course.event_id} Started, since it was approved")
+    observed = observe_approved(session)
+    expected = f"{observed.event_id} Started, because it was approved"
+    observed.snapshots[-1].response.expect(observed.started is not None, expected)
 
 
-@rules("cancelled-is-removed", Mark.DOCUMENTED, "An event that is cancelled disappears.", Need.SCHEDULE, Need.CANCEL)
-def cancelled_is_removed(session: Session) -> None:
-    course = withdrawn(session)
-    last = course.looks[-1]
-    last.reply.must(course.over is not None, f"a document without {course.event_id}, which was cancelled")
-
-
-@rules(
-    "cancellation-counts",
+@check(
+    "cancelled-is-removed",
     Mark.DOCUMENTED,
-    "DocumentIncarnation goes up by one when an event is cancelled.",
-    Need.SCHEDULE,
-    Need.CANCEL,
+    "A cancelled event disappears from the document.",
+    Requirement.SCHEDULE,
+    Requirement.CANCEL,
 )
-def cancellation_counts(session: Session) -> None:
-    course = withdrawn(session)
-    if course.over is None:
-        raise Skip("it has not disappeared; see life/cancelled-is-removed")
-    _counted(course.told, course.over, "was removed")
+def cancelled_is_removed(session: Session) -> None:
+    observed = observe_cancelled(session)
+    expected = f"a document without {observed.event_id}, which was cancelled"
+    observed.snapshots[-1].response.expect(observed.removed is not None, expected)
 
 
-@rules(
+@check(
+    "cancellation-increments",
+    Mark.DOCUMENTED,
+    "DocumentIncarnation increases by one when an event is cancelled.",
+    Requirement.SCHEDULE,
+    Requirement.CANCEL,
+)
+def cancellation_increments(session: Session) -> None:
+    observed = observe_cancelled(session)
+    if observed.removed is None:
+        raise CheckSkipped("the event did not disappear; see life/cancelled-is-removed")
+    _expect_increment(observed.first, observed.removed, "was removed")
+
+
+@check(
     "shared-hardware-waits",
     Mark.DOCUMENTED,
-    "On shared hardware the start waits until every scope on it has approved.",
-    Need.SCHEDULE,
-    Need.OUTSIDE,
+    "An operation on shared hardware starts when every affected group has approved.",
+    Requirement.SCHEDULE,
+    Requirement.OTHER_GROUP,
 )
 def shared_hardware_waits(session: Session) -> None:
-    course = shared(session)
-    right = "still Scheduled, since the other scope on the hardware has not approved"
-    course.after_one.reply.must(course.after_one.status(course.here) == SCHEDULED, right)
-    right = "Started, since both scopes have approved"
-    course.after_both.reply.must(course.after_both.status(course.here) == STARTED, right)
+    observed = observe_shared_freeze(session)
+    after_one, after_both = observed.after_one, observed.after_both
+    expected = "still Scheduled, because the other group has not approved"
+    after_one.response.expect(after_one.status(observed.event_id) == SCHEDULED, expected)
+    expected = "Started, because both groups have approved"
+    after_both.response.expect(after_both.status(observed.event_id) == STARTED, expected)
 
 
-@rules(
-    "approval-alone-changes-nothing",
+@check(
+    "partial-approval-changes-nothing",
     Mark.ASSUMED,
-    "An approval that starts nothing yet changes nothing in the document, the incarnation included.",
-    Need.SCHEDULE,
-    Need.OUTSIDE,
+    "An approval that does not start the event changes neither the document nor the incarnation.",
+    Requirement.SCHEDULE,
+    Requirement.OTHER_GROUP,
 )
-def approval_alone_changes_nothing(session: Session) -> None:
-    course = shared(session)
-    if course.after_one.status(course.here) != SCHEDULED:
-        raise Skip("the approval started it; see life/shared-hardware-waits")
-    right = f"the same as before the approval: {cut(course.told.reply.shown)}"
-    course.after_one.reply.must(course.after_one.reply.body == course.told.reply.body, right)
+def partial_approval_changes_nothing(session: Session) -> None:
+    observed = observe_shared_freeze(session)
+    after_one = observed.after_one
+    if after_one.status(observed.event_id) != SCHEDULED:
+        raise CheckSkipped("the approval of one group started the event; see life/shared-hardware-waits")
+    before = observed.before_approval.response
+    expected = f"the same document as before the approval: {truncate(before.summary)}"
+    after_one.response.expect(after_one.response.body == before.body, expected)
 
 
-@rules(
-    "deletions-go-together",
+@check(
+    "terminates-start-together",
     Mark.DOCUMENTED,
-    "Of deletions told for the same moment, one that is approved waits for the others.",
-    Need.SCHEDULE,
+    "An approved Terminate waits for the other Terminates with the same NotBefore.",
+    Requirement.SCHEDULE,
 )
-def deletions_go_together(session: Session) -> None:
-    course = deletions(session)
-    right = f"{course.first} still Scheduled, since {course.second} is not approved"
-    course.after_one.reply.must(course.after_one.status(course.first) == SCHEDULED, right)
-    for event_id in (course.first, course.second):
-        right = f"{event_id} Started, since both are approved"
-        course.after_both.reply.must(course.after_both.status(event_id) == STARTED, right)
+def terminates_start_together(session: Session) -> None:
+    observed = observe_terminates(session)
+    after_one, after_both = observed.after_one, observed.after_both
+    expected = f"{observed.first} still Scheduled, because {observed.second} is not approved"
+    after_one.response.expect(after_one.status(observed.first) == SCHEDULED, expected)
+    for event_id in (observed.first, observed.second):
+        expected = f"{event_id} Started, because both are approved"
+        after_both.response.expect(after_both.status(event_id) == STARTED, expected)
 
 
-# --- In the course of time ------------------------------------------------------------------------
+# --- As time passes -------------------------------------------------------------------------------
 
-_IN_TIME = (Need.SCHEDULE, Need.TIME)
+_TIME = (Requirement.SCHEDULE, Requirement.TIME)
 
 
-@rules("never-early", Mark.DOCUMENTED, "Without approval an event does not start before NotBefore.", *_IN_TIME)
-def never_early(session: Session) -> None:
-    course = by_time(session)
-    for snapshot in course.looks:
-        event = snapshot.event(course.event_id)
-        not_before = moment((course.told.event(course.event_id) or {}).get("NotBefore"))
+@check("no-early-start", Mark.DOCUMENTED, "An event that is not approved does not start before NotBefore.", *_TIME)
+def no_early_start(session: Session) -> None:
+    observed = observe_until_removed(session)
+    announced = (observed.first.event(observed.event_id) or {}).get("NotBefore")
+    not_before = parse_date(announced)
+    for snapshot in observed.snapshots:
+        event = snapshot.event(observed.event_id)
         if event is None or not_before is None or snapshot.now is None or snapshot.now >= not_before:
             continue
-        right = f"Scheduled until {(course.told.event(course.event_id) or {}).get('NotBefore')}"
-        came = f"{event.get('EventStatus')} at {snapshot.reply.header('date')}"
-        snapshot.reply.must(event.get("EventStatus") == SCHEDULED, right, came=came)
+        status = event.get("EventStatus")
+        actual = f"{status} at {snapshot.response.header('date')}"
+        snapshot.response.expect(status == SCHEDULED, f"Scheduled until {announced}", actual=actual)
 
 
-@rules("starts-at-not-before", Mark.DOCUMENTED, "At NotBefore an event starts, approved or not.", *_IN_TIME)
+@check("starts-at-not-before", Mark.DOCUMENTED, "An event starts at NotBefore, approved or not.", *_TIME)
 def starts_at_not_before(session: Session) -> None:
-    course = by_time(session)
-    last = course.due or course.looks[-1]
-    came = f"{last.status(course.event_id) or 'no such event'} at {last.reply.header('date')}"
-    last.reply.must(course.started is not None, f"{course.event_id} Started", came=came)
+    observed = observe_until_removed(session)
+    last = observed.at_not_before or observed.snapshots[-1]
+    actual = f"{last.status(observed.event_id) or 'no such event'} at {last.response.header('date')}"
+    last.response.expect(observed.started is not None, f"{observed.event_id} Started", actual=actual)
 
 
-@rules("id-stays", Mark.DOCUMENTED, "The id of an event is the same from its notice to its end.", *_IN_TIME)
-def id_stays(session: Session) -> None:
-    course = by_time(session)
-    for earlier, later in pairwise(course.looks):
-        if earlier.event(course.event_id) is None:
+@check("id-unchanged", Mark.DOCUMENTED, "An event keeps its id from the notice to its removal.", *_TIME)
+def id_unchanged(session: Session) -> None:
+    observed = observe_until_removed(session)
+    for earlier, later in pairwise(observed.snapshots):
+        if earlier.event(observed.event_id) is None:
             break
         new = later.ids - earlier.ids
-        gone = later.event(course.event_id) is None
-        right = f"the event under its id {course.event_id}"
-        later.reply.must(not (gone and new), right, came=f"EventId {', '.join(sorted(new))} instead")
+        gone = later.event(observed.event_id) is None
+        actual = f"EventId {', '.join(sorted(new))} instead"
+        later.response.expect(not (gone and new), f"the event with its id {observed.event_id}", actual=actual)
 
 
-@rules("not-before-never-back", Mark.DOCUMENTED, "NotBefore never moves backwards.", *_IN_TIME)
-def not_before_never_back(session: Session) -> None:
-    course = by_time(session)
-    found = [(snapshot, moment((snapshot.event(course.event_id) or {}).get("NotBefore"))) for snapshot in course.looks]
-    known = [(snapshot, not_before) for snapshot, not_before in found if not_before is not None]
+@check("not-before-never-decreases", Mark.DOCUMENTED, "NotBefore never moves to an earlier time.", *_TIME)
+def not_before_never_decreases(session: Session) -> None:
+    observed = observe_until_removed(session)
+    times = [
+        (snapshot, parse_date((snapshot.event(observed.event_id) or {}).get("NotBefore")))
+        for snapshot in observed.snapshots
+    ]
+    known = [(snapshot, not_before) for snapshot, not_before in times if not_before is not None]
     for (_, earlier), (snapshot, later) in pairwise(known):
-        snapshot.reply.must(later >= earlier, f"NotBefore {earlier} or later", came=f"NotBefore {later}")
+        snapshot.response.expect(later >= earlier, f"NotBefore {earlier} or later", actual=f"NotBefore {later}")
 
 
-@rules("resources-stay", Mark.ASSUMED, "Resources do not change while an event lives.", *_IN_TIME)
-def resources_stay(session: Session) -> None:
-    course = by_time(session)
-    names = (course.told.event(course.event_id) or {}).get("Resources")
-    for snapshot in course.looks:
-        event = snapshot.event(course.event_id)
-        right = f"Resources {names}"
-        snapshot.reply.must(event is None or event.get("Resources") == names, right, came=cut(str(event)))
+@check("resources-unchanged", Mark.ASSUMED, "Resources of an event do not change.", *_TIME)
+def resources_unchanged(session: Session) -> None:
+    observed = observe_until_removed(session)
+    names = (observed.first.event(observed.event_id) or {}).get("Resources")
+    for snapshot in observed.snapshots:
+        event = snapshot.event(observed.event_id)
+        valid = event is None or event.get("Resources") == names
+        snapshot.response.expect(valid, f"Resources {names}", actual=truncate(str(event)))
 
 
-@rules(
-    "removed-in-the-end",
+@check(
+    "removed-when-complete",
     Mark.DOCUMENTED,
-    "An event that is over is not in the document any more; nothing is ever Completed.",
-    *_IN_TIME,
+    "A completed event disappears from the document. There is no status Completed.",
+    *_TIME,
 )
-def removed_in_the_end(session: Session) -> None:
-    course = by_time(session)
-    for snapshot in course.looks:
-        status = snapshot.status(course.event_id)
-        snapshot.reply.must(status in (None, SCHEDULED, STARTED), "Scheduled, Started, or not there", came=str(status))
-    last = course.looks[-1]
-    last.reply.must(course.over is not None, "a document without the event, hours after it started")
+def removed_when_complete(session: Session) -> None:
+    observed = observe_until_removed(session)
+    for snapshot in observed.snapshots:
+        status = snapshot.status(observed.event_id)
+        valid = status in (None, SCHEDULED, STARTED)
+        snapshot.response.expect(valid, "Scheduled, Started, or no such event", actual=str(status))
+    last = observed.snapshots[-1]
+    last.response.expect(observed.removed is not None, "a document without the event, two hours after its start")
 
 
-@rules("removal-counts", Mark.DOCUMENTED, "DocumentIncarnation goes up by one when an event is removed.", *_IN_TIME)
-def removal_counts(session: Session) -> None:
-    course = by_time(session)
-    if course.over is None:
-        raise Skip("it was never removed; see life/removed-in-the-end")
-    _counted(course.before_over(), course.over, "was removed")
+@check(
+    "removal-increments",
+    Mark.DOCUMENTED,
+    "DocumentIncarnation increases by one when an event is removed.",
+    *_TIME,
+)
+def removal_increments(session: Session) -> None:
+    observed = observe_until_removed(session)
+    if observed.removed is None:
+        raise CheckSkipped("the event was not removed; see life/removed-when-complete")
+    _expect_increment(observed.last_present(), observed.removed, "was removed")
 
 
-def _have_something_happen(session: Session) -> None:
-    """These rules are about all documents: one event from its notice to its start is the least to look at."""
-    session.look()
-    if session.has(Need.SCHEDULE):
-        with suppress(Skip):
-            by_approval(session)
+def _collect_documents(session: Session) -> None:
+    """Make sure that there are documents to compare: at least one event from its notice to its start."""
+    session.poll()
+    if session.has(Requirement.SCHEDULE):
+        with suppress(CheckSkipped):
+            observe_approved(session)
 
 
-@rules("incarnation-never-back", Mark.DOCUMENTED, "DocumentIncarnation does not go back while the service is enabled.")
-def incarnation_never_back(session: Session) -> None:
-    _have_something_happen(session)
+@check(
+    "incarnation-never-decreases",
+    Mark.DOCUMENTED,
+    "DocumentIncarnation never decreases while the service is enabled.",
+)
+def incarnation_never_decreases(session: Session) -> None:
+    _collect_documents(session)
     for (_, earlier), (_, later) in pairwise(session.snapshots):
-        right = f"DocumentIncarnation {earlier.number} or more"
-        later.reply.must(later.number >= earlier.number, right, came=f"DocumentIncarnation {later.number}")
+        expected = f"DocumentIncarnation {earlier.number} or more"
+        actual = f"DocumentIncarnation {later.number}"
+        later.response.expect(later.number >= earlier.number, expected, actual=actual)
 
 
-@rules("equal-numbers-equal-documents", Mark.DOCUMENTED, "Equal numbers mean equal documents.")
-def equal_numbers(session: Session) -> None:
-    _have_something_happen(session)
+@check("equal-incarnation-equal-document", Mark.DOCUMENTED, "Documents with the same DocumentIncarnation are equal.")
+def equal_incarnation_equal_document(session: Session) -> None:
+    _collect_documents(session)
     known: dict[tuple[str, int], Snapshot] = {}
     for version, snapshot in session.snapshots:
         first = known.setdefault((version, snapshot.number), snapshot)
-        right = f"another DocumentIncarnation than {snapshot.number}, which was {cut(first.reply.shown)}"
-        snapshot.reply.must(first.reply.body == snapshot.reply.body, right)
+        summary = truncate(first.response.summary)
+        expected = f"another DocumentIncarnation than {snapshot.number}, which was already used for {summary}"
+        snapshot.response.expect(first.response.body == snapshot.response.body, expected)
 
 
-# --- A day without requests -----------------------------------------------------------------------
+# --- A day without polls --------------------------------------------------------------------------
 
 
-inactivity_rules = Rules(4, "life")
+inactivity_check = CheckRegistry(4, "life")
 
-_A_DAY_SECONDS = 86_400 + 3_600
+_INACTIVITY_SECONDS = 86_400 + 3_600
 
 
-def _silence(session: Session) -> None:
-    """Let more than a day pass without a request; what was seen before counts no more."""
-    session.pass_time(_A_DAY_SECONDS)
+def _advance_without_polls(session: Session) -> None:
+    """Let more than a day pass without a poll, and forget the documents before it."""
+    session.advance(_INACTIVITY_SECONDS)
     session.snapshots.clear()
 
 
-def _disabled(session: Session) -> tuple[Snapshot, Snapshot]:
-    """The last document before a day of silence, and the first after it."""
-    if session.look().incarnation == 0:
-        if not session.has(Need.SCHEDULE):
-            raise Skip(f"the incarnation is 0 already: give {Need.SCHEDULE}")
-        session.schedule_any(*TYPES)
-    session.clear()
-    before = session.look()
-    _silence(session)
-    return before, session.look()
+def _poll_after_inactivity(session: Session) -> tuple[Snapshot, Snapshot]:
+    """Return the last document before a day without polls, and the first document after it."""
+    if session.poll().incarnation == 0:
+        if not session.has(Requirement.SCHEDULE):
+            raise CheckSkipped(f"the incarnation is still 0: give {Requirement.SCHEDULE}")
+        session.schedule_first_of(*EVENT_TYPES)
+    session.cancel_scheduled()
+    before = session.poll()
+    _advance_without_polls(session)
+    return before, session.poll()
 
 
-@inactivity_rules(
-    "silence-restarts",
+@inactivity_check(
+    "inactivity-resets-incarnation",
     Mark.OBSERVED,
-    "After a day without a GET the service is disabled; the next GET enables it anew, and the incarnation begins at 0.",
-    Need.ADVANCE,
+    "A day without a GET disables the service. The next GET enables it, and the incarnation restarts at 0.",
+    Requirement.ADVANCE,
     late=True,
 )
-def silence_restarts(session: Session) -> None:
-    before, after = session.once("silence", _disabled)
-    came = f"DocumentIncarnation {after.incarnation}, which was {before.incarnation} before"
-    after.reply.must(after.incarnation == 0 or bool(after.events), "DocumentIncarnation 0", came=came)
+def inactivity_resets_incarnation(session: Session) -> None:
+    before, after = session.cached("inactivity", _poll_after_inactivity)
+    actual = f"DocumentIncarnation {after.incarnation}; it was {before.incarnation} before"
+    after.response.expect(after.incarnation == 0 or bool(after.events), "DocumentIncarnation 0", actual=actual)
 
 
-@inactivity_rules(
-    "silence-no-notice",
+@inactivity_check(
+    "inactivity-no-notice",
     Mark.DOCUMENTED,
-    "While the service is disabled, nothing is told: an operation of that time is not in the document.",
-    Need.SCHEDULE,
-    Need.ADVANCE,
+    "The document never shows an operation that was requested while the service was disabled.",
+    Requirement.SCHEDULE,
+    Requirement.ADVANCE,
     late=True,
 )
-def silence_no_notice(session: Session) -> None:
-    session.once("silence", _disabled)
-    _silence(session)
+def inactivity_no_notice(session: Session) -> None:
+    session.cached("inactivity", _poll_after_inactivity)
+    _advance_without_polls(session)
     session.hooks.run(session.hooks.schedule, FOREWARN_EVENT_TYPE="Reboot", FOREWARN_VM=session.vm)
-    snapshot = session.look()
-    told = [event for event in snapshot.events if event.get("EventStatus") == SCHEDULED]
-    snapshot.reply.must(not told, "no notice of what was asked for while nobody listened")
+    snapshot = session.poll()
+    scheduled = [event for event in snapshot.events if event.get("EventStatus") == SCHEDULED]
+    expected = "no notice of an operation that was requested while the service was disabled"
+    snapshot.response.expect(not scheduled, expected)
 
 
-@inactivity_rules(
-    "tag-names-the-enabling",
+@inactivity_check(
+    "inactivity-changes-etag",
     Mark.ASSUMED,
-    "The ETag names the enabling too: one from before a silence does not match, though the incarnation is the same.",
-    Need.ADVANCE,
+    "After a day without a GET the ETag differs, also if the incarnation is the same.",
+    Requirement.ADVANCE,
     late=True,
 )
-def tag_names_the_enabling(session: Session) -> None:
-    session.once("silence", _disabled)
-    tag = session.look().reply.header("etag") or '"0"'
-    _silence(session)
-    read(session.here.ask(headers=(*TRUE, ("If-None-Match", tag))))
+def inactivity_changes_etag(session: Session) -> None:
+    session.cached("inactivity", _poll_after_inactivity)
+    etag = session.poll().response.header("etag") or '"0"'
+    _advance_without_polls(session)
+    read(session.endpoint.request(headers=(*METADATA_TRUE, ("If-None-Match", etag))))

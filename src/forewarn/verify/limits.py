@@ -1,234 +1,261 @@
-"""Section 3 of the contract, last part: connections, and requests that are too many, too large, too slow or none."""
+"""Section 3 of the contract, last part: connections, size limits, slow clients and the rate limit."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds
-from forewarn.verify.check import Departure, Mark, Rules, Skip
-from forewarn.verify.endpoint import NEWEST, at, pause
-from forewarn.verify.exchange import TRUE, Line, Request, cut
+from forewarn.verify.check import CheckFailed, CheckRegistry, CheckSkipped, Mark
+from forewarn.verify.endpoint import NEWEST, pause, target_for
+from forewarn.verify.exchange import CONNECTION_CLOSE, METADATA_TRUE, HttpConnection, HttpRequest, truncate
 from forewarn.verify.refusals import THROTTLED
 from forewarn.verify.snapshot import read
 
 if TYPE_CHECKING:
-    from forewarn.verify.exchange import Reply
+    from forewarn.verify.exchange import HttpResponse
     from forewarn.verify.session import Session
 
-rules = Rules(3, "requests")
+check = CheckRegistry(3, "requests")
 
-_POLL = Request("GET", at(NEWEST))
-_VERSIONS = Request("GET", "/metadata/versions")
-_NOWHERE = Request("GET", at(NEWEST, "/metadata/nothing"))
+_POLL = HttpRequest("GET", target_for(NEWEST))
+_VERSIONS = HttpRequest("GET", "/metadata/versions")
+_UNKNOWN_PATH = HttpRequest("GET", target_for(NEWEST, "/metadata/nothing"))
 _BURST = 20
-"""Four times what is allowed in a second, so that no server that keeps to it can take all of them."""
-_LARGE = 2_000_000
-_AT_ONCE_SECONDS = 0.5
-"""Who closes later than this does so because nothing more was asked, and need not have said it."""
+"""Four times the limit per second, so that a server with the limit cannot accept all of them."""
+_LARGE_BYTES = 2_000_000
+_IMMEDIATE_SECONDS = 0.5
+"""A server that closes later than this has an idle timeout, which it need not announce."""
 
 
 # --- Connections ----------------------------------------------------------------------------------
 
 
-def _on_one_connection(session: Session) -> tuple[Reply, bool]:
-    """The answer to a poll, and whether the connection was closed after it."""
+def _poll_and_watch(session: Session) -> tuple[HttpResponse, bool]:
+    """Poll, and return the response and whether the server closed the connection after it."""
     for _ in range(20):
-        with session.here.line() as line:
-            line.send(_POLL.raw)
-            reply = line.answer(_POLL)
-            if reply.status != 429:
-                return reply, line.ended(_AT_ONCE_SECONDS)
+        with session.endpoint.connect() as connection:
+            connection.send(_POLL.raw)
+            response = connection.read_response(_POLL)
+            if response.status != 429:
+                return response, connection.is_closed(_IMMEDIATE_SECONDS)
         pause(0.3)
-    return reply, False
+    return response, False
 
 
-@rules("closing-is-said", Mark.OBSERVED, "A server that closes after an answer says `Connection: close` in it.")
-def closing_is_said(session: Session) -> None:
-    reply, ended = _on_one_connection(session)
-    came = f"{reply.status} with Connection: {reply.header('connection') or 'missing'}, and then the end"
-    reply.must(reply.closes or not ended, "Connection: close, or a connection that stays open", came=came)
+@check(
+    "connection-close-announced",
+    Mark.OBSERVED,
+    "A server that closes the connection after a response sends `Connection: close` in it.",
+)
+def connection_close_announced(session: Session) -> None:
+    response, closed = _poll_and_watch(session)
+    header = response.header("connection") or "missing"
+    actual = f"{response.status} with Connection: {header}, then a closed connection"
+    response.expect(response.closes or not closed, "Connection: close, or an open connection", actual=actual)
 
 
-@rules(
-    "keep-alive", Mark.ASSUMED, "A connection stays open for more requests, unless the answer says that it does not."
+@check(
+    "keep-alive", Mark.ASSUMED, "The connection stays open for more requests, unless the response announces a close."
 )
 def keep_alive(session: Session) -> None:
     for _ in range(20):
-        with session.here.line() as line:
-            line.send(_POLL.raw)
-            first = line.answer(_POLL)
+        with session.endpoint.connect() as connection:
+            connection.send(_POLL.raw)
+            first = connection.read_response(_POLL)
             if first.closes:
                 return
             try:
-                line.send(_VERSIONS.raw)
-                second = line.answer(_VERSIONS)
+                connection.send(_VERSIONS.raw)
+                second = connection.read_response(_VERSIONS)
             except OSError as error:
-                raise Departure("an answer over the same connection", sent=_VERSIONS.shown, came=str(error)) from error
+                expected = "a response over the same connection"
+                raise CheckFailed(expected, request=_VERSIONS.summary, actual=str(error)) from error
         if 429 not in (first.status, second.status):
             break
         pause(0.5)
-    second.must(second.status == 200 and b"apiVersions" in second.body, "200 and the list of versions")
+    second.expect(second.status == 200 and b"apiVersions" in second.body, "200 and the list of versions")
 
 
-@rules("pipelining", Mark.ASSUMED, "Requests sent ahead are answered in their order.")
+@check("pipelining", Mark.ASSUMED, "The server responds to pipelined requests in order.")
 def pipelining(session: Session) -> None:
     try:
-        replies = session.here.in_one_write(_POLL, _NOWHERE, _VERSIONS)
+        responses = session.endpoint.pipeline(_POLL, _UNKNOWN_PATH, _VERSIONS)
     except OSError as error:
-        raise Departure("three answers", sent="three requests in one write", came=str(error)) from error
-    rights = ((200, b"DocumentIncarnation"), (404, b"error"), (200, b"apiVersions"))
-    for reply, (status, part) in zip(replies, rights, strict=False):
-        reply.must(reply.status == status and part in reply.body, f"{status} with {part.decode()}, in this place")
+        raise CheckFailed("three responses", request="three requests in one write", actual=str(error)) from error
+    expectations = ((200, b"DocumentIncarnation"), (404, b"error"), (200, b"apiVersions"))
+    for response, (status, part) in zip(responses, expectations, strict=False):
+        valid = response.status == status and part in response.body
+        response.expect(valid, f"{status} with {part.decode()} at this position")
 
 
-@rules("asked-to-close", Mark.ASSUMED, "Asked to close, the server says that it does, and closes.")
-def asked_to_close(session: Session) -> None:
-    request = Request("GET", at(NEWEST), (*TRUE, ("Connection", "close")))
+@check(
+    "connection-close-requested",
+    Mark.ASSUMED,
+    "After a request with `Connection: close` the server announces the close, and closes.",
+)
+def connection_close_requested(session: Session) -> None:
+    request = HttpRequest("GET", target_for(NEWEST), (*METADATA_TRUE, CONNECTION_CLOSE))
     for _ in range(20):
-        with session.here.line() as line:
-            line.send(request.raw)
-            reply = line.answer(request)
-            if reply.status != 429:
-                reply.must(reply.closes, "Connection: close")
-                reply.must(line.ended(), "the end of the connection", came="a connection that stays open")
+        with session.endpoint.connect() as connection:
+            connection.send(request.raw)
+            response = connection.read_response(request)
+            if response.status != 429:
+                response.expect(response.closes, "Connection: close")
+                response.expect(connection.is_closed(), "a closed connection", actual="an open connection")
                 return
         pause(0.3)
 
 
-@rules("http-1.0", Mark.ASSUMED, "HTTP/1.0 is served.")
+@check("http-1.0", Mark.ASSUMED, "An HTTP/1.0 request gets the document.")
 def http_1_0(session: Session) -> None:
-    read(session.here.ask(protocol="1.0"))
+    read(session.endpoint.request(protocol="1.0"))
 
 
-# --- Too much -------------------------------------------------------------------------------------
+# --- Size limits ----------------------------------------------------------------------------------
 
 
-def _survived(session: Session, data: bytes, what: str) -> Reply | None:
-    """What comes back for bytes that no server must take; nothing when it closes the connection."""
-    request = Request("POST", what, ())
+def _send_unacceptable(session: Session, data: bytes, description: str) -> HttpResponse | None:
+    """Send data that no server must accept. Return the response, or None if the server closes the connection.
+
+    Fail the check if the server hangs, or does not serve the next client.
+    """
+    request = HttpRequest("POST", description, ())
     try:
-        with session.here.line() as line:
+        with session.endpoint.connect() as connection:
             try:
-                line.send(data)
+                connection.send(data)
             except TimeoutError:
-                came = "the server neither reads nor closes"
-                raise Departure("an answer, or the end of the connection", sent=what, came=came) from None
+                expected, actual = "a response or a closed connection", "the server neither reads nor closes"
+                raise CheckFailed(expected, request=description, actual=actual) from None
             except OSError:
-                pass  # closed while more was on its way; an answer may still be there
-            reply = line.answer(request)
-    except Departure as departure:
-        if "nothing more within" in departure.came or "neither" in departure.came:
+                pass  # closed while sending; a response may still be there
+            response = connection.read_response(request)
+    except CheckFailed as failure:
+        if "no more data within" in failure.actual or "neither" in failure.actual:
             raise
-        reply = None
+        response = None
     except OSError:
-        reply = None
-    read(session.here.ask())  # whatever it was, the next client is served
-    return reply
+        response = None
+    read(session.endpoint.request())
+    return response
 
 
-@rules("large-body", Mark.ASSUMED, "A body that is too large: 413, or the connection is closed; no 500, no hang.")
+@check("large-body", Mark.ASSUMED, "A body that is too large gets 413 or a closed connection, no 500 and no hang.")
 def large_body(session: Session) -> None:
-    sent = f"POST with a body of {_LARGE} bytes"
+    description = f"POST with a body of {_LARGE_BYTES} bytes"
+    request = HttpRequest("POST", target_for(NEWEST), METADATA_TRUE, b" " * _LARGE_BYTES)
     for _ in range(20):
-        reply = _survived(session, Request("POST", at(NEWEST), TRUE, b" " * _LARGE).raw, sent)
-        if reply is None or reply.status != 429:
+        response = _send_unacceptable(session, request.raw, description)
+        if response is None or response.status != 429:
             break
         pause(0.3)
-    if reply is not None and reply.status != 413:
-        raise Departure("413, or a closed connection", sent=sent, came=reply.shown)
+    if response is not None and response.status != 413:
+        raise CheckFailed("413 or a closed connection", request=description, actual=response.summary)
 
 
-@rules("large-head", Mark.ASSUMED, "Headers that are too large: 431, or the connection is closed; no 500, no hang.")
-def large_head(session: Session) -> None:
-    sent = f"GET with a header of {_LARGE} bytes"
-    reply = _survived(session, Request("GET", at(NEWEST), (*TRUE, ("X-Large", "a" * _LARGE))).raw, sent)
-    if reply is not None and reply.status not in (413, 431):
-        raise Departure("431, or a closed connection", sent=sent, came=reply.shown)
+@check("large-header", Mark.ASSUMED, "A header that is too large gets 431 or a closed connection, no 500 and no hang.")
+def large_header(session: Session) -> None:
+    description = f"GET with a header of {_LARGE_BYTES} bytes"
+    request = HttpRequest("GET", target_for(NEWEST), (*METADATA_TRUE, ("X-Large", "a" * _LARGE_BYTES)))
+    response = _send_unacceptable(session, request.raw, description)
+    if response is not None and response.status not in (413, 431):
+        raise CheckFailed("431 or a closed connection", request=description, actual=response.summary)
 
 
-@rules("not-http", Mark.ASSUMED, "What is not HTTP: 400, or the connection is closed; no 500, no hang.")
+@check("not-http", Mark.ASSUMED, "Data that is not HTTP gets 400 or a closed connection, no 500 and no hang.")
 def not_http(session: Session) -> None:
     for data in (b"\x00\x01 rubbish\r\n\r\n", b"Hello, is anybody there?\r\n\r\n"):
-        reply = _survived(session, data, repr(data))
-        if reply is not None and not 400 <= reply.status < 500:
-            raise Departure("400, or a closed connection", sent=repr(data), came=reply.shown)
+        response = _send_unacceptable(session, data, repr(data))
+        if response is not None and not 400 <= response.status < 500:
+            raise CheckFailed("400 or a closed connection", request=repr(data), actual=response.summary)
 
 
-@rules("slow-client-holds-up-nobody", Mark.ASSUMED, "While a client has sent half of a request, others are served.")
-def slow_client_holds_up_nobody(session: Session) -> None:
-    line = session.here.line(session.slow_seconds)
-    session.slow = line, real_seconds()
-    line.send(_POLL.raw[:-2])
+# --- Slow clients ---------------------------------------------------------------------------------
+
+
+@check(
+    "slow-client-does-not-block",
+    Mark.ASSUMED,
+    "While one client has sent half of a request, the server serves others.",
+)
+def slow_client_does_not_block(session: Session) -> None:
+    connection = session.endpoint.connect(session.slow_client_seconds)
+    session.slow_connection = connection, real_seconds()
+    connection.send(_POLL.raw[:-2])
     try:
-        read(session.here.ask())
-    except Departure:
-        line.socket.close()
+        read(session.endpoint.request())
+    except CheckFailed:
+        connection.socket.close()
         raise
 
 
-@rules(
-    "slow-client-is-closed", Mark.ASSUMED, "A client that never finishes its request is closed in the end.", late=True
+@check(
+    "slow-client-is-closed",
+    Mark.ASSUMED,
+    "The server closes the connection of a client that does not finish its request.",
+    late=True,
 )
 def slow_client_is_closed(session: Session) -> None:
-    if session.slow is None:
-        slow_client_holds_up_nobody(session)
-    assert session.slow is not None  # noqa: S101 - it was begun above
-    line, began = session.slow
-    with line:
+    if session.slow_connection is None:
+        slow_client_does_not_block(session)
+    assert session.slow_connection is not None  # noqa: S101 - set above
+    connection, start = session.slow_connection
+    with connection:
         try:
-            _end(line, max(began + session.slow_seconds, real_seconds() + 0.1))
+            _wait_for_close(connection, max(start + session.slow_client_seconds, real_seconds() + 0.1))
         except TimeoutError:
-            came = f"an open connection after {real_seconds() - began:.0f} s"
-            raise Departure("the end of the connection", sent="half of a request", came=came) from None
+            actual = f"an open connection after {real_seconds() - start:.0f} s"
+            raise CheckFailed("a closed connection", request="half of a request", actual=actual) from None
 
 
-def _end(line: Line, end_seconds: float) -> None:
-    """Read what still comes until the server closes; one that sends something now and then does not."""
+def _wait_for_close(connection: HttpConnection, deadline_seconds: float) -> None:
+    """Read until the server closes the connection. Data that arrives meanwhile does not extend the deadline."""
     try:
-        while (left := end_seconds - real_seconds()) > 0:
-            line.socket.settimeout(left)
-            if not line.socket.recv(65536):
+        while (remaining := deadline_seconds - real_seconds()) > 0:
+            connection.socket.settimeout(remaining)
+            if not connection.socket.recv(65536):
                 return
     except TimeoutError:
         raise
     except OSError:
-        return  # closed, by either way of closing
+        return  # a reset is a close, too
     raise TimeoutError
 
 
-# --- Too many -------------------------------------------------------------------------------------
+# --- Rate limit -----------------------------------------------------------------------------------
 
 
-@rules(
-    "too-many",
+@check(
+    "rate-limit",
     Mark.DOCUMENTED,
-    "More than five requests in a second from one VM: 429, as plain text with its known words.",
+    "More than five requests per second from one VM get 429, as plain text with the published text.",
 )
-def too_many(session: Session) -> None:
-    lines: list[Line] = []
+def rate_limit(session: Session) -> None:
+    burst = f"{_BURST} requests at once"
+    connections: list[HttpConnection] = []
     try:
         for _ in range(_BURST):
-            lines.append(session.here.line())
-            lines[-1].send(_POLL.raw)
-        replies = [line.answer(_POLL) for line in lines]
+            connections.append(session.endpoint.connect())
+            connections[-1].send(_POLL.raw)
+        responses = [connection.read_response(_POLL) for connection in connections]
     except OSError as error:
-        raise Departure("answers", sent=f"{_BURST} requests at once", came=str(error)) from error
+        raise CheckFailed("a response to each", request=burst, actual=str(error)) from error
     finally:
-        for line in lines:
-            line.socket.close()
-    throttled = [reply for reply in replies if reply.status == 429]
+        for connection in connections:
+            connection.socket.close()
+    throttled = [response for response in responses if response.status == 429]
     if not throttled:
-        came = cut(", ".join(str(reply.status) for reply in replies))
-        raise Departure("429 to some of them", sent=f"{_BURST} requests at once", came=came)
-    for reply in throttled:
-        kind = (reply.header("content-type") or "").lower()
-        fine = reply.body == THROTTLED and kind.startswith("text/plain")
-        reply.must(fine, f"429 as text/plain with exactly {THROTTLED.decode()}")
+        actual = truncate(", ".join(str(response.status) for response in responses))
+        raise CheckFailed("429 for some of them", request=burst, actual=actual)
+    for response in throttled:
+        content_type = (response.header("content-type") or "").lower()
+        valid = response.body == THROTTLED and content_type.startswith("text/plain")
+        response.expect(valid, f"429 as text/plain with exactly {THROTTLED.decode()}")
 
 
-@rules("too-many-is-over-soon", Mark.DOCUMENTED, "Who has asked too often is answered again a second later.")
-def too_many_is_over_soon(session: Session) -> None:
-    if all(session.here.once(_POLL).status != 429 for _ in range(_BURST)):
-        raise Skip("the server does not limit requests; see requests/too-many")
+@check("rate-limit-recovers", Mark.DOCUMENTED, "One second after 429 the server responds normally again.")
+def rate_limit_recovers(session: Session) -> None:
+    if all(session.endpoint.request_once(_POLL).status != 429 for _ in range(_BURST)):
+        raise CheckSkipped("the server has no rate limit; see requests/rate-limit")
     pause(1.2)
-    read(session.here.once(_POLL))
+    read(session.endpoint.request_once(_POLL))

@@ -1,6 +1,6 @@
-"""What several checks judge: the course of an event from notice to end, and the documents of a run.
+"""Observations that several checks judge: the course of an event, and all documents of a run.
 
-Each course runs once.
+Each observation is made once per run.
 """
 
 from __future__ import annotations
@@ -10,194 +10,195 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
-from forewarn.verify.check import Departure, Need, Skip
+from forewarn.verify.check import CheckFailed, CheckSkipped, Requirement
 from forewarn.verify.endpoint import NEWEST, PATH
-from forewarn.verify.session import TYPES
+from forewarn.verify.session import EVENT_TYPES
 from forewarn.verify.snapshot import SCHEDULED, STARTED, Snapshot, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forewarn.verify.endpoint import Endpoint
-    from forewarn.verify.exchange import Reply
+    from forewarn.verify.endpoint import TargetEndpoint
+    from forewarn.verify.exchange import HttpResponse
     from forewarn.verify.session import Session
-    from forewarn.verify.snapshot import Snapshot
 
 
 _STEP_SECONDS = 300
-_LONGEST_STEPS = 24
-"""How long an event may stay Started before it counts as never removed: two hours, twelve times the median."""
+_MAX_STEPS = 24
+"""An event that is still Started after this many steps counts as never removed. That is two hours, twelve times the
+median."""
 
 
 @dataclass
-class Course:
-    """The documents in which one event was seen."""
+class ObservedEvent:
+    """The documents in which one event was observed."""
 
     event_id: str
     before: Snapshot
-    told: Snapshot
-    looks: list[Snapshot] = field(default_factory=list)
-    """Every document since then, with the first that has it."""
-    brink: Snapshot | None = None
-    """The last second before NotBefore."""
-    due: Snapshot | None = None
-    """At NotBefore."""
+    """The last document without it."""
+    first: Snapshot
+    """The first document with it."""
+    snapshots: list[Snapshot] = field(default_factory=list)
+    """`first` and every later document."""
+    at_not_before: Snapshot | None = None
     started: Snapshot | None = None
-    over: Snapshot | None = None
-    """The first without it."""
-    answer: Reply | None = None
-    """To the approval."""
+    """The first document in which it is Started."""
+    removed: Snapshot | None = None
+    """The first document after it was removed."""
 
-    def before_over(self) -> Snapshot:
-        """The last document with it."""
-        return [snapshot for snapshot in self.looks if snapshot.event(self.event_id) is not None][-1]
-
-
-def _told(session: Session, *types: str) -> Course:
-    session.clear()
-    before, told, event_id = session.schedule_any(*types)
-    if told.status(event_id) != SCHEDULED:
-        raise Skip("the event that was made is Started already, so its beginning cannot be seen")
-    return Course(event_id, before, told, [told])
+    def last_present(self) -> Snapshot:
+        """Return the last document that contains it."""
+        return [snapshot for snapshot in self.snapshots if snapshot.event(self.event_id) is not None][-1]
 
 
-def by_time(session: Session) -> Course:
-    """An event that nobody approves, from the notice to its end."""
-    return session.once("by time", _by_time)
+def _schedule(session: Session, *types: str) -> ObservedEvent:
+    session.cancel_scheduled()
+    before, first, event_id = session.schedule_first_of(*types)
+    if first.status(event_id) != SCHEDULED:
+        raise CheckSkipped("the new event is Started already, so its start cannot be observed")
+    return ObservedEvent(event_id, before, first, [first])
 
 
-def _by_time(session: Session) -> Course:
-    course = _told(session, "Reboot", "Redeploy", "Freeze", "Terminate", "Preempt")
-    left = session.notice_left(course.told, course.event_id)
-    if not session.hooks.advance and left > session.patience_seconds:
-        raise Skip(f"its notice is {left:.0f} s: give {Need.ADVANCE}, or --patience {left + 60:.0f}s or more")
+def observe_until_removed(session: Session) -> ObservedEvent:
+    """Observe an event that is not approved, from its notice to its removal."""
+    return session.cached("until removed", _observe_until_removed)
 
-    def started(snapshot: Snapshot) -> bool:
-        return snapshot.status(course.event_id) != SCHEDULED
 
-    session.pass_time(left // 2)
-    course.looks.append(session.look())
-    left = session.notice_left(course.looks[-1], course.event_id) if not started(course.looks[-1]) else 0
-    if left > 1:
-        session.pass_time(left - 1)
-        course.brink = session.look()
-        course.looks.append(course.brink)
-        left = 1
-    session.pass_time(left, started)
-    course.due = session.look_for(started)
-    course.looks.append(course.due)
-    if course.due.status(course.event_id) == STARTED:
-        course.started = course.due
-    for _ in range(_LONGEST_STEPS):
-        if course.looks[-1].event(course.event_id) is None:
-            course.over = course.looks[-1]
+def _observe_until_removed(session: Session) -> ObservedEvent:
+    observed = _schedule(session, "Reboot", "Redeploy", "Freeze", "Terminate", "Preempt")
+    notice = session.remaining_notice(observed.first, observed.event_id)
+    if not session.hooks.advance and notice > session.max_wait_seconds:
+        raise CheckSkipped(
+            f"the notice is {notice:.0f} s: give {Requirement.ADVANCE}, or --max-wait {notice + 60:.0f}s or more"
+        )
+
+    def not_scheduled(snapshot: Snapshot) -> bool:
+        return snapshot.status(observed.event_id) != SCHEDULED
+
+    session.advance(notice // 2)
+    halfway = session.poll()
+    observed.snapshots.append(halfway)
+    notice = 0 if not_scheduled(halfway) else session.remaining_notice(halfway, observed.event_id)
+    if notice > 1:
+        session.advance(notice - 1)
+        observed.snapshots.append(session.poll())
+        notice = 1
+    session.advance(notice, not_scheduled)
+    observed.at_not_before = session.poll_until(not_scheduled)
+    observed.snapshots.append(observed.at_not_before)
+    if observed.at_not_before.status(observed.event_id) == STARTED:
+        observed.started = observed.at_not_before
+    for _ in range(_MAX_STEPS):
+        if observed.snapshots[-1].event(observed.event_id) is None:
+            observed.removed = observed.snapshots[-1]
             break
-        session.pass_time(_STEP_SECONDS, lambda snapshot: snapshot.event(course.event_id) is None)
-        course.looks.append(session.look())
-    return course
+        session.advance(_STEP_SECONDS, lambda snapshot: snapshot.event(observed.event_id) is None)
+        observed.snapshots.append(session.poll())
+    return observed
 
 
-def by_approval(session: Session) -> Course:
-    """An event that is approved long before it is due."""
-    return session.once("by approval", _by_approval)
+def observe_approved(session: Session) -> ObservedEvent:
+    """Observe an event that is approved long before NotBefore, up to its start."""
+    return session.cached("approved", _observe_approved)
 
 
-def _by_approval(session: Session) -> Course:
-    course = _told(session, "Reboot", "Redeploy", "Terminate", "Preempt", "Freeze")
-    course.answer = session.approve(course.event_id)
-    snapshot = session.look_for(lambda snapshot: snapshot.status(course.event_id) != SCHEDULED)
-    course.looks.append(snapshot)
-    if snapshot.status(course.event_id) == STARTED:
-        course.started = snapshot
-    return course
+def _observe_approved(session: Session) -> ObservedEvent:
+    observed = _schedule(session, "Reboot", "Redeploy", "Terminate", "Preempt", "Freeze")
+    session.approve(observed.event_id)
+    snapshot = session.poll_until(lambda snapshot: snapshot.status(observed.event_id) != SCHEDULED)
+    observed.snapshots.append(snapshot)
+    if snapshot.status(observed.event_id) == STARTED:
+        observed.started = snapshot
+    return observed
 
 
-def withdrawn(session: Session) -> Course:
-    """An event that is cancelled while it is scheduled."""
-    return session.once("withdrawn", _withdrawn)
+def observe_cancelled(session: Session) -> ObservedEvent:
+    """Observe an event that is cancelled while it is Scheduled."""
+    return session.cached("cancelled", _observe_cancelled)
 
 
-def _withdrawn(session: Session) -> Course:
-    event_id = session.waiting()
-    told = session.look()
-    course = Course(event_id, told, told, [told])
+def _observe_cancelled(session: Session) -> ObservedEvent:
+    event_id = session.unapproved_event()
+    first = session.poll()
+    observed = ObservedEvent(event_id, first, first, [first])
     session.cancel(event_id)
-    snapshot = session.look_for(lambda snapshot: snapshot.event(event_id) is None)
-    course.looks.append(snapshot)
+    snapshot = session.poll_until(lambda snapshot: snapshot.event(event_id) is None)
+    observed.snapshots.append(snapshot)
     if snapshot.event(event_id) is None:
-        course.over = snapshot
-    return course
+        observed.removed = snapshot
+    return observed
 
 
 @dataclass
-class SharedCourse:
-    """The documents of a Freeze of hardware that two scopes share."""
+class ObservedSharedFreeze:
+    """A Freeze of hardware that two groups share. All documents are those of the first group."""
 
-    here: str
-    there: str
-    told: Snapshot
+    event_id: str
+    before_approval: Snapshot
     after_one: Snapshot
-    """The document here when it was approved here alone."""
+    """After the approval of the first group."""
     after_both: Snapshot
 
 
-def shared(session: Session) -> SharedCourse:
-    """A Freeze of hardware on which a VM of another scope is too."""
-    return session.once("shared", _shared)
+def observe_shared_freeze(session: Session) -> ObservedSharedFreeze:
+    """Observe a Freeze that also affects a VM of another group. Both groups approve it, one after the other."""
+    return session.cached("shared freeze", _observe_shared_freeze)
 
 
-def _shared(session: Session) -> SharedCourse:
-    assert session.outside is not None  # noqa: S101 - the check says that it needs it
-    session.clear()
-    known = session.look(place=session.outside).ids
-    _, _, here = session.schedule("Freeze")
-    theirs = session.look(place=session.outside)
-    there = min(theirs.ids - known, default=None)
-    if there is None:
-        raise Skip("no VM of --outside is told of the Freeze: have the command freeze hardware that both are on")
-    told = session.look()
-    session.approve(here)
-    after_one = session.look()
-    session.approve(there, place=session.outside)
-    after_both = session.look_for(lambda snapshot: snapshot.status(here) != SCHEDULED)
-    return SharedCourse(here, there, told, after_one, after_both)
+def _observe_shared_freeze(session: Session) -> ObservedSharedFreeze:
+    assert session.other_group is not None  # noqa: S101 - the check requires it
+    session.cancel_scheduled()
+    known = session.poll(endpoint=session.other_group).ids
+    _, _, event_id = session.schedule("Freeze")
+    theirs = session.poll(endpoint=session.other_group)
+    their_id = min(theirs.ids - known, default=None)
+    if their_id is None:
+        raise CheckSkipped(
+            "--other-group shows no Freeze: the schedule command must freeze hardware that both VMs share"
+        )
+    before_approval = session.poll()
+    session.approve(event_id)
+    after_one = session.poll()
+    session.approve(their_id, endpoint=session.other_group)
+    after_both = session.poll_until(lambda snapshot: snapshot.status(event_id) != SCHEDULED)
+    return ObservedSharedFreeze(event_id, before_approval, after_one, after_both)
 
 
 @dataclass
-class DeletionCourse:
-    """The documents of two Terminates with the same NotBefore."""
+class ObservedTerminates:
+    """Two Terminates with the same NotBefore."""
 
     first: str
     second: str
     after_one: Snapshot
-    """When the first alone was approved."""
+    """After the approval of the first."""
     after_both: Snapshot
 
 
-def deletions(session: Session) -> DeletionCourse:
-    """Two Terminates of one scope, approved one after the other."""
-    return session.once("deletions", _deletions)
+def observe_terminates(session: Session) -> ObservedTerminates:
+    """Observe two Terminates of one group that are approved one after the other."""
+    return session.cached("terminates", _observe_terminates)
 
 
-def _deletions(session: Session) -> DeletionCourse:
-    session.clear()
+def _observe_terminates(session: Session) -> ObservedTerminates:
+    session.cancel_scheduled()
     _, _, first = session.schedule("Terminate")
-    _, told, second = session.schedule("Terminate")
-    moments = [(told.event(event_id) or {}).get("NotBefore") for event_id in (first, second)]
-    if moments[0] != moments[1] or not moments[0]:
-        raise Skip("the two Terminates that were made are not told for the same moment")
+    _, snapshot, second = session.schedule("Terminate")
+    times = [(snapshot.event(event_id) or {}).get("NotBefore") for event_id in (first, second)]
+    if times[0] != times[1] or not times[0]:
+        raise CheckSkipped("the two new Terminates do not have the same NotBefore")
     session.approve(first)
-    after_one = session.look()
+    after_one = session.poll()
     session.approve(second)
-    after_both = session.look_for(lambda snapshot: snapshot.status(second) != SCHEDULED)
-    return DeletionCourse(first, second, after_one, after_both)
+    after_both = session.poll_until(lambda snapshot: snapshot.status(second) != SCHEDULED)
+    return ObservedTerminates(first, second, after_one, after_both)
 
 
-def changes(earlier: Snapshot, later: Snapshot) -> int:
-    """How many events were added, removed, or have another status."""
-    known = {str(event.get("EventId")): event.get("EventStatus") for event in earlier.events}
-    now = {str(event.get("EventId")): event.get("EventStatus") for event in later.events}
-    return sum(known.get(event_id) != now.get(event_id) for event_id in known.keys() | now.keys())
+def count_changes(earlier: Snapshot, later: Snapshot) -> int:
+    """Count the events that were added, were removed or changed their status."""
+    old = {str(event.get("EventId")): event.get("EventStatus") for event in earlier.events}
+    new = {str(event.get("EventId")): event.get("EventStatus") for event in later.events}
+    return sum(old.get(event_id) != new.get(event_id) for event_id in old.keys() | new.keys())
 
 
 # --- Members of an event --------------------------------------------------------------------------
@@ -213,85 +214,87 @@ MEMBERS = {
     "2019-08-01": (*FIRST_MEMBERS, "Description", "EventSource"),
     "2020-07-01": (*FIRST_MEMBERS, "Description", "EventSource", "DurationInSeconds"),
 }
-"""What an event has in each version, in the order of the wire."""
+"""Members of an event in each api-version, in wire order."""
 SINCE = {"Preempt": "2017-11-01", "Terminate": "2019-01-01"}
-"""The types that older versions do not show, by the first version that does."""
+"""Event types that older api-versions do not show: type to its first version."""
 
 
 # --- One document in every version ----------------------------------------------------------------
 
 
-def in_all_versions(session: Session, event_type: str = "") -> dict[str, Snapshot]:
-    """One document with events, as every version shows it; with an event of this type, if one is given."""
+def poll_all_versions(session: Session, event_type: str = "") -> dict[str, Snapshot]:
+    """Return one document with events in every api-version. It has an event of this type, if one is given."""
 
-    def walk(session: Session) -> dict[str, Snapshot]:
+    def poll(session: Session) -> dict[str, Snapshot]:
         if event_type:
             session.sample(event_type)
         else:
-            _make(session, "Freeze", "Redeploy", "Reboot")
-            session.told()
-        for _ in range(3):  # a change in between spoils it; a server under test is not that busy
-            seen = {version: session.look(version) for version in MEMBERS}
-            if session.look().reply.body == seen[NEWEST].reply.body:
+            _schedule_each(session, "Freeze", "Redeploy", "Reboot")
+            session.document_with_events()
+        for _ in range(3):  # the document may change in between
+            snapshots = {version: session.poll(version) for version in MEMBERS}
+            if session.poll().response.body == snapshots[NEWEST].response.body:
                 break
-        return seen
+        return snapshots
 
-    return session.once(f"in all versions {event_type}", walk)
+    return session.cached(f"all versions {event_type}", poll)
 
 
-def each_in_all_versions(session: Session) -> Iterator[dict[str, Snapshot]]:
-    """The same for a document with each of the later types that the server can make, too."""
-    yield in_all_versions(session)
-    for event_type in SINCE if session.has(Need.SCHEDULE) else ():
-        with suppress(Skip):
-            yield in_all_versions(session, event_type)
+def each_poll_of_all_versions(session: Session) -> Iterator[dict[str, Snapshot]]:
+    """Yield the result of `poll_all_versions`, also with a Preempt and a Terminate if they can be scheduled."""
+    yield poll_all_versions(session)
+    for event_type in SINCE if session.has(Requirement.SCHEDULE) else ():
+        with suppress(CheckSkipped):
+            yield poll_all_versions(session, event_type)
 
 
 # --- All documents --------------------------------------------------------------------------------
 
 
-def replies(session: Session) -> list[tuple[str, Reply]]:
-    """Every answer with a document, by version: of each version, and of each VM that can be asked."""
-    for version in MEMBERS.keys() - {version for version, _ in _replies(session.here)}:
-        session.look(version)
-    for place in session.places:
-        if not _replies(place):
-            session.look(place=place)
-    return [found for place in session.places for found in _replies(place)]
+def document_responses(session: Session) -> list[tuple[str, HttpResponse]]:
+    """Return every response with a document, with its api-version. Each version and endpoint has at least one."""
+    for version in MEMBERS.keys() - {version for version, _ in _document_responses(session.endpoint)}:
+        session.poll(version)
+    for endpoint in session.endpoints:
+        if not _document_responses(endpoint):
+            session.poll(endpoint=endpoint)
+    return [found for endpoint in session.endpoints for found in _document_responses(endpoint)]
 
 
-def _replies(place: Endpoint) -> list[tuple[str, Reply]]:
+def _document_responses(endpoint: TargetEndpoint) -> list[tuple[str, HttpResponse]]:
     found = []
-    for reply in place.answers:
-        parts = urlsplit(reply.request.target)
+    for response in endpoint.responses:
+        request = response.request
+        parts = urlsplit(request.target)
         version = parse_qs(parts.query).get("api-version", [""])[0]
-        if reply.request.method == "GET" and parts.path.lower() == PATH and reply.status == 200 and version in MEMBERS:
-            found.append((version, reply))
+        if request.method == "GET" and parts.path.lower() == PATH and response.status == 200 and version in MEMBERS:
+            found.append((version, response))
     return found
 
 
 def documents(session: Session) -> list[tuple[str, Snapshot]]:
-    """The documents in them, each once; what cannot be read as one is left to document/events-array."""
+    """Return each different document of the run. Bodies that are no document are left to document/events-array."""
     found = []
-    for version, reply in {(version, reply.body): (version, reply) for version, reply in replies(session)}.values():
-        with suppress(Departure):
-            found.append((version, read(reply)))
+    different = {(version, response.body): (version, response) for version, response in document_responses(session)}
+    for version, response in different.values():
+        with suppress(CheckFailed):
+            found.append((version, read(response)))
     return found
 
 
-def with_events(session: Session) -> list[tuple[str, Snapshot]]:
-    """The documents with events: of every type that the server can make, and some of them Started."""
-    if session.has(Need.SCHEDULE):
-        _make(session, *reversed(TYPES))
-        for course in (by_approval, *([shared] if session.outside else [])):
-            with suppress(Skip, Departure):  # other checks say what is wrong with it
-                course(session)
+def documents_with_events(session: Session) -> list[tuple[str, Snapshot]]:
+    """Return the documents with events: every type that can be scheduled, and some of them Started."""
+    if session.has(Requirement.SCHEDULE):
+        _schedule_each(session, *reversed(EVENT_TYPES))
+        for observe in (observe_approved, *([observe_shared_freeze] if session.other_group else [])):
+            with suppress(CheckSkipped, CheckFailed):  # other checks report these
+                observe(session)
     found = [(version, snapshot) for version, snapshot in documents(session) if snapshot.events]
-    return found or [(NEWEST, session.told())]
+    return found or [(NEWEST, session.document_with_events())]
 
 
-def _make(session: Session, *types: str) -> None:
-    """Make an event of each type, if the server can. A server that has one event at a time keeps the last."""
-    for event_type in types if session.has(Need.SCHEDULE) else ():
-        with suppress(Skip):
+def _schedule_each(session: Session, *types: str) -> None:
+    """Schedule an event of each type, if possible. A server that holds one event at a time keeps the last one."""
+    for event_type in types if session.has(Requirement.SCHEDULE) else ():
+        with suppress(CheckSkipped):
             session.sample(event_type)

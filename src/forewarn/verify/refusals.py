@@ -1,4 +1,4 @@
-"""What a refusal must look like: its status, and the one form that every error has."""
+"""Expected error responses: status, body format and, where known, the exact text."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forewarn.verify.exchange import Reply
+    from forewarn.verify.exchange import HttpResponse
 
-NO_HEADER = b'{ "error": "Bad request: . Required metadata header not specified" }'
+MISSING_HEADER = b'{ "error": "Bad request: . Required metadata header not specified" }'
 UNKNOWN_VERSION = b'{ "error": "Not found. Invalid version requested" }'
 BAD_VERSION_TEXT = (
     "Bad request. api-version is invalid or was not specified in the request. "
@@ -18,36 +18,33 @@ BAD_VERSION = f'{{"error":"{BAD_VERSION_TEXT}","newest-versions":["2020-07-01","
 THROTTLED = b"Throttle Result: Too Many Requests"
 
 
-def is_plain(reply: Reply) -> bool:
-    """Whether an error is that and nothing else; about the version it may have the newest ones beside it."""
+def is_error_object(response: HttpResponse) -> bool:
+    """Return whether the body has only `error`. The error about the version may also have `newest-versions`."""
     try:
-        value = json.loads(reply.body)
+        value = json.loads(response.body)
     except (ValueError, RecursionError):
         return False
-    beside = {"newest-versions"} if error_of(reply) == BAD_VERSION_TEXT else set()
-    return isinstance(value, dict) and isinstance(value.get("error"), str) and set(value) - beside == {"error"}
+    optional = {"newest-versions"} if error_text(response) == BAD_VERSION_TEXT else set()
+    return isinstance(value, dict) and isinstance(value.get("error"), str) and set(value) - optional == {"error"}
 
 
-def error_of(reply: Reply) -> str | None:
-    """The text of an error, where the body has the form of one."""
+def error_text(response: HttpResponse) -> str | None:
+    """Return the text of `error`, or None if the body has another form."""
     try:
-        value = json.loads(reply.body)
+        value = json.loads(response.body)
     except (ValueError, RecursionError):
         return None
     text = value.get("error") if isinstance(value, dict) else None
     return text if isinstance(text, str) else None
 
 
-def refused(reply: Reply, *statuses: int, text: bytes | None = None, why: str = "") -> None:
-    """Hold a refusal to its status and form, and to its exact text where the contract has it."""
-    said = " or ".join(str(status) for status in statuses)
-    because = f" ({why})" if why else ""
+def expect_error(response: HttpResponse, status: int, *, text: bytes | None = None, reason: str = "") -> None:
+    """Expect an error with this status. Compare the body byte for byte if `text` is given."""
+    code = f"{status} ({reason})" if reason else str(status)
     if text is not None:
-        right = f"{said}{because} with exactly {text.decode()}"
-        reply.must(reply.status in statuses and reply.body == text, right)
-        return
-    if reply.request.method == "HEAD":
-        reply.must(reply.status in statuses and not reply.body, f"{said}{because} and no body")
-        return
-    right = f'{said}{because} with a body like {{"error": "…"}}'
-    reply.must(reply.status in statuses and error_of(reply) is not None, right)
+        response.expect(response.status == status and response.body == text, f"{code} with exactly {text.decode()}")
+    elif response.request.method == "HEAD":
+        response.expect(response.status == status and not response.body, f"{code} and no body")
+    else:
+        valid = response.status == status and error_text(response) is not None
+        response.expect(valid, f'{code} with a body like {{"error": "…"}}')

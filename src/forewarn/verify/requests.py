@@ -1,261 +1,267 @@
-"""Sections 3 and 7 of the contract: which requests the server serves and rejects, what every answer carries, and by
-which names clients find the endpoint.
-"""
+"""Sections 3 and 7 of the contract: accepted and rejected requests, headers of every response, and discovery."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from forewarn.verify.check import Mark, Rules
-from forewarn.verify.endpoint import NEWEST, PATH, at
-from forewarn.verify.exchange import CLOSE, TRUE
-from forewarn.verify.refusals import BAD_VERSION, NO_HEADER, UNKNOWN_VERSION, is_plain, refused
+from forewarn.verify.check import CheckRegistry, Mark
+from forewarn.verify.endpoint import NEWEST, PATH, target_for
+from forewarn.verify.exchange import CONNECTION_CLOSE, METADATA_TRUE
+from forewarn.verify.refusals import BAD_VERSION, MISSING_HEADER, UNKNOWN_VERSION, expect_error, is_error_object
 from forewarn.verify.session import approval
-from forewarn.verify.snapshot import moment, read, rfc1123
+from forewarn.verify.snapshot import format_date, parse_date, read
 
 if TYPE_CHECKING:
-    from forewarn.verify.exchange import Reply
+    from forewarn.verify.exchange import HttpResponse
     from forewarn.verify.session import Session
 
 
-rules = Rules(3, "requests")
+check = CheckRegistry(3, "requests")
 
-MADE_UP = "12345678-1234-4234-8234-123456789ABC"
-"""An id that no event has."""
+UNKNOWN_ID = "12345678-1234-4234-8234-123456789ABC"
 _GUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _FORWARDED = ("X-Forwarded-For", "10.0.0.1")
-_BODY = approval(MADE_UP)
-_ENOUGH = 2
+_BODY = approval(UNKNOWN_ID)
+_MIN_RESPONSES = 2
 
 
-@rules("document-served", Mark.DOCUMENTED, "A GET with all in order is answered with 200 and the document.")
+@check("document-served", Mark.DOCUMENTED, "A valid GET gets 200 and the document.")
 def document_served(session: Session) -> None:
-    session.look()
+    session.poll()
 
 
-# --- The header -----------------------------------------------------------------------------------
+# --- The header Metadata --------------------------------------------------------------------------
 
 
-@rules("metadata-header-missing", Mark.OBSERVED, "Without the header Metadata: 400, with its known text to the space.")
+@check(
+    "metadata-header-missing", Mark.OBSERVED, "A request without the header Metadata gets 400 with the published text."
+)
 def header_missing(session: Session) -> None:
     for version in (NEWEST, "2017-08-01"):
-        refused(session.here.ask(target=at(version), headers=()), 400, text=NO_HEADER)
+        expect_error(session.endpoint.request(target=target_for(version), headers=()), 400, text=MISSING_HEADER)
 
 
-@rules("metadata-header-not-true", Mark.OBSERVED, "A header Metadata that is not `true` is as good as none.")
+@check("metadata-header-not-true", Mark.OBSERVED, "A header Metadata with a value other than `true` counts as missing.")
 def header_not_true(session: Session) -> None:
     for value in ("false", "1", ""):
-        refused(session.here.ask(headers=(("Metadata", value),)), 400, text=NO_HEADER)
+        expect_error(session.endpoint.request(headers=(("Metadata", value),)), 400, text=MISSING_HEADER)
 
 
-@rules("metadata-header-any-case", Mark.OBSERVED, "Letter case of the header's name and value means nothing.")
+@check("metadata-header-any-case", Mark.OBSERVED, "The header's name and value match in any letter case.")
 def header_any_case(session: Session) -> None:
     for pair in (("METADATA", "TRUE"), ("metadata", "True")):
-        reply = session.here.ask(headers=(pair,))
-        reply.must(reply.status == 200, "200")
+        response = session.endpoint.request(headers=(pair,))
+        response.expect(response.status == 200, "200")
 
 
-@rules("metadata-header-first-preview", Mark.DOCUMENTED, "At 2017-03-01 the header is not asked for.")
+@check("metadata-header-first-preview", Mark.DOCUMENTED, "Version 2017-03-01 does not require the header.")
 def header_first_preview(session: Session) -> None:
-    reply = session.here.ask(target=at("2017-03-01"), headers=())
-    reply.must(reply.status == 200, "200")
-    reply = session.here.ask("POST", at("2017-03-01"), (), _BODY)
-    reply.must(reply.body != NO_HEADER, "a refusal of the unknown id, not of the missing header")
+    response = session.endpoint.request(target=target_for("2017-03-01"), headers=())
+    response.expect(response.status == 200, "200")
+    response = session.endpoint.request("POST", target_for("2017-03-01"), (), _BODY)
+    response.expect(response.body != MISSING_HEADER, "an error about the unknown id, not about the header")
 
 
-@rules("metadata-header-on-post", Mark.DOCUMENTED, "An approval needs the header too, though two samples forget it.")
+@check("metadata-header-on-post", Mark.DOCUMENTED, "An approval needs the header too, although two samples omit it.")
 def header_on_post(session: Session) -> None:
-    refused(session.here.ask("POST", at("2019-08-01"), (), _BODY), 400, text=NO_HEADER)
+    expect_error(session.endpoint.request("POST", target_for("2019-08-01"), (), _BODY), 400, text=MISSING_HEADER)
 
 
-# --- The version ----------------------------------------------------------------------------------
+# --- The api-version ------------------------------------------------------------------------------
 
 
-@rules("version-missing", Mark.OBSERVED, "Without api-version: 400, with its known text and the newest versions.")
+@check(
+    "version-missing",
+    Mark.OBSERVED,
+    "A request without api-version gets 400 with the published text and the newest versions.",
+)
 def version_missing(session: Session) -> None:
-    refused(session.here.ask(target=PATH), 400, text=BAD_VERSION)
-    refused(session.here.ask(target=at("")), 400, text=BAD_VERSION)
+    expect_error(session.endpoint.request(target=PATH), 400, text=BAD_VERSION)
+    expect_error(session.endpoint.request(target=target_for("")), 400, text=BAD_VERSION)
 
 
-@rules("version-not-a-date", Mark.OBSERVED, "An api-version that is no date gets the same as none.")
+@check("version-not-a-date", Mark.OBSERVED, "An api-version that is not a date counts as missing.")
 def version_not_a_date(session: Session) -> None:
     for version in ("latest", "v1"):
-        refused(session.here.ask(target=at(version)), 400, text=BAD_VERSION)
+        expect_error(session.endpoint.request(target=target_for(version)), 400, text=BAD_VERSION)
 
 
-@rules(
+@check(
     "version-not-available",
     Mark.OBSERVED,
-    "A date that is no version here: 404, with its known text. A version of /metadata/instance is none either.",
+    "An unknown date gets 404 with the published text. So do versions that only /metadata/instance has.",
 )
 def version_not_available(session: Session) -> None:
     for version in ("2018-01-01", "2021-02-01"):
-        refused(session.here.ask(target=at(version)), 404, text=UNKNOWN_VERSION)
+        expect_error(session.endpoint.request(target=target_for(version)), 404, text=UNKNOWN_VERSION)
 
 
-@rules("version-newer", Mark.OBSERVED, "A date newer than all versions gets 404 as well.")
+@check("version-newer", Mark.OBSERVED, "A date after the newest version gets 404.")
 def version_newer(session: Session) -> None:
-    refused(session.here.ask(target=at("2099-12-31")), 404, text=UNKNOWN_VERSION)
+    expect_error(session.endpoint.request(target=target_for("2099-12-31")), 404, text=UNKNOWN_VERSION)
 
 
-@rules("version-on-post", Mark.OBSERVED, "An approval needs a version that is available.")
+@check("version-on-post", Mark.OBSERVED, "An approval needs an available version.")
 def version_on_post(session: Session) -> None:
-    refused(session.here.ask("POST", PATH, TRUE, _BODY), 400, text=BAD_VERSION)
-    refused(session.here.ask("POST", at("2018-01-01"), TRUE, _BODY), 404, text=UNKNOWN_VERSION)
+    expect_error(session.endpoint.request("POST", PATH, METADATA_TRUE, _BODY), 400, text=BAD_VERSION)
+    response = session.endpoint.request("POST", target_for("2018-01-01"), METADATA_TRUE, _BODY)
+    expect_error(response, 404, text=UNKNOWN_VERSION)
 
 
-# --- What else is refused -------------------------------------------------------------------------
+# --- Other rejected requests ----------------------------------------------------------------------
 
 
-@rules("forwarded-refused", Mark.DOCUMENTED, "What came through a proxy (X-Forwarded-For) is refused with 400.")
-def forwarded_refused(session: Session) -> None:
-    refused(session.here.ask(headers=(*TRUE, _FORWARDED)), 400)
-    refused(session.here.ask(headers=(*TRUE, ("x-forwarded-for", "127.0.0.1"))), 400)
-    refused(session.here.ask("POST", at(NEWEST), (*TRUE, _FORWARDED), _BODY), 400)
+@check("forwarded-rejected", Mark.DOCUMENTED, "A request through a proxy (X-Forwarded-For) gets 400.")
+def forwarded_rejected(session: Session) -> None:
+    expect_error(session.endpoint.request(headers=(*METADATA_TRUE, _FORWARDED)), 400)
+    expect_error(session.endpoint.request(headers=(*METADATA_TRUE, ("x-forwarded-for", "127.0.0.1"))), 400)
+    expect_error(session.endpoint.request("POST", target_for(NEWEST), (*METADATA_TRUE, _FORWARDED), _BODY), 400)
 
 
-@rules("query-name-twice", Mark.DOCUMENTED, "A query name that is given twice is refused with 400.")
-def query_name_twice(session: Session) -> None:
-    refused(session.here.ask(target=f"{at(NEWEST)}&api-version={NEWEST}"), 400)
+@check("duplicate-query-parameter", Mark.DOCUMENTED, "A query parameter that is given twice gets 400.")
+def duplicate_query_parameter(session: Session) -> None:
+    expect_error(session.endpoint.request(target=f"{target_for(NEWEST)}&api-version={NEWEST}"), 400)
 
 
-@rules("head-refused", Mark.DOCUMENTED, "HEAD is another verb than GET: 405, and no body.")
-def head_refused(session: Session) -> None:
-    refused(session.here.ask("HEAD", headers=(*TRUE, CLOSE)), 405)
+@check("head-rejected", Mark.DOCUMENTED, "HEAD gets 405 without a body.")
+def head_rejected(session: Session) -> None:
+    expect_error(session.endpoint.request("HEAD", headers=(*METADATA_TRUE, CONNECTION_CLOSE)), 405)
 
 
-@rules("other-verbs-refused", Mark.DOCUMENTED, "Any other verb than GET and POST gets 405 with an error.")
-def other_verbs_refused(session: Session) -> None:
-    for verb in ("PUT", "DELETE", "PATCH", "OPTIONS"):
-        refused(session.here.ask(verb), 405)
+@check("other-methods-rejected", Mark.DOCUMENTED, "A method other than GET and POST gets 405 with an error.")
+def other_methods_rejected(session: Session) -> None:
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
+        expect_error(session.endpoint.request(method), 405)
 
 
-@rules("other-path", Mark.DOCUMENTED, "At another path there is nothing: 404 with an error.")
-def other_path(session: Session) -> None:
+@check("unknown-path", Mark.DOCUMENTED, "An unknown path gets 404 with an error.")
+def unknown_path(session: Session) -> None:
     for path in ("/metadata/nothing", "/"):
-        refused(session.here.ask(target=at(NEWEST, path)), 404)
+        expect_error(session.endpoint.request(target=target_for(NEWEST, path)), 404)
 
 
-@rules("unknown-query-name", Mark.ASSUMED, "A query name that nobody knows is ignored.")
-def unknown_query_name(session: Session) -> None:
-    reply = session.here.ask(target=f"{at(NEWEST)}&verbose=1")
-    reply.must(reply.status == 200, "200")
+@check("unknown-query-parameter", Mark.ASSUMED, "The server ignores an unknown query parameter.")
+def unknown_query_parameter(session: Session) -> None:
+    response = session.endpoint.request(target=f"{target_for(NEWEST)}&verbose=1")
+    response.expect(response.status == 200, "200")
 
 
-@rules(
-    "order-of-checks",
+@check(
+    "validation-order",
     Mark.ASSUMED,
-    "Of two things that are wrong the earlier is told: forwarded, path, verb, names "
-    "given twice, header, version, body.",
+    "The server reports the first error in this order: forwarded, path, method, duplicate parameter, header, version, "
+    "body.",
 )
-def order_of_checks(session: Session) -> None:
-    ask = session.here.ask
-    refused(ask(target="/metadata/nothing", headers=(_FORWARDED,)), 400, why="forwarded comes before path")
-    refused(ask("PUT", "/metadata/nothing?a=1&a=2", ()), 404, why="path comes before verb")
-    refused(ask("PUT", f"{PATH}?a=1&a=2", ()), 405, why="verb comes before names given twice")
-    twice = ask(target=f"{PATH}?a=1&a=2", headers=())
-    refused(twice, 400, why="names given twice come before the header")
-    twice.must(twice.body != NO_HEADER, "400 for the name given twice, which comes before the header")
-    refused(ask(target=at("junk"), headers=()), 400, text=NO_HEADER, why="header comes before version")
-    refused(ask("POST", PATH, TRUE, b"junk"), 400, text=BAD_VERSION, why="version comes before body")
+def validation_order(session: Session) -> None:
+    request = session.endpoint.request
+    expect_error(request(target="/metadata/nothing", headers=(_FORWARDED,)), 400, reason="forwarded precedes path")
+    expect_error(request("PUT", "/metadata/nothing?a=1&a=2", ()), 404, reason="path precedes method")
+    expect_error(request("PUT", f"{PATH}?a=1&a=2", ()), 405, reason="method precedes duplicate parameter")
+    duplicate = request(target=f"{PATH}?a=1&a=2", headers=())
+    expect_error(duplicate, 400, reason="duplicate parameter precedes header")
+    expected = "400 for the duplicate parameter, which precedes the header"
+    duplicate.expect(duplicate.body != MISSING_HEADER, expected)
+    invalid = request(target=target_for("junk"), headers=())
+    expect_error(invalid, 400, text=MISSING_HEADER, reason="header precedes version")
+    invalid = request("POST", PATH, METADATA_TRUE, b"junk")
+    expect_error(invalid, 400, text=BAD_VERSION, reason="version precedes body")
 
 
-# --- What every answer carries --------------------------------------------------------------------
-# These look at all answers so far, wherever they came from, so they are made behind the others.
+# --- Every response -------------------------------------------------------------------------------
+# These checks run late, because they judge all responses of the run.
 
 
-def _answers(session: Session) -> list[Reply]:
-    """All answers so far, of which there are some."""
-    if len(session.here.answers) < _ENOUGH:
-        session.look()
-        session.here.ask(headers=())
-    return [reply for place in session.places for reply in place.answers]
+def _all_responses(session: Session) -> list[HttpResponse]:
+    """Return all responses so far. Send a few requests if there are none."""
+    if len(session.endpoint.responses) < _MIN_RESPONSES:
+        session.poll()
+        session.endpoint.request(headers=())
+    return [response for endpoint in session.endpoints for response in endpoint.responses]
 
 
-@rules("error-form", Mark.OBSERVED, 'The body of an error is {"error": "…"}, as JSON.', late=True)
-def error_form(session: Session) -> None:
-    known = {reply.status for reply in session.here.answers}
+@check("error-format", Mark.OBSERVED, 'The body of an error is the JSON object {"error": "…"}.', late=True)
+def error_format(session: Session) -> None:
+    known = {response.status for response in session.endpoint.responses}
     for status, method, target, headers in (
-        (400, "GET", at(NEWEST), ()),
-        (404, "GET", at(NEWEST, "/metadata/nothing"), TRUE),
-        (405, "PUT", at(NEWEST), TRUE),
+        (400, "GET", target_for(NEWEST), ()),
+        (404, "GET", target_for(NEWEST, "/metadata/nothing"), METADATA_TRUE),
+        (405, "PUT", target_for(NEWEST), METADATA_TRUE),
     ):
         if status not in known:
-            session.here.ask(method, target, headers)
-    for reply in _answers(session):
-        if reply.status in (400, 404, 405) and reply.request.method != "HEAD":
-            kind = (reply.header("content-type") or "").lower()
-            fine = is_plain(reply) and kind.startswith("application/json")
-            reply.must(fine, 'application/json with the body {"error": "…"}, and nothing else in it')
+            session.endpoint.request(method, target, headers)
+    for response in _all_responses(session):
+        if response.status in (400, 404, 405) and response.request.method != "HEAD":
+            content_type = (response.header("content-type") or "").lower()
+            valid = is_error_object(response) and content_type.startswith("application/json")
+            response.expect(valid, 'application/json with exactly the member "error"')
 
 
-@rules("server-header", Mark.OBSERVED, "Every answer says Server: IMDS/…", late=True)
+@check("server-header", Mark.OBSERVED, "Every response has the header Server: IMDS/…", late=True)
 def server_header(session: Session) -> None:
-    for reply in _answers(session):
-        said = reply.header("server") or ""
-        reply.must(said.startswith("IMDS/"), "Server: IMDS/ and a version", came=f"{reply.status} with Server: {said}")
+    for response in _all_responses(session):
+        value = response.header("server") or ""
+        actual = f"{response.status} with Server: {value}"
+        response.expect(value.startswith("IMDS/"), "Server: IMDS/ and a version", actual=actual)
 
 
-@rules("request-id-guid", Mark.OBSERVED, "Every answer has an x-ms-request-id that is a GUID.", late=True)
+@check("request-id-guid", Mark.OBSERVED, "Every response has an x-ms-request-id that is a GUID.", late=True)
 def request_id(session: Session) -> None:
-    for reply in _answers(session):
-        said = reply.header("x-ms-request-id") or ""
-        came = f"{reply.status} with x-ms-request-id: {said or 'missing'}"
-        reply.must(bool(_GUID.fullmatch(said)), "x-ms-request-id: a GUID", came=came)
+    for response in _all_responses(session):
+        value = response.header("x-ms-request-id") or ""
+        actual = f"{response.status} with x-ms-request-id: {value or 'missing'}"
+        response.expect(bool(_GUID.fullmatch(value)), "x-ms-request-id: a GUID", actual=actual)
 
 
-@rules("request-id-unique", Mark.OBSERVED, "No two answers have the same x-ms-request-id.", late=True)
+@check("request-id-unique", Mark.OBSERVED, "No two responses have the same x-ms-request-id.", late=True)
 def request_id_unique(session: Session) -> None:
-    session.look()
+    session.poll()
     known: set[str] = set()
-    for reply in _answers(session):
-        said = (reply.header("x-ms-request-id") or "").lower()
-        reply.must(said not in known, "an id that no other answer had", came=f"x-ms-request-id: {said} again")
-        known.add(said)
+    for response in _all_responses(session):
+        value = (response.header("x-ms-request-id") or "").lower()
+        actual = f"x-ms-request-id: {value} again"
+        response.expect(value not in known, "an id that no other response has", actual=actual)
+        known.add(value)
 
 
-@rules("date-header", Mark.OBSERVED, "Every answer has a Date, in the form of RFC 1123.", late=True)
+@check("date-header", Mark.OBSERVED, "Every response has a Date in RFC 1123 format.", late=True)
 def date_header(session: Session) -> None:
-    for reply in _answers(session):
-        said = reply.header("date") or ""
-        meant = moment(said)
-        fine = meant is not None and rfc1123(meant) == said
-        reply.must(fine, "Date: like Mon, 19 Sep 2016 18:29:47 GMT", came=f"{reply.status} with Date: {said}")
+    for response in _all_responses(session):
+        value = response.header("date") or ""
+        date = parse_date(value)
+        valid = date is not None and format_date(date) == value
+        actual = f"{response.status} with Date: {value}"
+        response.expect(valid, "Date: like Mon, 19 Sep 2016 18:29:47 GMT", actual=actual)
 
 
-# --- Section 7: names by which clients find the endpoint ------------------------------------------
+# --- Section 7: how clients find the endpoint -----------------------------------------------------
 
 
-discovery_rules = Rules(7, "finding")
+discovery_check = CheckRegistry(7, "discovery")
 
 
-@discovery_rules("path-of-a-library", Mark.OBSERVED, "One library writes the path /metadata/scheduledEvents.")
-def path_of_a_library(session: Session) -> None:
-    read(session.here.ask(target=at(NEWEST, "/metadata/scheduledEvents")))
+@discovery_check("path-camel-case", Mark.OBSERVED, "The path /metadata/scheduledEvents works: one library uses it.")
+def path_camel_case(session: Session) -> None:
+    read(session.endpoint.request(target=target_for(NEWEST, "/metadata/scheduledEvents")))
 
 
-@discovery_rules("path-in-any-case", Mark.ASSUMED, "Letter case of the path means nothing.")
-def path_in_any_case(session: Session) -> None:
-    read(session.here.ask(target=at(NEWEST, "/Metadata/SCHEDULEDEVENTS")))
+@discovery_check("path-any-case", Mark.ASSUMED, "The path matches in any letter case.")
+def path_any_case(session: Session) -> None:
+    read(session.endpoint.request(target=target_for(NEWEST, "/Metadata/SCHEDULEDEVENTS")))
 
 
-@discovery_rules(
-    "any-host", Mark.OBSERVED, "The endpoint is found by an address from DHCP too: the header Host means nothing."
-)
+@discovery_check("any-host", Mark.OBSERVED, "The header Host has no effect: clients may use an address from DHCP.")
 def any_host(session: Session) -> None:
     for host in ("10.0.0.4", "metadata.example", "10.0.0.4:8080"):
-        read(session.here.ask(host=host))
+        read(session.endpoint.request(host=host))
 
 
-@discovery_rules("no-host", Mark.ASSUMED, "A request of HTTP/1.0 without Host is served.")
+@discovery_check("no-host", Mark.ASSUMED, "An HTTP/1.0 request without Host gets the document.")
 def no_host(session: Session) -> None:
-    read(session.here.ask(protocol="1.0", host=None))
+    read(session.endpoint.request(protocol="1.0", host=None))
 
 
-@discovery_rules(
-    "no-redirect", Mark.ASSUMED, "Who asks at the address gets the answer there, without being sent elsewhere."
-)
+@discovery_check("no-redirect", Mark.ASSUMED, "The server does not redirect a poll.")
 def no_redirect(session: Session) -> None:
-    reply = session.here.ask()
-    reply.must(not 300 <= reply.status < 400 or reply.status == 304, "an answer, no redirect")
+    response = session.endpoint.request()
+    response.expect(not 300 <= response.status < 400 or response.status == 304, "no redirect")

@@ -1,4 +1,4 @@
-"""All checks in their order, running them, and the report of a run as JSON and JUnit."""
+"""The list of all checks, the code that runs them, and reports as JSON and JUnit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from forewarn.clock import real_seconds
 from forewarn.errors import NoCheckLeft, NoSuchCheck, nearest
 from forewarn.verify import approvals, document, instance, life, limits, requests, scope, tags, versions
-from forewarn.verify.check import SECTIONS, Departure, Mark, Skip
-from forewarn.verify.exchange import cut
+from forewarn.verify.check import SECTIONS, CheckFailed, CheckSkipped, Mark
+from forewarn.verify.exchange import truncate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -21,62 +21,63 @@ if TYPE_CHECKING:
     from forewarn.verify.session import Session
 
 
-_RULES = (
-    versions.rules,
-    document.rules,
-    tags.rules,
-    approvals.rules,
-    limits.rules,
-    requests.rules,
-    life.rules,
-    scope.rules,
-    instance.rules,
-    requests.discovery_rules,
-    life.inactivity_rules,  # last: the server has disabled the group then
+_REGISTRIES = (
+    versions.check,
+    document.check,
+    tags.check,
+    approvals.check,
+    limits.check,
+    requests.check,
+    life.check,
+    scope.check,
+    instance.check,
+    requests.discovery_check,
+    life.inactivity_check,  # last, because these checks make the server disable the group
 )
-_WRITTEN = [check for rules in _RULES for check in rules.checks]
-CHECKS: tuple[Check, ...] = tuple(sorted(_WRITTEN, key=lambda check: check.late))
+_DEFINED = [check for registry in _REGISTRIES for check in registry.checks]
+CHECKS: tuple[Check, ...] = tuple(sorted(_DEFINED, key=lambda check: check.late))
+"""All checks, in the order in which they run."""
 
 
-def chosen(patterns: Iterable[str], marks: Collection[Mark]) -> list[Check]:
-    """The checks of these marks whose names fit one of the patterns; without patterns all."""
+def select_checks(patterns: Iterable[str], marks: Collection[Mark]) -> list[Check]:
+    """Return the checks with one of these marks whose name matches a pattern. No patterns match every name."""
     wanted = list(patterns)
     for pattern in wanted:
         if not any(fnmatchcase(check.name, pattern) for check in CHECKS):
             raise NoSuchCheck(pattern=pattern, hint=nearest(pattern, (check.name for check in CHECKS)))
     named = [check for check in CHECKS if not wanted or any(fnmatchcase(check.name, pattern) for pattern in wanted)]
-    left = [check for check in named if check.mark in marks]
-    if not left:
+    selected = [check for check in named if check.mark in marks]
+    if not selected:
         found = ",".join(mark for mark in Mark if any(check.mark == mark for check in named))
         raise NoCheckLeft(patterns=" or ".join(map(repr, wanted)), marks=" or ".join(marks), found=found)
-    return left
+    return selected
 
 
 # --- A run ----------------------------------------------------------------------------------------
 
 
-class Result(StrEnum):
+class CheckResult(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
 
 
 class CheckOutcome(NamedTuple):
-    """The result of one check."""
+    """The result of one check, with its details."""
 
     check: Check
-    result: Result
+    result: CheckResult
     seconds: float
     reason: str = ""
-    """Why it was skipped."""
-    sent: str = ""
-    came: str = ""
-    right: str = ""
-    """Of a failure: what was sent, what came, and what would be right."""
+    """Of a skipped check."""
+    request: str = ""
+    expected: str = ""
+    actual: str = ""
+    """Of a failed check."""
 
 
 def run(checks: Iterable[Check], session: Session) -> Iterator[CheckOutcome]:
-    """Run the checks; yields each outcome as soon as it is known."""
+    """Run the checks. Yield each outcome as soon as it is known."""
     try:
         for check in checks:
             yield _run_one(check, session)
@@ -85,28 +86,39 @@ def run(checks: Iterable[Check], session: Session) -> Iterator[CheckOutcome]:
 
 
 def _run_one(check: Check, session: Session) -> CheckOutcome:
-    began = real_seconds()
+    start = real_seconds()
     missing = [need for need in check.needs if not session.has(need)]
     if missing:
-        return CheckOutcome(check, Result.SKIPPED, 0.0, reason=f"give {' and '.join(missing)}")
+        return CheckOutcome(check, CheckResult.SKIPPED, 0.0, reason=f"give {' and '.join(missing)}")
     try:
         check.run(session)
-    except Departure as departure:
-        spent, sent, came = real_seconds() - began, cut(departure.sent), cut(departure.came)
-        return CheckOutcome(check, Result.FAILED, spent, sent=sent, came=came, right=cut(departure.right))
-    except Skip as skip:
-        return CheckOutcome(check, Result.SKIPPED, real_seconds() - began, reason=cut(str(skip)))
-    except Exception as error:  # noqa: BLE001 - whatever a server sends, the results of the others are not lost
-        last = session.here.answers[-1] if session.here.answers else None
-        sent, came = (last.request.shown, last.shown) if last else ("", "")
-        right = cut(f"an answer that can be read ({type(error).__name__}: {error})")
-        return CheckOutcome(check, Result.FAILED, real_seconds() - began, sent=sent, came=came, right=right)
-    return CheckOutcome(check, Result.PASSED, real_seconds() - began)
+    except CheckFailed as failure:
+        return CheckOutcome(
+            check,
+            CheckResult.FAILED,
+            real_seconds() - start,
+            request=truncate(failure.request),
+            expected=truncate(failure.expected),
+            actual=truncate(failure.actual),
+        )
+    except CheckSkipped as skipped:
+        return CheckOutcome(check, CheckResult.SKIPPED, real_seconds() - start, reason=truncate(str(skipped)))
+    except Exception as error:  # noqa: BLE001 - a server may send anything; the other checks must still run
+        last = session.endpoint.responses[-1] if session.endpoint.responses else None
+        return CheckOutcome(
+            check,
+            CheckResult.FAILED,
+            real_seconds() - start,
+            request=last.request.summary if last else "",
+            expected=truncate(f"a response that can be parsed ({type(error).__name__}: {error})"),
+            actual=last.summary if last else "",
+        )
+    return CheckOutcome(check, CheckResult.PASSED, real_seconds() - start)
 
 
-def counts(outcomes: Iterable[CheckOutcome]) -> dict[Result, int]:
-    """The number of checks by result."""
-    found = dict.fromkeys(Result, 0)
+def counts(outcomes: Iterable[CheckOutcome]) -> dict[CheckResult, int]:
+    """Count the checks by result."""
+    found = dict.fromkeys(CheckResult, 0)
     for outcome in outcomes:
         found[outcome.result] += 1
     return found
@@ -120,7 +132,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def describe(check: Check) -> dict[str, Any]:
-    """A check as JSON."""
+    """Return a check as JSON."""
     return {
         "name": check.name,
         "section": check.section,
@@ -131,7 +143,7 @@ def describe(check: Check) -> dict[str, Any]:
 
 
 def as_json(url: str, outcomes: list[CheckOutcome]) -> dict[str, Any]:
-    """A run as JSON."""
+    """Return the report of a run as JSON."""
     return {
         "url": url,
         "counts": {str(result): count for result, count in counts(outcomes).items()},
@@ -141,9 +153,9 @@ def as_json(url: str, outcomes: list[CheckOutcome]) -> dict[str, Any]:
                 "result": str(outcome.result),
                 "seconds": round(outcome.seconds, 3),
                 "reason": outcome.reason,
-                "sent": outcome.sent,
-                "came": outcome.came,
-                "right": outcome.right,
+                "request": outcome.request,
+                "expected": outcome.expected,
+                "actual": outcome.actual,
             }
             for outcome in outcomes
         ],
@@ -151,7 +163,7 @@ def as_json(url: str, outcomes: list[CheckOutcome]) -> dict[str, Any]:
 
 
 def as_junit(url: str, outcomes: list[CheckOutcome]) -> bytes:
-    """A run as JUnit: a suite for each section."""
+    """Return the report of a run as JUnit XML, with one suite per section."""
     root = ET.Element("testsuites", _totals(f"forewarn verify {url}", outcomes))
     for section, title in SECTIONS.items():
         inside = [outcome for outcome in outcomes if outcome.check.section == section]
@@ -165,11 +177,13 @@ def as_junit(url: str, outcomes: list[CheckOutcome]) -> bytes:
                 "time": f"{outcome.seconds:.3f}",
             }
             case = ET.SubElement(suite, "testcase", attributes)
-            if outcome.result is Result.SKIPPED:
+            if outcome.result is CheckResult.SKIPPED:
                 ET.SubElement(case, "skipped", {"message": _clean(outcome.reason)})
-            if outcome.result is Result.FAILED:
+            if outcome.result is CheckResult.FAILED:
                 failure = ET.SubElement(case, "failure", {"message": _clean(outcome.check.rule)})
-                failure.text = _clean(f"sent:  {outcome.sent}\ncame:  {outcome.came}\nright: {outcome.right}")
+                failure.text = _clean(
+                    f"request:  {outcome.request}\nexpected: {outcome.expected}\nactual:   {outcome.actual}"
+                )
     content: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
     return content
 
@@ -179,8 +193,8 @@ def _totals(name: str, outcomes: list[CheckOutcome]) -> dict[str, str]:
     return {
         "name": _clean(name),
         "tests": str(len(outcomes)),
-        "failures": str(found[Result.FAILED]),
-        "skipped": str(found[Result.SKIPPED]),
+        "failures": str(found[CheckResult.FAILED]),
+        "skipped": str(found[CheckResult.SKIPPED]),
         "time": f"{sum(outcome.seconds for outcome in outcomes):.3f}",
     }
 

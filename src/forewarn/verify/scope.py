@@ -1,95 +1,96 @@
-"""Section 5 of the contract: who is told of an event, and who may approve it."""
+"""Section 5 of the contract: which VMs see an event, and which may approve it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forewarn.verify.check import Mark, Need, Rules
-from forewarn.verify.refusals import refused
+from forewarn.verify.check import CheckRegistry, Mark, Requirement
+from forewarn.verify.refusals import expect_error
 from forewarn.verify.snapshot import SCHEDULED, STARTED
 
 if TYPE_CHECKING:
-    from forewarn.verify.endpoint import Endpoint
+    from forewarn.verify.endpoint import TargetEndpoint
     from forewarn.verify.session import Session
 
-rules = Rules(5, "scope")
+check = CheckRegistry(5, "scope")
 
 
-def _given(place: Endpoint | None) -> Endpoint:
-    assert place is not None  # noqa: S101 - the check says that it needs it
-    return place
+def _required(endpoint: TargetEndpoint | None) -> TargetEndpoint:
+    assert endpoint is not None  # noqa: S101 - the check requires it
+    return endpoint
 
 
-@rules("same-document", Mark.DOCUMENTED, "Every VM of the scope sees the same document.", Need.OTHER)
+@check("same-document", Mark.DOCUMENTED, "All VMs of a group get the same document.", Requirement.SAME_GROUP)
 def same_document(session: Session) -> None:
-    session.told()
-    for _ in range(3):  # it may change in between
-        here, there = session.look(), session.look(place=_given(session.other))
-        if here.incarnation == there.incarnation:
+    session.document_with_events()
+    for _ in range(3):  # the document may change in between
+        own, other = session.poll(), session.poll(endpoint=_required(session.same_group))
+        if own.incarnation == other.incarnation:
             break
-    there.reply.must(here.reply.body == there.reply.body, f"the same as at {session.here.url}: {here.reply.shown}")
+    expected = f"the same document as at {session.endpoint.url}: {own.response.summary}"
+    other.response.expect(own.response.body == other.response.body, expected)
 
 
-@rules(
-    "other-may-approve",
+@check(
+    "same-group-can-approve",
     Mark.DOCUMENTED,
-    "Any VM of the scope may approve, for all machines of the event.",
-    Need.SCHEDULE,
-    Need.OTHER,
+    "Any VM of the group may approve an event, for all VMs of the event.",
+    Requirement.SCHEDULE,
+    Requirement.SAME_GROUP,
 )
-def other_may_approve(session: Session) -> None:
-    session.clear()
-    _, _, event_id = session.schedule_any("Reboot", "Redeploy", "Terminate", "Preempt", "Freeze")
-    reply = session.approve(event_id, place=_given(session.other))
-    reply.must(reply.status == 200 and not reply.body, "200 and no body, though another VM asks")
-    snapshot = session.look_for(lambda snapshot: snapshot.status(event_id) != SCHEDULED)
-    snapshot.reply.must(snapshot.status(event_id) == STARTED, f"{event_id} Started, since another VM has approved it")
+def same_group_can_approve(session: Session) -> None:
+    session.cancel_scheduled()
+    _, _, event_id = session.schedule_first_of("Reboot", "Redeploy", "Terminate", "Preempt", "Freeze")
+    response = session.approve(event_id, endpoint=_required(session.same_group))
+    response.expect(response.status == 200 and not response.body, "200 and no body for another VM of the group")
+    snapshot = session.poll_until(lambda snapshot: snapshot.status(event_id) != SCHEDULED)
+    expected = f"{event_id} Started, because another VM of the group approved it"
+    snapshot.response.expect(snapshot.status(event_id) == STARTED, expected)
 
 
-@rules(
-    "outside-sees-nothing",
+@check(
+    "other-group-sees-nothing",
     Mark.DOCUMENTED,
-    "A VM outside of the scope sees nothing of its events.",
-    Need.SCHEDULE,
-    Need.OUTSIDE,
+    "A VM of another group does not see the group's events.",
+    Requirement.SCHEDULE,
+    Requirement.OTHER_GROUP,
 )
-def outside_sees_nothing(session: Session) -> None:
-    event_id = session.waiting()
-    snapshot = session.look(place=_given(session.outside))
-    snapshot.reply.must(snapshot.event(event_id) is None, f"a document without {event_id}")
+def other_group_sees_nothing(session: Session) -> None:
+    event_id = session.unapproved_event()
+    snapshot = session.poll(endpoint=_required(session.other_group))
+    snapshot.response.expect(snapshot.event(event_id) is None, f"a document without {event_id}")
     for event in snapshot.events:
-        snapshot.reply.must(
-            session.vm not in event.get("Resources", []), f"no event that names {session.vm}", came=str(event)
-        )
+        expected = f"no event with {session.vm} in Resources"
+        snapshot.response.expect(session.vm not in event.get("Resources", []), expected, actual=str(event))
 
 
-@rules(
-    "outside-cannot-approve",
+@check(
+    "other-group-cannot-approve",
     Mark.ASSUMED,
-    "To a VM outside of the scope the id is unknown: 400, and it is not approved.",
-    Need.SCHEDULE,
-    Need.OUTSIDE,
+    "An approval by a VM of another group gets 400, as for an unknown id, and approves nothing.",
+    Requirement.SCHEDULE,
+    Requirement.OTHER_GROUP,
 )
-def outside_cannot_approve(session: Session) -> None:
-    event_id = session.waiting()
-    reply = session.approve(event_id, place=_given(session.outside))
+def other_group_cannot_approve(session: Session) -> None:
+    event_id = session.unapproved_event()
+    response = session.approve(event_id, endpoint=_required(session.other_group))
     session.approved.discard(event_id)
-    refused(reply, 400)
-    snapshot = session.look()
-    snapshot.reply.must(snapshot.status(event_id) == SCHEDULED, f"{event_id} still Scheduled")
+    expect_error(response, 400)
+    snapshot = session.poll()
+    snapshot.response.expect(snapshot.status(event_id) == SCHEDULED, f"{event_id} still Scheduled")
 
 
-@rules(
-    "only-the-scope-counts",
+@check(
+    "incarnation-per-group",
     Mark.DOCUMENTED,
-    "What happens in one scope does not change the incarnation of another.",
-    Need.SCHEDULE,
-    Need.OUTSIDE,
+    "An event of one group does not change the incarnation of another group.",
+    Requirement.SCHEDULE,
+    Requirement.OTHER_GROUP,
 )
-def only_the_scope_counts(session: Session) -> None:
-    outside = _given(session.outside)
-    before = session.look(place=outside)
+def incarnation_per_group(session: Session) -> None:
+    other_group = _required(session.other_group)
+    before = session.poll(endpoint=other_group)
     session.schedule("Reboot")
-    after = session.look(place=outside)
-    right = f"what it was before a Reboot of another scope: {before.reply.shown}"
-    after.reply.must(after.reply.body == before.reply.body, right)
+    after = session.poll(endpoint=other_group)
+    expected = f"the same document as before the other group's Reboot: {before.response.summary}"
+    after.response.expect(after.response.body == before.response.body, expected)

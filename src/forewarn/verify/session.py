@@ -1,4 +1,4 @@
-"""What the checks of one run share: the server under test, the commands that change it, and what was seen."""
+"""State shared by the checks of one run: endpoints, hook commands, and what the server has returned."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from threading import current_thread, main_thread
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from forewarn.clock import real_seconds
-from forewarn.verify.check import Need, NotTold, Skip
-from forewarn.verify.endpoint import INSTANCE, NEWEST, at, pause
-from forewarn.verify.exchange import TRUE
-from forewarn.verify.snapshot import SCHEDULED, Snapshot, moment, read
+from forewarn.verify.check import CheckSkipped, EventMissing, Requirement
+from forewarn.verify.endpoint import INSTANCE_PATH, NEWEST, pause, target_for
+from forewarn.verify.exchange import METADATA_TRUE
+from forewarn.verify.snapshot import SCHEDULED, Snapshot, parse_date, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from forewarn.verify.endpoint import Endpoint
-    from forewarn.verify.exchange import Line, Reply
+    from forewarn.verify.endpoint import TargetEndpoint
+    from forewarn.verify.exchange import HttpConnection, HttpResponse
 
     T = TypeVar("T")
 
 
-TYPES = ("Reboot", "Redeploy", "Freeze", "Terminate", "Preempt")
-"""Every type that can be asked for; those that leave the least time come last."""
-_LOOK_SECONDS = 0.25
-_MOMENT_SECONDS = 3.0
-_LONGEST_NAME = 256
+EVENT_TYPES = ("Reboot", "Redeploy", "Freeze", "Terminate", "Preempt")
+"""Every type a schedule command can be run for. Types with a short notice come last."""
+_POLL_INTERVAL_SECONDS = 0.25
+_RECENT_SECONDS = 3.0
+_MAX_NAME_LENGTH = 256
 
 
 class Session:
@@ -40,273 +40,282 @@ class Session:
 
     def __init__(
         self,
-        here: Endpoint,
-        hooks: Hooks,
+        endpoint: TargetEndpoint,
+        hooks: HookCommands,
         *,
-        other: Endpoint | None = None,
-        outside: Endpoint | None = None,
+        same_group: TargetEndpoint | None = None,
+        other_group: TargetEndpoint | None = None,
         vm: str = "",
-        patience_seconds: float = 0.0,
-        prompt_seconds: float = 10.0,
-        slow_seconds: float = 60.0,
+        max_wait_seconds: float = 0.0,
+        reaction_seconds: float = 10.0,
+        slow_client_seconds: float = 60.0,
     ) -> None:
-        self.here = here
-        self.other = other
-        self.outside = outside
+        self.endpoint = endpoint
+        self.same_group = same_group
+        self.other_group = other_group
         self.hooks = hooks
-        self.patience_seconds = patience_seconds
-        self.prompt_seconds = prompt_seconds
-        """What needs no time to pass on the server's clock is seen within this."""
-        self.slow_seconds = slow_seconds
-        """A client that does not finish its request is given up by then."""
+        self.max_wait_seconds = max_wait_seconds
+        self.reaction_seconds = reaction_seconds
+        """How long to poll for a change that does not depend on the server's clock."""
+        self.slow_client_seconds = slow_client_seconds
+        """The server must close the connection of a client that does not finish its request within this time."""
         self.snapshots: list[tuple[str, Snapshot]] = []
-        """Every document that was seen here since the service was enabled, with its version."""
-        self.made: dict[str, str] = {}
-        """The types of the events that were made, by id."""
+        """Every document returned by `endpoint` since the service was enabled, with its api-version."""
+        self.scheduled: dict[str, str] = {}
+        """Events that the schedule command created: id to type."""
         self.approved: set[str] = set()
-        self.slow: tuple[Line, float] | None = None
-        """A connection with half of a request, and since when it is there."""
+        self.slow_connection: tuple[HttpConnection, float] | None = None
+        """A connection with an unfinished request, and its start time."""
         self._vm = vm
-        self._telling_seconds = max(prompt_seconds, patience_seconds)
-        """How long an event that was made is looked for; once one was not found, there is little use in waiting."""
-        self._once: dict[str, Any] = {}
+        self._schedule_timeout_seconds = max(reaction_seconds, max_wait_seconds)
+        """How long to poll for a new event. Reduced after one did not appear."""
+        self._cache: dict[str, Any] = {}
         self._values: dict[bytes, dict[str, Any]] = {}
-        self._seen: tuple[Snapshot, float] | None = None
+        self._latest: tuple[Snapshot, float] | None = None
 
     # --- The server -------------------------------------------------------------------------------
 
     @property
     def vm(self) -> str:
-        """The name of the VM that asks here."""
+        """The name of the VM that `endpoint` belongs to."""
         if not self._vm:
-            reply = self.here.ask(target=at("2021-02-01", f"{INSTANCE}/compute/name") + "&format=text")
-            named = reply.status == 200 and len(reply.body) <= _LONGEST_NAME
-            name = reply.body.decode("utf-8", "replace").strip() if named else ""
+            target = target_for("2021-02-01", f"{INSTANCE_PATH}/compute/name") + "&format=text"
+            response = self.endpoint.request(target=target)
+            valid = response.status == 200 and len(response.body) <= _MAX_NAME_LENGTH
+            name = response.body.decode("utf-8", "replace").strip() if valid else ""
             self._vm = name if name.isprintable() else ""
         if not self._vm:
-            raise Skip("the VM's name is not known: /metadata/instance/compute/name does not tell it; give --vm-name")
+            raise CheckSkipped("/metadata/instance/compute/name does not return the VM's name; give --vm-name")
         return self._vm
 
     @property
-    def places(self) -> list[Endpoint]:
-        """All endpoints that serve documents."""
-        return [place for place in (self.here, self.other, self.outside) if place is not None]
+    def endpoints(self) -> list[TargetEndpoint]:
+        """All endpoints of this run."""
+        return [each for each in (self.endpoint, self.same_group, self.other_group) if each is not None]
 
-    def has(self, need: Need) -> bool:
-        """Whether a check that needs this can be made."""
+    def has(self, requirement: Requirement) -> bool:
+        """Return whether the options provide this requirement."""
         return {
-            Need.SCHEDULE: bool(self.hooks.schedule),
-            Need.CANCEL: bool(self.hooks.cancel),
-            Need.TIME: bool(self.hooks.advance) or self.patience_seconds > 0,
-            Need.ADVANCE: bool(self.hooks.advance),
-            Need.OTHER: self.other is not None,
-            Need.OUTSIDE: self.outside is not None,
-        }[need]
+            Requirement.SCHEDULE: bool(self.hooks.schedule),
+            Requirement.CANCEL: bool(self.hooks.cancel),
+            Requirement.TIME: bool(self.hooks.advance) or self.max_wait_seconds > 0,
+            Requirement.ADVANCE: bool(self.hooks.advance),
+            Requirement.SAME_GROUP: self.same_group is not None,
+            Requirement.OTHER_GROUP: self.other_group is not None,
+        }[requirement]
 
-    def once(self, name: str, course: Callable[[Session], T]) -> T:
-        """The result of a course of events, which runs once, however it ends."""
-        if name not in self._once:
+    def cached(self, name: str, function: Callable[[Session], T]) -> T:
+        """Call the function once per run. Return its result, or raise its exception, on every call."""
+        if name not in self._cache:
             try:
-                self._once[name] = course(self)
-            except Exception as end:
-                self._once[name] = end
+                self._cache[name] = function(self)
+            except Exception as error:
+                self._cache[name] = error
                 raise
-        found = self._once[name]
+        found = self._cache[name]
         if isinstance(found, Exception):
             raise found
         result: T = found
         return result
 
     def close(self) -> None:
-        """The run is over."""
-        if self.slow is not None:
-            self.slow[0].socket.close()
+        """Close what the checks left open."""
+        if self.slow_connection is not None:
+            self.slow_connection[0].socket.close()
 
-    # --- Looking and approving --------------------------------------------------------------------
+    # --- Poll and approve -------------------------------------------------------------------------
 
-    def look(self, version: str = NEWEST, *, place: Endpoint | None = None) -> Snapshot:
-        """The document as it is now."""
-        asked = place or self.here
-        reply = asked.ask(target=at(version))
-        # Read once for all answers that are the same: there may be many, and large ones.
-        snapshot = Snapshot(reply, self._values.setdefault(reply.body, read(reply).value))
-        if asked is self.here:
+    def poll(self, version: str = NEWEST, *, endpoint: TargetEndpoint | None = None) -> Snapshot:
+        """Return the current document."""
+        polled = endpoint or self.endpoint
+        response = polled.request(target=target_for(version))
+        # Parse equal bodies once: there may be many large ones.
+        snapshot = Snapshot(response, self._values.setdefault(response.body, read(response).value))
+        if polled is self.endpoint:
             self.snapshots.append((version, snapshot))
-            self._seen = (snapshot, real_seconds()) if version == NEWEST else self._seen
+            self._latest = (snapshot, real_seconds()) if version == NEWEST else self._latest
         return snapshot
 
-    def seen(self) -> Snapshot:
-        """The document as it was a moment ago, if nothing was done since: a server may limit requests."""
-        if self._seen is not None and real_seconds() - self._seen[1] < _MOMENT_SECONDS:
-            return self._seen[0]
-        return self.look()
+    def recent(self) -> Snapshot:
+        """Return the last document if it is fresh and nothing was changed since; otherwise poll.
 
-    def look_for(
-        self, seen: Callable[[Snapshot], bool], seconds: float | None = None, place: Endpoint | None = None
+        This saves requests, because the server may limit their rate.
+        """
+        if self._latest is not None and real_seconds() - self._latest[1] < _RECENT_SECONDS:
+            return self._latest[0]
+        return self.poll()
+
+    def poll_until(
+        self,
+        condition: Callable[[Snapshot], bool],
+        seconds: float | None = None,
+        endpoint: TargetEndpoint | None = None,
     ) -> Snapshot:
-        """The first document for which it holds, or the last one in that time."""
-        end = real_seconds() + (self.prompt_seconds if seconds is None else seconds)
-        while not seen(snapshot := self.look(place=place)) and real_seconds() < end:
-            pause(_LOOK_SECONDS)
+        """Poll until the condition holds or the time is over. Return the last document."""
+        deadline = real_seconds() + (self.reaction_seconds if seconds is None else seconds)
+        while not condition(snapshot := self.poll(endpoint=endpoint)) and real_seconds() < deadline:
+            pause(_POLL_INTERVAL_SECONDS)
         return snapshot
 
-    def approve(self, *ids: str, place: Endpoint | None = None, version: str = NEWEST) -> Reply:
-        """The answer to a plain approval."""
-        self._seen = None
-        reply = (place or self.here).ask("POST", at(version), TRUE, approval(*ids))
+    def approve(self, *ids: str, endpoint: TargetEndpoint | None = None, version: str = NEWEST) -> HttpResponse:
+        """Approve events and return the response."""
+        self._latest = None
+        response = (endpoint or self.endpoint).request("POST", target_for(version), METADATA_TRUE, approval(*ids))
         self.approved |= set(ids)
-        return reply
+        return response
 
-    # --- Making things happen ---------------------------------------------------------------------
+    # --- Hook commands ----------------------------------------------------------------------------
 
     def schedule(self, event_type: str) -> tuple[Snapshot, Snapshot, str]:
-        """Have such an event made: the document before it, the first with it, and its id."""
-        before = self.look()
+        """Schedule an event. Return the document before it, the first document with it, and its id."""
+        before = self.poll()
         self.hooks.run(self.hooks.schedule, FOREWARN_EVENT_TYPE=event_type, FOREWARN_VM=self.vm)
 
-        def new(snapshot: Snapshot) -> list[str]:
+        def new_ids(snapshot: Snapshot) -> list[str]:
             return [
                 str(event.get("EventId"))
                 for event in snapshot.events
                 if event.get("EventType") == event_type and event.get("EventId") not in before.ids
             ]
 
-        told = self.look_for(lambda snapshot: bool(new(snapshot)), self._telling_seconds)
-        if not new(told):
-            self._telling_seconds = min(self._telling_seconds, self.prompt_seconds / 10)
-            raise NotTold(f"the command made a {event_type}, but no new one is in the document; see life/told")
-        event_id = new(told)[0]
-        self.made[event_id] = event_type
-        return before, told, event_id
+        first = self.poll_until(lambda snapshot: bool(new_ids(snapshot)), self._schedule_timeout_seconds)
+        if not new_ids(first):
+            self._schedule_timeout_seconds = min(self._schedule_timeout_seconds, self.reaction_seconds / 10)
+            raise EventMissing(
+                f"the command succeeded for {event_type}, but the document shows no new {event_type}; "
+                "see life/event-appears"
+            )
+        event_id = new_ids(first)[0]
+        self.scheduled[event_id] = event_type
+        return before, first, event_id
 
-    def schedule_any(self, *types: str) -> tuple[Snapshot, Snapshot, str]:
-        """Have an event made of the first of these types that can be made."""
+    def schedule_first_of(self, *types: str) -> tuple[Snapshot, Snapshot, str]:
+        """Schedule an event of the first of these types that the command supports."""
         reasons = []
         for event_type in types:
             try:
                 return self.schedule(event_type)
-            except NotTold:
+            except EventMissing:
                 raise
-            except Skip as skip:
-                reasons.append(str(skip))
-        raise Skip("; ".join(reasons))
+            except CheckSkipped as skipped:
+                reasons.append(str(skipped))
+        raise CheckSkipped("; ".join(reasons))
 
     def sample(self, event_type: str) -> tuple[Snapshot, Snapshot, str]:
-        """An event of this type, made once: the document before it, the first with it, and its id."""
-        return self.once(f"sample {event_type}", lambda session: session.schedule(event_type))
+        """Schedule an event of this type once per run. Return the same as `schedule`."""
+        return self.cached(f"sample {event_type}", lambda session: session.schedule(event_type))
 
-    def told(self) -> Snapshot:
-        """A document with an event in it: as it is now, or after one was made."""
-        snapshot = self.seen()
+    def document_with_events(self) -> Snapshot:
+        """Return a document with at least one event. Schedule one if necessary."""
+        snapshot = self.recent()
         if snapshot.events:
             return snapshot
         if not self.hooks.schedule:
-            raise Skip(f"the document has no events: give {Need.SCHEDULE}")
+            raise CheckSkipped(f"the document has no events: give {Requirement.SCHEDULE}")
         try:
-            _, snapshot, _ = self.schedule_any(*TYPES)
-        except NotTold:
-            snapshot = self.look()
-            if not snapshot.events:  # what is there may be of a type that nobody asked for
+            _, snapshot, _ = self.schedule_first_of(*EVENT_TYPES)
+        except EventMissing:
+            snapshot = self.poll()
+            if not snapshot.events:  # the server may show an event of another type
                 raise
         return snapshot
 
-    def waiting(self, *unlike: str) -> str:
-        """The id of an event of ours that is scheduled, and that nobody has approved."""
-        snapshot = self.seen()
-        gentlest = min(self.made.values(), key=TYPES.index, default="")  # others move the VM away, or end it
-        for event_id, event_type in self.made.items():
-            fresh = event_id not in self.approved and event_id not in unlike
-            if fresh and event_type == gentlest and snapshot.status(event_id) == SCHEDULED:
+    def unapproved_event(self, *exclude: str) -> str:
+        """Return the id of an event of this run that is Scheduled and not approved. Schedule one if necessary."""
+        snapshot = self.recent()
+        # Other types may move or delete the VM.
+        mildest = min(self.scheduled.values(), key=EVENT_TYPES.index, default="")
+        for event_id, event_type in self.scheduled.items():
+            usable = event_id not in self.approved and event_id not in exclude
+            if usable and event_type == mildest and snapshot.status(event_id) == SCHEDULED:
                 return event_id
-        _, told, event_id = self.schedule_any(*TYPES)
-        if told.status(event_id) != SCHEDULED:
-            raise Skip("the event that was made is not Scheduled, so nothing of it can be approved")
+        _, first, event_id = self.schedule_first_of(*EVENT_TYPES)
+        if first.status(event_id) != SCHEDULED:
+            raise CheckSkipped("the new event is not Scheduled, so it cannot be approved")
         return event_id
 
-    def taken(self) -> str:
-        """The id of an event that is there and has been approved."""
-        if known := self.approved & self.seen().ids:
+    def approved_event(self) -> str:
+        """Return the id of an event in the document that was approved. Approve one if necessary."""
+        if known := self.approved & self.recent().ids:
             return min(known)
-        event_id = self.waiting()
-        reply = self.approve(event_id)
-        reply.must(reply.status == 200, "200 to a plain approval of a scheduled event")
+        event_id = self.unapproved_event()
+        response = self.approve(event_id)
+        response.expect(response.status == 200, "200 for the approval of a scheduled event")
         return event_id
 
     def cancel(self, event_id: str) -> None:
         """Run the command that cancels an event."""
-        self._seen = None
+        self._latest = None
         self.hooks.run(self.hooks.cancel, FOREWARN_EVENT_ID=event_id)
 
-    def clear(self) -> None:
-        """Withdraw what is scheduled and nobody waits for, so that it does not start while time is moved."""
+    def cancel_scheduled(self) -> None:
+        """Cancel leftover events of this run, so that they do not start while time advances."""
         if not self.hooks.cancel:
             return
-        snapshot = self.look()
-        for event_id in [known for known in self.made if snapshot.status(known) == SCHEDULED]:
-            try:
+        snapshot = self.poll()
+        for event_id in [known for known in self.scheduled if snapshot.status(known) == SCHEDULED]:
+            # An event that cannot be cancelled does no harm: checks look at ids.
+            with suppress(CheckSkipped):
                 self.cancel(event_id)
-            except Skip:
-                continue  # it stays, and is told apart by its id
 
-    def pass_time(self, seconds: float, seen: Callable[[Snapshot], bool] | None = None) -> None:
-        """Let that much of the server's time pass; where it cannot be moved, wait until something is seen."""
-        self._seen = None
+    def advance(self, seconds: float, condition: Callable[[Snapshot], bool] | None = None) -> None:
+        """Advance the server's time. Without an advance command, wait: for the condition, if there is one."""
+        self._latest = None
         whole = max(int(seconds), 0)
         if self.hooks.advance:
             self.hooks.run(self.hooks.advance, FOREWARN_SECONDS=str(whole))
-        elif seen is None:
-            if seconds > self.patience_seconds:
-                raise Skip(f"it takes {whole} s: give {Need.ADVANCE}, or --patience {whole}s or more")
+        elif condition is None:
+            if seconds > self.max_wait_seconds:
+                raise CheckSkipped(f"this takes {whole} s: give {Requirement.ADVANCE}, or --max-wait {whole}s or more")
             pause(seconds)
         else:
-            self.look_for(seen, min(seconds + self.prompt_seconds, self.patience_seconds))
+            self.poll_until(condition, min(seconds + self.reaction_seconds, self.max_wait_seconds))
 
-    def notice_left(self, snapshot: Snapshot, event_id: str, since: Snapshot | None = None) -> float:
-        """How many seconds there are until NotBefore, from the server's now or from an earlier one."""
+    def remaining_notice(self, snapshot: Snapshot, event_id: str, since: Snapshot | None = None) -> float:
+        """Return the seconds from the server's time in `since` (default: `snapshot`) to the event's NotBefore."""
         event = snapshot.event(event_id) or {}
-        not_before, now = moment(event.get("NotBefore")), (since or snapshot).now
+        not_before, now = parse_date(event.get("NotBefore")), (since or snapshot).now
         if not_before is None or now is None:
-            raise Skip(
-                "NotBefore or the header Date cannot be read; see document/not-before-form, requests/date-header"
+            raise CheckSkipped(
+                "NotBefore or the header Date is not a date; see document/not-before-format, requests/date-header"
             )
         return (not_before - now).total_seconds()
 
 
 def approval(*ids: str, **members: Any) -> bytes:
-    """The body of an approval, with more members if wanted."""
+    """Return the body of an approval, with additional members."""
     return json.dumps({**members, "StartRequests": [{"EventId": event_id} for event_id in ids]}).encode()
 
 
 # --- Commands -------------------------------------------------------------------------------------
 
 
-_TAIL = 4096
-"""How many bytes of what a command has printed are looked at, the last ones."""
-_SHELL_ADDS = 128
-"""A shell whose command was ended by a signal exits with this and the signal's number."""
+_OUTPUT_TAIL_BYTES = 4096
+_SHELL_SIGNAL_BASE = 128
+"""A shell exits with this number plus the signal that ended its command."""
 
 
 @dataclass(frozen=True)
-class Hooks:
-    """Commands for the shell that the user gives; an empty one is not given."""
+class HookCommands:
+    """Shell commands of the user. An empty command is not given."""
 
     schedule: str = ""
     cancel: str = ""
     advance: str = ""
-    longest_seconds: float = 120.0
-    stuck: dict[tuple[str, ...], str] = field(default_factory=dict)
-    """Why a command is not run again: it did not end in time. By what it is for, and the type of event."""
+    timeout_seconds: float = 120.0
+    timed_out: dict[tuple[str, ...], str] = field(default_factory=dict)
+    """Commands that did not end in time and are not run again: (purpose, event type) to the reason."""
 
     def run(self, command: str, **variables: str) -> None:
-        """Run a command in the shell. If it does not exit with 0, its last output is the reason for a skip."""
-        what = " ".join(f"{name}={value}" for name, value in variables.items())
+        """Run a command in the shell. If it fails, skip the check; the reason is its last line of output."""
+        shown = " ".join(f"{name}={value}" for name, value in variables.items())
         use = (*variables, variables.get("FOREWARN_EVENT_TYPE", ""))
-        if use in self.stuck:
-            raise Skip(self.stuck[use])
-        # A file, not a pipe: what the command leaves running in the background may keep it open.
-        with TemporaryFile() as output, _Deferred() as deferred:
-            # The user gives the command, for the shell. A session of its own, so that all of it can be ended.
-            process = subprocess.Popen(  # noqa: S602
+        if use in self.timed_out:
+            raise CheckSkipped(self.timed_out[use])
+        # A file, not a pipe: a background process of the command could keep a pipe open.
+        with TemporaryFile() as output, _DeferredSignals() as deferred:
+            # Its own session, so that all of its processes can be killed.
+            process = subprocess.Popen(  # noqa: S602 - the user gives the command for the shell
                 command,
                 shell=True,
                 env={**os.environ, **variables},
@@ -316,65 +325,65 @@ class Hooks:
                 start_new_session=True,
             )
             try:
-                deferred.take()
-                code = process.wait(self.longest_seconds)
+                deferred.release()
+                code = process.wait(self.timeout_seconds)
             except subprocess.TimeoutExpired:
-                _end(process)
-                reason = f"the command did not end within {self.longest_seconds:g} s ({what}), and is not run again"
-                self.stuck[use] = reason
-                raise Skip(reason) from None
+                _kill(process)
+                reason = f"the command did not end within {self.timeout_seconds:g} s and is not run again ({shown})"
+                self.timed_out[use] = reason
+                raise CheckSkipped(reason) from None
             except BaseException:
-                _end(process)
+                _kill(process)
                 raise
             if code:
-                raise Skip(f"the command cannot ({what}): {_reason(code, output)}")
+                raise CheckSkipped(f"the command failed ({shown}): {_failure_reason(code, output)}")
 
 
-class _Deferred:
-    """Signals that come while a command is being started are taken once it is known: else nobody could end it."""
+class _DeferredSignals:
+    """Holds SIGINT and SIGTERM back while a command starts, so that its process can always be killed."""
 
     def __init__(self) -> None:
-        self._came: list[int] = []
-        self._before: dict[int, Any] = {}
+        self._received: list[int] = []
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        if current_thread() is main_thread():  # no other may, and no other is interrupted
+        if current_thread() is main_thread():  # only the main thread receives signals and may set handlers
             for number in (signal.SIGINT, signal.SIGTERM):
                 if callable(handler := signal.getsignal(number)):
-                    self._before[number] = handler
-                    signal.signal(number, lambda came, _: self._came.append(came))
+                    self._handlers[number] = handler
+                    signal.signal(number, lambda received, _: self._received.append(received))
         return self
 
     def __exit__(self, *_: object) -> None:
         self._restore()
 
-    def take(self) -> None:
-        """From now on they are taken at once."""
+    def release(self) -> None:
+        """Restore the handlers. Raise KeyboardInterrupt if a signal was held back."""
         self._restore()
-        if self._came:
+        if self._received:
             raise KeyboardInterrupt
 
     def _restore(self) -> None:
-        while self._before:
-            signal.signal(*self._before.popitem())
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _reason(code: int, output: IO[bytes]) -> str:
-    """Why a command has failed: what it said last, and which signal ended it."""
-    output.seek(max(output.seek(0, os.SEEK_END) - _TAIL, 0))
-    said = output.read(_TAIL).decode("utf-8", "backslashreplace")
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _failure_reason(code: int, output: IO[bytes]) -> str:
+    """Return the signal that ended the command, if any, and its last line of output."""
+    output.seek(max(output.seek(0, os.SEEK_END) - _OUTPUT_TAIL_BYTES, 0))
+    text = output.read(_OUTPUT_TAIL_BYTES).decode("utf-8", "backslashreplace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = "".join(filter(str.isprintable, lines[-1])) if lines else ""
     names = {known.value: known.name for known in signal.Signals}
     ended = ""
     if -code in names:
-        ended = f"ended by {names[-code]}"
-    elif code - _SHELL_ADDS in names:
-        ended = f"exit code {code}, as after {names[code - _SHELL_ADDS]}"
+        ended = f"killed by {names[-code]}"
+    elif code - _SHELL_SIGNAL_BASE in names:
+        ended = f"exit code {code}, as after {names[code - _SHELL_SIGNAL_BASE]}"
     return ": ".join(filter(None, (ended, last))) or f"exit code {code}"

@@ -1,4 +1,4 @@
-"""A document as it was at one moment."""
+"""A document as the server returned it once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from forewarn.verify.check import Skip
+from forewarn.verify.check import CheckSkipped
 
 if TYPE_CHECKING:
-    from forewarn.verify.exchange import Reply
+    from forewarn.verify.exchange import HttpResponse
 
 
 SCHEDULED = "Scheduled"
@@ -20,9 +20,9 @@ STARTED = "Started"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """An answer that is a document."""
+    """A response and the document in it."""
 
-    reply: Reply
+    response: HttpResponse
     value: dict[str, Any]
 
     @property
@@ -31,10 +31,10 @@ class Snapshot:
 
     @property
     def number(self) -> int:
-        """The incarnation, where it can be counted with."""
+        """The incarnation as an integer. Skip the check if it is something else."""
         found = self.incarnation
         if type(found) is not int:
-            raise Skip("DocumentIncarnation is no number; see document/incarnation-integer")
+            raise CheckSkipped("DocumentIncarnation is not an integer; see document/incarnation-integer")
         return found
 
     @property
@@ -47,45 +47,45 @@ class Snapshot:
         return {str(event.get("EventId")) for event in self.events}
 
     def event(self, event_id: str) -> dict[str, Any] | None:
-        """The event with exactly this id."""
+        """Return the event with exactly this id."""
         return next((event for event in self.events if event.get("EventId") == event_id), None)
 
     def status(self, event_id: str) -> str | None:
-        """The status of the event; None if it is not in the document."""
+        """Return the status of the event, or None if the document does not contain it."""
         event = self.event(event_id)
         return str(event.get("EventStatus")) if event is not None else None
 
     @property
     def now(self) -> datetime | None:
-        """The server's time."""
-        return moment(self.reply.header("date"))
+        """The server's time, from the header Date."""
+        return parse_date(self.response.header("date"))
 
 
-def read(reply: Reply) -> Snapshot:
-    """The document in an answer."""
-    reply.must(reply.status == 200, "200 and the document")
+def read(response: HttpResponse) -> Snapshot:
+    """Return the document in a response. Fail the check if there is none."""
+    response.expect(response.status == 200, "200 and the document")
     try:
-        value = json.loads(reply.body)
+        value = json.loads(response.body)
     except (ValueError, RecursionError):
         value = None
     events = value.get("Events") if isinstance(value, dict) else None
-    fine = isinstance(events, list) and all(isinstance(event, dict) for event in events)
-    reply.must(fine, 'a JSON object with an array of objects as "Events"')
-    assert isinstance(value, dict)  # noqa: S101 - judged above
-    return Snapshot(reply, value)
+    valid = isinstance(events, list) and all(isinstance(event, dict) for event in events)
+    response.expect(valid, 'a JSON object whose "Events" is an array of objects')
+    assert isinstance(value, dict)  # noqa: S101 - `valid` implies it
+    return Snapshot(response, value)
 
 
-def moment(text: object) -> datetime | None:
-    """A date as HTTP and the wire write it, if it can be read at all."""
+def parse_date(text: object) -> datetime | None:
+    """Parse an RFC 1123 date. Return None if it is not one."""
     try:
         found = parsedate_to_datetime(str(text))
-    except (ValueError, OverflowError):  # an offset may be too large for any clock
+    except (ValueError, OverflowError):  # OverflowError: an absurd time zone offset
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def rfc1123(found: datetime) -> str:
-    """A moment as RFC 1123 has it, in English whatever the language of the machine."""
-    day = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[found.weekday()]
+def format_date(time: datetime) -> str:
+    """Format a time as RFC 1123, in English whatever the locale."""
+    day = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[time.weekday()]
     months = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-    return f"{day}, {found.day:02} {months[found.month - 1]} {found.year:04} {found:%H:%M:%S} GMT"
+    return f"{day}, {time.day:02} {months[time.month - 1]} {time.year:04} {time:%H:%M:%S} GMT"

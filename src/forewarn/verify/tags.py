@@ -1,112 +1,113 @@
-"""Section 3 of the contract, second part: the entity tag."""
+"""Section 3 of the contract, second part: ETag and If-None-Match."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from forewarn.verify.check import Mark, Need, Rules, Skip
-from forewarn.verify.endpoint import NEWEST, at
-from forewarn.verify.exchange import CLOSE, TRUE
-from forewarn.verify.observations import replies
-from forewarn.verify.session import TYPES, approval
+from forewarn.verify.check import CheckRegistry, CheckSkipped, Mark, Requirement
+from forewarn.verify.endpoint import NEWEST, target_for
+from forewarn.verify.exchange import CONNECTION_CLOSE, METADATA_TRUE
+from forewarn.verify.observations import document_responses
+from forewarn.verify.session import EVENT_TYPES, approval
 from forewarn.verify.snapshot import read
 
 if TYPE_CHECKING:
-    from forewarn.verify.exchange import Reply
+    from forewarn.verify.exchange import HttpResponse
     from forewarn.verify.session import Session
 
-rules = Rules(3, "requests")
+check = CheckRegistry(3, "requests")
 
 
-def _tag(session: Session) -> str:
-    tag = session.seen().reply.header("etag")
-    if not tag:
-        raise Skip("the document comes without an ETag; see requests/etag-given")
-    return tag
+def _current_etag(session: Session) -> str:
+    etag = session.recent().response.header("etag")
+    if not etag:
+        raise CheckSkipped("the document has no ETag; see requests/etag-present")
+    return etag
 
 
-def _with(session: Session, tag: str, *headers: tuple[str, str]) -> Reply:
-    return session.here.ask(headers=(*TRUE, ("If-None-Match", tag), *headers))
+def _poll_with_etag(session: Session, etag: str, *headers: tuple[str, str]) -> HttpResponse:
+    return session.endpoint.request(headers=(*METADATA_TRUE, ("If-None-Match", etag), *headers))
 
 
-def _unchanged(session: Session, form: str, *headers: tuple[str, str]) -> None:
-    """Hold the tag, in this form, to 304; a document that has changed since is looked at again."""
+def _expect_not_modified(session: Session, template: str, *headers: tuple[str, str]) -> None:
+    """Expect 304 for the current ETag in this notation. Try again if the document changes in between."""
     for last in (False, True):
-        reply = _with(session, form.format(_tag(session).strip('"')), *headers)
-        if reply.status == 304 or last or reply.header("etag") == _tag(session):
+        response = _poll_with_etag(session, template.format(_current_etag(session).strip('"')), *headers)
+        if response.status == 304 or last or response.header("etag") == _current_etag(session):
             break
-        session.look()
-    reply.must(reply.status == 304 and not reply.body, "304 and no body")
+        session.poll()
+    response.expect(response.status == 304 and not response.body, "304 and no body")
 
 
-@rules("etag-given", Mark.ASSUMED, "The document comes with an ETag in quotes.", late=True)
-def etag_given(session: Session) -> None:
-    for _, reply in replies(session):
-        tag = reply.header("etag") or ""
-        fine = len(tag) > 2 and tag.startswith('"') and tag.endswith('"')
-        reply.must(fine, 'ETag: "…"', came=f"ETag: {tag or 'missing'}")
+@check("etag-present", Mark.ASSUMED, "The document has a quoted ETag.", late=True)
+def etag_present(session: Session) -> None:
+    for _, response in document_responses(session):
+        etag = response.header("etag") or ""
+        quoted = len(etag) > 2 and etag.startswith('"') and etag.endswith('"')
+        response.expect(quoted, 'ETag: "…"', actual=f"ETag: {etag or 'missing'}")
 
 
-@rules("etag-not-modified", Mark.OBSERVED, "A GET with the current ETag in If-None-Match: 304, no body.")
+@check("etag-not-modified", Mark.OBSERVED, "A GET with the current ETag in If-None-Match gets 304 without a body.")
 def etag_not_modified(session: Session) -> None:
-    _unchanged(session, '"{}"', CLOSE)  # so that a body behind it cannot be overlooked
+    _expect_not_modified(session, '"{}"', CONNECTION_CLOSE)  # until the close, so that no body is overlooked
 
 
-@rules("etag-bare", Mark.OBSERVED, "The ETag is known without its quotes too.")
-def etag_bare(session: Session) -> None:
-    _unchanged(session, "{}")
+@check("etag-unquoted", Mark.OBSERVED, "If-None-Match may have the ETag without quotes.")
+def etag_unquoted(session: Session) -> None:
+    _expect_not_modified(session, "{}")
 
 
-@rules(
-    "etag-first-zero", Mark.OBSERVED, "A sample begins with a bare 0, and must get the document: 0 is never the tag."
-)
-def etag_first_zero(session: Session) -> None:
-    read(_with(session, "0"))
+@check("etag-zero", Mark.OBSERVED, "If-None-Match with a bare 0 gets the document: a sample starts with it.")
+def etag_zero(session: Session) -> None:
+    read(_poll_with_etag(session, "0"))
 
 
-@rules("etag-outdated", Mark.OBSERVED, "A tag that is not the current one gets 200 and the document.")
+@check("etag-outdated", Mark.OBSERVED, "If-None-Match with another ETag gets 200 and the document.")
 def etag_outdated(session: Session) -> None:
-    current = _tag(session)
-    old = [tag for _, snapshot in session.snapshots if (tag := snapshot.reply.header("etag")) not in (None, current)]
-    for tag in {old[-1] if old else '"none-of-yours"', '"none-of-yours"'}:
-        read(_with(session, str(tag)))
+    current = _current_etag(session)
+    etags = [snapshot.response.header("etag") for _, snapshot in session.snapshots]
+    old = [etag for etag in etags if etag not in (None, current)]
+    for etag in {old[-1] if old else '"unknown"', '"unknown"'}:
+        read(_poll_with_etag(session, str(etag)))
 
 
-@rules(
-    "etag-names-the-document",
+@check(
+    "etag-follows-incarnation",
     Mark.ASSUMED,
-    "The ETag changes when the incarnation does, and only then; it is the same for every VM of the scope.",
+    "The ETag changes exactly when the incarnation changes. All VMs of a group get the same one.",
 )
-def etag_names_the_document(session: Session) -> None:
-    _tag(session)
-    if len({snapshot.number for _, snapshot in session.snapshots}) < 2 and session.has(Need.SCHEDULE):
-        with suppress(Skip):
-            session.schedule_any(*TYPES)
-    session.look()
-    seen = list(session.snapshots)
-    if session.other is not None:
-        seen.append((NEWEST, session.look(place=session.other)))
+def etag_follows_incarnation(session: Session) -> None:
+    _current_etag(session)
+    if len({snapshot.number for _, snapshot in session.snapshots}) < 2 and session.has(Requirement.SCHEDULE):
+        with suppress(CheckSkipped):
+            session.schedule_first_of(*EVENT_TYPES)
+    session.poll()
+    snapshots = list(session.snapshots)
+    if session.same_group is not None:
+        snapshots.append((NEWEST, session.poll(endpoint=session.same_group)))
     incarnations: dict[tuple[str, str], int] = {}
-    tags: dict[tuple[str, int], str] = {}
-    for version, snapshot in seen:
-        tag = snapshot.reply.header("etag") or ""
-        first = incarnations.setdefault((version, tag), snapshot.number)
-        right = f"another ETag than that of incarnation {first}"
-        snapshot.reply.must(first == snapshot.number, right, came=f"ETag {tag} again, at {snapshot.number}")
-        known = tags.setdefault((version, snapshot.number), tag)
-        snapshot.reply.must(known == tag, f"ETag {known} while the incarnation stays", came=f"ETag {tag}")
+    etags: dict[tuple[str, int], str] = {}
+    for version, snapshot in snapshots:
+        etag = snapshot.response.header("etag") or ""
+        first = incarnations.setdefault((version, etag), snapshot.number)
+        expected = f"another ETag than at incarnation {first}"
+        actual = f"ETag {etag} again at incarnation {snapshot.number}"
+        snapshot.response.expect(first == snapshot.number, expected, actual=actual)
+        known = etags.setdefault((version, snapshot.number), etag)
+        expected = f"ETag {known}, because the incarnation is unchanged"
+        snapshot.response.expect(known == etag, expected, actual=f"ETag {etag}")
 
 
-@rules(
+@check(
     "etag-on-post-ignored",
     Mark.OBSERVED,
-    "A sample sends If-None-Match with its approvals: it means nothing there.",
-    Need.SCHEDULE,
+    "If-None-Match has no effect on an approval: a sample sends it.",
+    Requirement.SCHEDULE,
 )
 def etag_on_post_ignored(session: Session) -> None:
-    event_id = session.taken()
-    session.look()
-    headers = (*TRUE, ("If-None-Match", _tag(session)))
-    reply = session.here.ask("POST", at(NEWEST), headers, approval(event_id))
-    reply.must(reply.status == 200 and not reply.body, "200 and no body")
+    event_id = session.approved_event()
+    session.poll()
+    headers = (*METADATA_TRUE, ("If-None-Match", _current_etag(session)))
+    response = session.endpoint.request("POST", target_for(NEWEST), headers, approval(event_id))
+    response.expect(response.status == 200 and not response.body, "200 and no body")

@@ -1,126 +1,154 @@
-"""Section 1 of the contract: the versions of /metadata/scheduledevents."""
+"""Section 1 of the contract: api-versions of /metadata/scheduledevents."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from forewarn.verify.check import Departure, Mark, Need, Rules, Skip
-from forewarn.verify.endpoint import NEWEST, at
-from forewarn.verify.exchange import TRUE, cut
-from forewarn.verify.observations import MEMBERS, SINCE, each_in_all_versions, in_all_versions, with_events
-from forewarn.verify.refusals import refused
-from forewarn.verify.session import TYPES, approval
+from forewarn.verify.check import CheckFailed, CheckRegistry, CheckSkipped, Mark, Requirement
+from forewarn.verify.endpoint import NEWEST, target_for
+from forewarn.verify.exchange import METADATA_TRUE, truncate
+from forewarn.verify.observations import (
+    MEMBERS,
+    SINCE,
+    documents_with_events,
+    each_poll_of_all_versions,
+    poll_all_versions,
+)
+from forewarn.verify.refusals import expect_error
+from forewarn.verify.session import EVENT_TYPES, approval
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from forewarn.verify.session import Session
+    from forewarn.verify.snapshot import Snapshot
 
-rules = Rules(1, "versions")
+check = CheckRegistry(1, "versions")
 
 
-@rules("all-served", Mark.DOCUMENTED, "Each of the seven versions from 2017-03-01 to 2020-07-01 is served.")
+@check("all-served", Mark.DOCUMENTED, "The server serves all seven versions from 2017-03-01 to 2020-07-01.")
 def all_served(session: Session) -> None:
     try:
-        in_all_versions(session)
-    except Skip:  # without events it can be seen as well
+        poll_all_versions(session)
+    except CheckSkipped:  # this check needs no events
         for version in MEMBERS:
-            session.look(version)
+            session.poll(version)
 
 
-@rules(
-    "members-of-each", Mark.DOCUMENTED, "A version shows the members that it and its predecessors brought, no other."
-)
-def members_of_each(session: Session) -> None:
-    seen = [pair for scene in each_in_all_versions(session) for pair in scene.items()]
-    for version, snapshot in seen:
+def _all_versions(session: Session) -> Iterator[tuple[str, Snapshot, Snapshot]]:
+    """Yield each version, its document and the newest version's document of the same time."""
+    for snapshots in each_poll_of_all_versions(session):
+        for version, snapshot in snapshots.items():
+            yield version, snapshot, snapshots[NEWEST]
+
+
+@check("members-per-version", Mark.DOCUMENTED, "A version shows exactly the members that exist up to that version.")
+def members_per_version(session: Session) -> None:
+    for version, snapshot, _ in list(_all_versions(session)):
         for event in snapshot.events:
-            right = f"at {version} exactly the members {', '.join(MEMBERS[version])}"
-            snapshot.reply.must(set(event) == set(MEMBERS[version]), right, came=f"members {', '.join(event)}")
+            expected = f"at {version} exactly the members {', '.join(MEMBERS[version])}"
+            valid = set(event) == set(MEMBERS[version])
+            snapshot.response.expect(valid, expected, actual=f"members {', '.join(event)}")
 
 
-@rules("same-values-in-each", Mark.DOCUMENTED, "What an older version shows of an event is what the newest shows.")
+@check("same-values", Mark.DOCUMENTED, "An older version shows the same values as the newest version.")
 def same_values(session: Session) -> None:
-    for seen, snapshot in [(scene, snapshot) for scene in each_in_all_versions(session) for snapshot in scene.values()]:
+    for _, snapshot, newest_snapshot in list(_all_versions(session)):
         for event in snapshot.events:
-            newest = seen[NEWEST].event(str(event.get("EventId"))) or {}
+            newest = newest_snapshot.event(str(event.get("EventId"))) or {}
             for member in set(event) - {"Resources"}:
-                right = f"{member} = {newest.get(member)!r}, as at {NEWEST}"
-                snapshot.reply.must(event[member] == newest.get(member), right, came=f"{member} = {event[member]!r}")
+                expected = f"{member} = {newest.get(member)!r}, as at {NEWEST}"
+                actual = f"{member} = {event[member]!r}"
+                snapshot.response.expect(event[member] == newest.get(member), expected, actual=actual)
 
 
-@rules(
-    "underscore", Mark.DOCUMENTED, "At 2017-03-01 names of machines have a leading underscore, later they have none."
-)
-def underscore(session: Session) -> None:
-    for seen, version, snapshot in [
-        (scene, *pair) for scene in each_in_all_versions(session) for pair in scene.items()
-    ]:
+@check("leading-underscore", Mark.DOCUMENTED, "VM names have a leading underscore at 2017-03-01 and none later.")
+def leading_underscore(session: Session) -> None:
+    for version, snapshot, newest_snapshot in list(_all_versions(session)):
         for event in snapshot.events:
-            newest = seen[NEWEST].event(str(event.get("EventId"))) or {}
+            newest = newest_snapshot.event(str(event.get("EventId"))) or {}
             names = [str(name) for name in newest.get("Resources", [])]
-            if version == "2017-03-01":  # roles of a cloud service are no machines of one's own
+            if version == "2017-03-01":  # cloud service roles have no underscore
                 names = [name if re.search(r"_IN_[0-9]+$", name) else f"_{name}" for name in names]
-            snapshot.reply.must(event.get("Resources") == names, f"at {version} Resources {names}", came=str(event))
+            expected = f"at {version} Resources {names}"
+            snapshot.response.expect(event.get("Resources") == names, expected, actual=str(event))
 
 
-def _gated(session: Session, event_type: str) -> None:
+def _expect_gated(session: Session, event_type: str) -> None:
     _, _, event_id = session.sample(event_type)
-    seen = in_all_versions(session, event_type)
-    if (newest := seen[NEWEST]).event(event_id) is None:
-        came = newest.reply.shown
-        raise Departure(f"a {event_type} that is still there", sent=newest.reply.request.shown, came=came)
-    for version, snapshot in seen.items():
-        shown = version >= SINCE[event_type]
-        right = f"the {event_type} at {version}" if shown else f"no {event_type} at {version}"
-        snapshot.reply.must((snapshot.event(event_id) is not None) == shown, right)
+    snapshots = poll_all_versions(session, event_type)
+    newest = snapshots[NEWEST]
+    if newest.event(event_id) is None:
+        response = newest.response
+        raise CheckFailed(f"the {event_type} {event_id}", request=response.request.summary, actual=response.summary)
+    for version, snapshot in snapshots.items():
+        visible = version >= SINCE[event_type]
+        expected = f"the {event_type} at {version}" if visible else f"no {event_type} at {version}"
+        snapshot.response.expect((snapshot.event(event_id) is not None) == visible, expected)
 
 
-@rules("preempt-gated", Mark.DOCUMENTED, "Preempt is shown from 2017-11-01 on, and unseen before.", Need.SCHEDULE)
+@check(
+    "preempt-gated",
+    Mark.DOCUMENTED,
+    "Versions from 2017-11-01 show a Preempt, older ones do not.",
+    Requirement.SCHEDULE,
+)
 def preempt_gated(session: Session) -> None:
-    _gated(session, "Preempt")
+    _expect_gated(session, "Preempt")
 
 
-@rules("terminate-gated", Mark.OBSERVED, "Terminate is shown from 2019-01-01 on, and unseen before.", Need.SCHEDULE)
+@check(
+    "terminate-gated",
+    Mark.OBSERVED,
+    "Versions from 2019-01-01 show a Terminate, older ones do not.",
+    Requirement.SCHEDULE,
+)
 def terminate_gated(session: Session) -> None:
-    _gated(session, "Terminate")
+    _expect_gated(session, "Terminate")
 
 
-@rules("one-incarnation", Mark.ASSUMED, "One DocumentIncarnation serves all versions.")
+@check("one-incarnation", Mark.ASSUMED, "All versions show the same DocumentIncarnation.")
 def one_incarnation(session: Session) -> None:
-    for seen, version, snapshot in [
-        (scene, *pair) for scene in each_in_all_versions(session) for pair in scene.items()
-    ]:
-        right = f"{seen[NEWEST].incarnation} at {version}, as at {NEWEST}"
-        snapshot.reply.must(snapshot.incarnation == seen[NEWEST].incarnation, right)
+    for version, snapshot, newest in list(_all_versions(session)):
+        expected = f"{newest.incarnation} at {version}, as at {NEWEST}"
+        snapshot.response.expect(snapshot.incarnation == newest.incarnation, expected)
 
 
-@rules("approval-in-another", Mark.OBSERVED, "What was read in one version can be approved in another.", Need.SCHEDULE)
-def approval_in_another(session: Session) -> None:
-    reply = session.here.ask("POST", at("2019-08-01"), TRUE, approval(session.taken()))
-    reply.must(reply.status == 200, "200")
+@check(
+    "approval-across-versions",
+    Mark.OBSERVED,
+    "A client can read an event at one version and approve it at another.",
+    Requirement.SCHEDULE,
+)
+def approval_across_versions(session: Session) -> None:
+    body = approval(session.approved_event())
+    response = session.endpoint.request("POST", target_for("2019-08-01"), METADATA_TRUE, body)
+    response.expect(response.status == 200, "200")
 
 
-@rules("latest-refused", Mark.DOCUMENTED, "`latest` was taken in previews and is malformed now: 400.")
-def latest_refused(session: Session) -> None:
-    refused(session.here.ask(target=at("latest")), 400)
+@check("latest-rejected", Mark.DOCUMENTED, "The version `latest`, valid in previews, gets 400.")
+def latest_rejected(session: Session) -> None:
+    expect_error(session.endpoint.request(target=target_for("latest")), 400)
 
 
-@rules("preview-or-not-found", Mark.OBSERVED, "The preview 2024-07-09 is served or not found: a client takes no other.")
+@check(
+    "preview-or-not-found", Mark.OBSERVED, "The preview version 2024-07-09 gets 200 or 404: one client expects this."
+)
 def preview_or_not_found(session: Session) -> None:
-    reply = session.here.ask(target=at("2024-07-09"))
-    reply.must(reply.status in (200, 404), "200, or 404 where the preview is not available")
+    response = session.endpoint.request(target=target_for("2024-07-09"))
+    response.expect(response.status in (200, 404), "200, or 404 if the preview is not available")
 
 
-@rules(
+@check(
     "only-known-types",
     Mark.DOCUMENTED,
-    "Up to 2020-07-01 there are five types of events, and no other is shown.",
+    "Versions up to 2020-07-01 show only the five event types.",
     late=True,
 )
 def only_known_types(session: Session) -> None:
-    for _, snapshot in with_events(session):
+    for _, snapshot in documents_with_events(session):
         for event in snapshot.events:
-            right = f"one of {', '.join(TYPES)}"
-            snapshot.reply.must(
-                event.get("EventType") in TYPES, right, came=cut(f"EventType {event.get('EventType')!r}")
-            )
+            found = event.get("EventType")
+            expected = f"one of {', '.join(EVENT_TYPES)}"
+            snapshot.response.expect(found in EVENT_TYPES, expected, actual=truncate(f"EventType {found!r}"))

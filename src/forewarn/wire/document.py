@@ -1,4 +1,4 @@
-"""The document of scheduled events, and the approvals that come back (docs/contract.md, sections 2 and 3)."""
+"""Documents of scheduled events, and approvals (docs/explanation/contract.md, sections 2 and 3)."""
 
 from __future__ import annotations
 
