@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
     # --- Reading --------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        # The first branch is what a poll costs; each line of it was measured (docs/performance.md).
+        # The first branch is what a poll costs; each line of it was measured (docs/explanation/performance.md).
         # Within it there is a caller: _prepare found one.
         self._quiet_rounds = 0
         if data == self._repeat_bytes:
