@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
 
 
 HEADINGS = ("measured", "Forewarn", "compared with", "ratio", "goal", "result")
-ALIGNMENT = ("---", "--:", "--:", "--:", "--:", "---")
+ALIGNMENT = ("--", "-:", "-:", "-:", "-:", "--")
 
 
 def at_least(what: str, forewarn: str, against: str, ratio: float, goal: float) -> Row:

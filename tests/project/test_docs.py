@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -148,4 +149,22 @@ def test_no_link_between_pages_is_broken() -> None:
         for page, number, target in inside
         if not (page.parent / target).exists()
     ]
+    assert not broken, report(broken)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them, and those that it sets itself."""
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return made | set(re.findall(r'id="([^"]+)"', text))
+
+
+def test_no_link_to_a_heading_is_broken() -> None:
+    broken: list[str] = []
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+            linked = page.parent / target if target else page
+            if "://" not in target and linked.suffix == ".md" and linked.exists() and anchor not in anchors(linked):
+                broken.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
     assert not broken, report(broken)
