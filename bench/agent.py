@@ -53,12 +53,12 @@ def measure(stage: Stage) -> Outcome:
     rows = []
     for name, found in rest.items():
         if name != "curl":
-            rows.append(below(f"agent at rest, {name}: resident", found["megabytes"], "MB", MEMORY_GOAL_MB))
+            rows.append(below(f"idle agent, {name}: memory", found["megabytes"], "MB", MEMORY_GOAL_MB))
             against = f"curl {rest['curl']['cpu_percent']:.2f} %"
-            row = below("  CPU of a core", found["cpu_percent"], "%", CPU_GOAL_PERCENT, against)
+            row = below(f"idle agent, {name}: CPU of a core", found["cpu_percent"], "%", CPU_GOAL_PERCENT, against)
             rows.append(row._replace(ratio=f"{found['cpu_percent'] / rest['curl']['cpu_percent']:.2f}"))
     for name, times in (("one poll a second", polling), ("long poll", held)):
-        most = f"most {max(times):,.0f} ms"
+        most = f"maximum {max(times):,.0f} ms"
         rows.append(below(f"from a request to the handler, {name}", median(times), "ms", REACTION_GOAL_MS, most))
     raw = {"rest": rest, "reaction_polling_ms": spread(polling), "reaction_held_ms": spread(held)}
     return Outcome(rows, raw)

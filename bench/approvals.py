@@ -124,5 +124,5 @@ def _rows(rounds: list[dict[str, Any]]) -> list[Row]:
     plain = {which: f"SQLite {middle(which, 'plain')}" for which in ("one", "many")}
     return [
         at_least("approvals/s, one client", middle("one", "approved"), plain["one"], one, 0.5),
-        Row("approvals/s, 64 clients", middle("many", "approved"), plain["many"], f"{many:.2f}", ">= 1.5", many >= 1.5),
+        Row("approvals/s, 64 clients", middle("many", "approved"), plain["many"], f"{many:.2f}", "≥ 1.5", many >= 1.5),
     ]

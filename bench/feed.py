@@ -37,20 +37,32 @@ def measure(stage: Stage) -> Outcome:
     among = _measure(stage, service, OTHERS)
     service.stop()
     rows = [
-        below("from a request to the feed: p99", alone["told"]["p99_ms"], "ms", GOAL_MS, _answer(alone, "p99_ms")),
+        below(
+            "from a request to its row in the feed: p99",
+            alone["told"]["p99_ms"],
+            "ms",
+            GOAL_MS,
+            _answer(alone, "p99_ms"),
+        ),
         Row(
-            "from a request to the feed: p50",
+            "from a request to its row in the feed: p50",
             f"{alone['told']['p50_ms']:.3g} ms",
             _answer(alone, "p50_ms"),
             _ratio(alone),
         ),
-        below(f"the same with {OTHERS} others: p99", among["told"]["p99_ms"], "ms", GOAL_MS, _answer(among, "p99_ms")),
+        below(
+            f"the same with {OTHERS} other readers: p99",
+            among["told"]["p99_ms"],
+            "ms",
+            GOAL_MS,
+            _answer(among, "p99_ms"),
+        ),
     ]
     return Outcome(rows, {"alone": alone, "among_others": among})
 
 
 def _answer(found: dict[str, Any], which: str) -> str:
-    return f"its answer {found['answered'][which]:.3g} ms"
+    return f"its response {found['answered'][which]:.3g} ms"
 
 
 def _ratio(found: dict[str, Any]) -> str:

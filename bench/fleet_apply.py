@@ -46,7 +46,7 @@ def measure(stage: Stage) -> Outcome:
                 f"longest poll while {name} 100,000 VMs",
                 f"{applied.longest_ms:.1f} ms",
                 f"idle {idle.longest_ms:.1f} ms",
-                goal=f"<= {GOAL_MS} ms",
+                goal=f"≤ {GOAL_MS} ms",
                 met=applied.longest_ms <= GOAL_MS,
             )
         )

@@ -61,26 +61,26 @@ def measure(stage: Stage) -> Outcome:
     cpu_ratios = [a.cpu_us / b.cpu_us for a, b in zip(held, none, strict=True)]
     rows: list[Row] = [
         below(
-            f"a change told to {HELD:,} held polls: the last",
+            f"from a change to the last of {HELD:,} long polls",
             median(last_ms),
             "ms",
             GOAL_MS,
             f"first {median(found['first_ms'] for found in told):.0f} ms",
         ),
         at_least(
-            f"polls/s while {HELD:,} are held and a feed is read",
+            f"polls/s with {HELD:,} long polls and a feed reader",
             f"{median(polls.per_second for polls in held):,.0f}",
-            f"none held {median(polls.per_second for polls in none):,.0f}",
+            f"without {median(polls.per_second for polls in none):,.0f}",
             median(ratios),
             0.9,
         ),
         Row(
-            "  server's CPU per poll",
+            f"polls with {HELD:,} long polls: server CPU per poll",
             f"{median(polls.cpu_us for polls in held):.1f} µs",
-            f"none held {median(polls.cpu_us for polls in none):.1f} µs",
+            f"without {median(polls.cpu_us for polls in none):.1f} µs",
             f"{median(cpu_ratios):.2f}",
         ),
-        Row("resident per held poll, with its connection", f"{bytes_each / KILOBYTE:.1f} kB"),
+        Row("memory per long poll, with its connection", f"{bytes_each / KILOBYTE:.1f} kB"),
     ]
     raw = {
         "told": told,

@@ -26,8 +26,8 @@ def measure(stage: Stage) -> Outcome:
     beside = f"a process {median(process):.0f} ms"
     rows = [
         below("test kit: service, VM and endpoint ready", median(ready), "ms", READY_GOAL_MS, beside),
-        below("test kit: a restart and its fifteen minutes", median(notice), "ms", NOTICE_GOAL_MS),
-        below("test kit: service ended", median(ended), "ms", READY_GOAL_MS),
+        below("test kit: a restart and its 15 minutes", median(notice), "ms", NOTICE_GOAL_MS),
+        below("test kit: service stopped", median(ended), "ms", READY_GOAL_MS),
     ]
     raw = {
         "ready": spread(list(ready)),

@@ -120,7 +120,7 @@ def _rows(name: str, ours: list[Round], theirs: list[Round]) -> list[Row]:
         at_least(f"{name}: requests/s", rate, other_rate, ratio.per_second, 0.95),
         Row(f"{name}: p50", p50, other_p50, f"{ratio.p50_ms:.2f}"),
         at_most(f"{name}: p99", p99, other_p99, ratio.p99_ms, 1.5),
-        Row(f"{name}: server's CPU per request", cpu, other_cpu, f"{ratio.cpu_us:.2f}"),
+        Row(f"{name}: server CPU per request", cpu, other_cpu, f"{ratio.cpu_us:.2f}"),
     ]
 
 

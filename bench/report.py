@@ -1,4 +1,4 @@
-"""What is measured, as rows of a table."""
+"""Results as a Markdown table, ready for docs/explanation/performance.md."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import date
 
 
 class Row(NamedTuple):
-    """One line: what was measured, against what, and whether that is good enough."""
+    """One line of the table: a figure, what it is compared with, and whether it meets its goal."""
 
     what: str
     forewarn: str
@@ -21,7 +22,7 @@ class Row(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return {True: "met", False: "NOT MET", None: ""}[self.met]
+        return {True: "met", False: "**not met**", None: ""}[self.met]
 
 
 class Outcome(NamedTuple):
@@ -31,17 +32,18 @@ class Outcome(NamedTuple):
     raw: dict[str, Any]
 
 
-HEADINGS = ("measured", "Forewarn", "against", "ratio", "goal", "")
+HEADINGS = ("measured", "Forewarn", "compared with", "ratio", "goal", "result")
+ALIGNMENT = ("--", "-:", "-:", "-:", "-:", "--")
 
 
 def at_least(what: str, forewarn: str, against: str, ratio: float, goal: float) -> Row:
     """A ratio that should reach the goal."""
-    return Row(what, forewarn, against, f"{ratio:.2f}", f">= {goal:g}", ratio >= goal)
+    return Row(what, forewarn, against, f"{ratio:.2f}", f"≥ {goal:g}", ratio >= goal)
 
 
 def at_most(what: str, forewarn: str, against: str, ratio: float, goal: float) -> Row:
     """A ratio that should not exceed the goal."""
-    return Row(what, forewarn, against, f"{ratio:.2f}", f"<= {goal:g}", ratio <= goal)
+    return Row(what, forewarn, against, f"{ratio:.2f}", f"≤ {goal:g}", ratio <= goal)
 
 
 def below(what: str, value: float, unit: str, goal: float, against: str = "") -> Row:
@@ -50,19 +52,21 @@ def below(what: str, value: float, unit: str, goal: float, against: str = "") ->
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """The median of some rounds, and how far they lay apart."""
-    return {"median": median(values), "least": min(values), "most": max(values)}
+    """The median of the rounds, with the smallest and the largest value."""
+    return {"median": median(values), "minimum": min(values), "maximum": max(values)}
+
+
+def section(rows: Iterable[Row], machine: Mapping[str, str], rounds: int, day: date) -> str:
+    """The section "Results" of the page, to paste there: date, machine and table."""
+    about = (
+        f"Measured on {day.isoformat()}, {rounds} rounds each. {machine['cores']} cores of {machine['processor']}, "
+        f"{machine['kernel']}, Python {machine['python']}, SQLite {machine['sqlite']}, nginx {machine['nginx']}, "
+        f"wrk {machine['wrk']}."
+    )
+    return f"{about}\n\n{table(rows)}"
 
 
 def table(rows: Iterable[Row]) -> str:
-    """The rows in columns."""
-    lines = [HEADINGS, *((row.what, row.forewarn, row.against, row.ratio, row.goal, row.verdict) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-    texts = [
-        "  ".join(
-            cell.ljust(width) if column in (0, 5) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-    return "\n".join([texts[0], "-" * (sum(widths) + 2 * len(widths)), *texts[1:]])
+    """The rows as a Markdown table, in the form that script/format gives it."""
+    cells = ((row.what, row.forewarn, row.against, row.ratio, row.goal, row.verdict) for row in rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (HEADINGS, ALIGNMENT, *cells))

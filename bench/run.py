@@ -1,4 +1,4 @@
-"""script/bench: runs the measurements one after the other and prints what they found."""
+"""script/bench: runs the measurements in turn, and prints the results for docs/explanation/performance.md."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import signal
 import sys
 import tempfile
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import agent, approvals, feed, fleet_apply, held, kit, machine, poll, rollout_plan, start, virtual_time
 from bench.processes import LOAD_CORE, ROOT, Processes
-from bench.report import Row, table
+from bench.report import Row, section
 from bench.stage import Stage
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def main() -> None:
     raw["seconds"] = time.perf_counter() - begun
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps(raw, indent=2) + "\n")
-    print(table(rows))
+    today = datetime.now(UTC).date()
+    print(section(rows, machine.describe(), options.rounds, today))
     print(f"\nTook {raw['seconds']:.0f} s. Raw figures: {RESULTS.relative_to(ROOT)}")
 
 

@@ -115,7 +115,7 @@ def test_from_adding_to_removing_by_command_line(forewarn: Service, receiver: Re
 def verify(got: Got, secret: str) -> None:
     """As the documentation tells receivers to."""
     example: dict[str, Any] = {}
-    exec(compile(documented_example(), "docs/webhooks.md", "exec"), example)  # noqa: S102 - our own documentation
+    exec(compile(documented_example(), "docs/how-to/webhooks.md", "exec"), example)  # noqa: S102 - our own documentation
     verified = example["verified"]
     headers = {name.title(): value for name, value in got.headers.items()}
     sent = int(headers["Forewarn-Timestamp"])
@@ -131,7 +131,7 @@ def verify(got: Got, secret: str) -> None:
 
 
 def documented_example() -> str:
-    page = (ROOT / "docs" / "webhooks.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "webhooks.md").read_text()
     return page.partition("```python\n")[2].partition("```")[0]
 
 

@@ -12,6 +12,7 @@ from golden.behaviours import BEHAVIOURS
 from golden.bodies import BODIES
 from golden.cases import ASSUMED, CASES, DOCUMENTED, MARKS, OBSERVED
 from golden.rows import LENIENT, STRANGER
+from markdown_format import format_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,7 +70,7 @@ def page() -> str:
         parts.append(_table("Event lifecycle", columns, map(_behaviour, _marked(BEHAVIOURS, mark))))
         columns = ("body", "rule", "result", "contract")
         parts.append(_table("Bodies of approvals", columns, map(_body, _marked(BODIES, mark))))
-    return "\n".join(part for part in parts if part)
+    return format_markdown("\n".join(part for part in parts if part))
 
 
 def write_missing_documents() -> list[str]:

@@ -81,8 +81,8 @@ def test_what_happens_is_counted(make_service: MakeService) -> None:
 
 
 @pytest.mark.forewarn(fleet=FLEET)
-def test_every_metric_is_on_the_page_of_the_api(forewarn: Service) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "control-api.md").read_text()
+def test_every_metric_is_on_its_page(forewarn: Service) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text()
     names = set(re.findall(r"^# HELP (\S+)", forewarn.control("GET", "/metrics").body.decode(), re.MULTILINE))
     assert names == set(re.findall(r"^\| `(forewarn_\w+)`", page, re.MULTILINE))
 

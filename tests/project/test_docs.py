@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 
 import click
@@ -13,20 +13,14 @@ from forewarn.agent.metrics import METRICS
 from forewarn.agent.status_server import PAGES
 from forewarn.cli import NOUNS, root
 from forewarn.core.durations import format_duration
-from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.faults import FAULTS
-from forewarn.core.history import HISTORY_KINDS
-from forewarn.core.operations import CAUSES
 from forewarn.errors import EXIT_CODES
-from forewarn.settings import SETTINGS
 from forewarn.verify.check import SECTIONS
 from forewarn.verify.runner import CHECKS
-from forewarn.wire.versions import API_VERSIONS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-CONTROL_API = (DOCS / "control-api.md").read_text()
-REFERENCE = (DOCS / "reference.md").read_text()
+CLI = (DOCS / "reference" / "cli.md").read_text()
 AGENT_RUNNING = (DOCS / "agent-running.md").read_text()
 
 
@@ -58,8 +52,8 @@ def commands() -> dict[str, click.Command]:
 def test_every_command_is_in_the_reference_and_its_help_shows_an_example() -> None:
     missing: list[str] = []
     for typed, command in commands().items():
-        if f"`forewarn {typed}" not in REFERENCE:
-            missing.append(f"docs/reference.md: `forewarn {typed}`")
+        if f"# forewarn {typed}\n" not in CLI:
+            missing.append(f"docs/reference/cli.md: forewarn {typed}")
         if f"forewarn {typed}" not in (command.help or "").partition("Example")[2]:
             missing.append(f"forewarn {typed} --help: an example")
         if typed != "up" and not any("--json" in parameter.opts for parameter in command.params):
@@ -71,8 +65,8 @@ def test_every_command_of_the_agent_is_in_the_reference_and_its_help_shows_an_ex
     missing: list[str] = []
     for verb, says in VERBS.items():
         help_text = parser_of(verb).format_help()
-        if f"`forewarn agent {verb}" not in REFERENCE:
-            missing.append(f"docs/reference.md: `forewarn agent {verb}`")
+        if f"### forewarn agent {verb}\n" not in CLI:
+            missing.append(f"docs/reference/cli.md: forewarn agent {verb}")
         if f"forewarn agent {verb}" not in help_text.partition("Example:")[2]:
             missing.append(f"forewarn agent {verb} --help: an example")
         if verb not in ("run", "install", "bundle") and "--json" not in help_text:
@@ -96,29 +90,6 @@ def test_every_metric_of_the_agent_is_on_its_page() -> None:
 
 def test_every_page_of_the_agent_is_on_its_page() -> None:
     missing = [page for page in PAGES if not rows(AGENT_RUNNING, page)]
-    assert not missing, report(missing)
-
-
-def test_every_setting_is_in_the_reference() -> None:
-    missing = [
-        words
-        for setting in SETTINGS.values()
-        for words in (f"| `{setting.name}` |", setting.option, setting.variable)
-        if words not in REFERENCE
-    ]
-    assert not missing, report(missing)
-
-
-def test_every_type_cause_and_version_is_in_the_reference() -> None:
-    words = (*EVENT_TYPES, *CAUSES, *(row.version for row in API_VERSIONS))
-    missing = [word for word in words if f"| `{word}` |" not in REFERENCE]
-    assert not missing, report(missing)
-
-
-def test_every_kind_of_history_row_is_on_the_page_on_webhooks() -> None:
-    page = (DOCS / "webhooks.md").read_text()
-    wanted = [f"| `{what}` | `forewarn.{what.replace(' ', '-')}` | {says} |" for what, says in HISTORY_KINDS.items()]
-    missing = [row for row in wanted if row not in page]
     assert not missing, report(missing)
 
 
@@ -155,33 +126,6 @@ def test_the_verify_page_has_all_options_and_no_other_checks() -> None:
         assert parameter.name == "url" or f"| `{parameter.opts[0]}" in page
 
 
-def routes() -> dict[str, str]:
-    """Every request of the control API, with whom its description says it is for."""
-    paths = json.loads((DOCS / "openapi.json").read_text())["paths"]
-    return {
-        f"{method.upper()} {path}": operation["description"]
-        for path, item in paths.items()
-        for method, operation in item.items()
-    }
-
-
-def test_every_request_is_on_the_page_of_the_api_with_who_may_send_it() -> None:
-    wrong: list[str] = []
-    for route, description in routes().items():
-        who = description.removeprefix("For ").removesuffix(".")
-        least = who.replace(" or admin", "").replace("viewer, operator", "viewer").replace(", or tenant", ", tenant")
-        found = [cells[1] for cells in rows(CONTROL_API, route)]
-        if found != [least]:
-            wrong.append(f"{route}: one row for {least}, not {found}")
-    assert not wrong, report(wrong)
-
-
-def test_every_family_of_errors_is_in_the_reference_with_its_exit_code() -> None:
-    wanted = [f"| `{family.__name__}` | {code} |" for family, code in EXIT_CODES.items()]
-    missing = [row for row in wanted if row not in REFERENCE]
-    assert not missing, report(missing)
-
-
 def test_every_error_belongs_to_one_family_and_has_a_message() -> None:
     families = set(EXIT_CODES)
     for found in vars(errors).values():
@@ -191,7 +135,7 @@ def test_every_error_belongs_to_one_family_and_has_a_message() -> None:
 
 
 def test_no_link_between_pages_is_broken() -> None:
-    pages = [*ROOT.glob("*.md"), *DOCS.glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
     links = [
         (page, number, part.partition(")")[0].partition("#")[0])
         for page in pages
@@ -205,4 +149,22 @@ def test_no_link_between_pages_is_broken() -> None:
         for page, number, target in inside
         if not (page.parent / target).exists()
     ]
+    assert not broken, report(broken)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them, and those that it sets itself."""
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    made = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return made | set(re.findall(r'id="([^"]+)"', text))
+
+
+def test_no_link_to_a_heading_is_broken() -> None:
+    broken: list[str] = []
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+            linked = page.parent / target if target else page
+            if "://" not in target and linked.suffix == ".md" and linked.exists() and anchor not in anchors(linked):
+                broken.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
     assert not broken, report(broken)

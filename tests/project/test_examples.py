@@ -1,9 +1,8 @@
-"""The examples of docs/testing.md, and the sample application: run as somebody else would run them."""
+"""The examples of the pages on the test kit and on CI, and the sample application, run as a user would run them."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -11,23 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from doc_pages import ROOT, files
 from namespace import IN_NAMESPACE
 
-ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "docs" / "reference" / "test-kit.md", ROOT / "docs" / "how-to" / "ci.md")
 SHOP = ROOT / "examples" / "testing"
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error")
 
 
-def files_of_the_page() -> dict[str, str]:
+def example_files() -> dict[str, str]:
     """Every block that begins with the name of a file."""
-    page = (ROOT / "docs" / "testing.md").read_text()
-    blocks = re.findall(r"^```\w+\n((?:#|//) (\S+)\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    return {name: text for text, name in blocks}
+    return {name: text for page in PAGES for name, text in files(page).items()}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in files_of_the_page().items():
+    for name, text in example_files().items():
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -40,11 +38,9 @@ def run(folder: Path, *command: str | Path, **variables: str) -> subprocess.Comp
     )
 
 
-def test_every_block_of_the_page_is_a_file_that_is_run() -> None:
-    page = (ROOT / "docs" / "testing.md").read_text()
-    assert len(files_of_the_page()) == page.count("```") / 2
+def test_every_file_of_the_pages_is_run() -> None:
     run_here = {"test_notice.py", "test_app.py", "app.py", "test_settings.py", "test_async.py", "test_process.py"}
-    assert set(files_of_the_page()) == run_here | {"test_with_unittest.py", "app.mjs", "fleet.toml", "check.sh"}
+    assert set(example_files()) == run_here | {"test_with_unittest.py", "app.mjs", "fleet.toml", "check.sh"}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from forewarn.scenarios import library
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "scenarios.md").read_text()
-REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+REFERENCE = (ROOT / "docs" / "reference" / "events.md").read_text()
 
 
 def table(heading: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The shape of the house: layers, names, who reads the time. (docs/design.md)"""
+"""The shape of the house: layers, names, who reads the time. (docs/explanation/design.md)"""
 
 from __future__ import annotations
 

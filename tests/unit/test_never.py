@@ -1,4 +1,4 @@
-"""What must never happen (docs/design.md), sought by random courses of events with crashes in between."""
+"""What must never happen (docs/explanation/design.md), sought by random courses of events with crashes in between."""
 
 from __future__ import annotations
 

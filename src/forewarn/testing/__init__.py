@@ -1,4 +1,4 @@
-"""Forewarn in a test: the whole service in this process, in virtual time. (docs/testing.md)"""
+"""Forewarn in a test: the whole service in this process, in virtual time. (docs/reference/test-kit.md)"""
 
 from __future__ import annotations
 

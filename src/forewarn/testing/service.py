@@ -114,7 +114,7 @@ class BaseService:
     # --- Operations, events and faults ------------------------------------------------------------
 
     def ask(self, cause: str, *vms: VM | str, **options: Any) -> list[Event]:
-        """Request an operation of any cause (docs/reference.md); the events that it makes, perhaps none.
+        """Request an operation of any cause (docs/reference/events.md); the events that it makes, perhaps none.
 
         Options are host, type, duration, notice, deadline, overrides and speed. Lengths are in seconds, texts like
         "9s", or timedeltas.
