@@ -67,7 +67,7 @@ method=auto
 method=disabled
 """
 
-# As an administrator would keep what the script is told: see docs/agent-finding.md.
+# How an administrator stores the options that the script gets: see docs/reference/agent-discovery.md.
 UDHCPC_HOOK = """#!/bin/sh
 case $1 in
 bound | renew)

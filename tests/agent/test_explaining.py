@@ -97,7 +97,7 @@ def test_what_has_nothing_to_undo_is_not_listed() -> None:
 
 def test_peers_are_named() -> None:
     found = config(Rule("a", approve="leader", prepare=("x",)))._replace(peers=PEERS)
-    assert explain(found)[-1] == ("Agents that tell each other: web-0, web-1. Silent is who has not answered for 10m.")
+    assert explain(found)[-1] == "Peers: web-0, web-1. A peer without a response for 10m is unreachable."
 
 
 def test_the_same_for_programs() -> None:

@@ -133,7 +133,7 @@ def test_every_script_is_clean(script: Path) -> None:
 
 
 def test_every_example_of_the_page_on_handlers_is_accepted(tmp_path: Path) -> None:
-    page = (EXAMPLES.parents[1] / "docs" / "agent-handlers.md").read_text()
+    page = (EXAMPLES.parents[1] / "docs" / "reference" / "handlers.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert [kind for kind, _ in blocks].count("python") == 1
     for kind, text in blocks:
@@ -147,7 +147,7 @@ def test_every_example_of_the_page_on_handlers_is_accepted(tmp_path: Path) -> No
 
 
 def test_the_handler_of_the_page_does_what_it_says(tmp_path: Path) -> None:
-    page = (EXAMPLES.parents[1] / "docs" / "agent-handlers.md").read_text()
+    page = (EXAMPLES.parents[1] / "docs" / "reference" / "handlers.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "own.py").write_text(code)
     shown = tmp_path / "maintenance.html"

@@ -1,4 +1,4 @@
-"""The programs of docs/agent-library.md, run as somebody else would run them; and that the page says all there is."""
+"""The programs of docs/reference/agent-library.md run as printed, and the page is complete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forewarn.agent import Client, Event
 from forewarn.agent.changes import WHATS, Change
 from project.test_examples import PYTEST, run
 
-PAGE = (Path(__file__).parents[2] / "docs" / "agent-library.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "agent-library.md").read_text()
 
 
 def files_of_the_page() -> dict[str, str]:

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 CONTROL_API = (DOCS / "control-api.md").read_text()
 REFERENCE = (DOCS / "reference.md").read_text()
-AGENT_RUNNING = (DOCS / "agent-running.md").read_text()
+AGENT_REFERENCE = (DOCS / "reference" / "agent.md").read_text()
 
 
 def report(missing: list[str]) -> str:
@@ -84,18 +84,18 @@ def test_every_command_of_the_agent_is_in_the_reference_and_its_help_shows_an_ex
 
 def test_every_option_of_the_agent_is_on_its_page() -> None:
     options = {option for verb in VERBS for action in parser_of(verb)._actions for option in action.option_strings}
-    missing = [option for option in sorted(options - {"-h", "--help"}) if f"`{option}" not in AGENT_RUNNING]
+    missing = [option for option in sorted(options - {"-h", "--help"}) if f"`{option}" not in AGENT_REFERENCE]
     assert not missing, report(missing)
 
 
 def test_every_metric_of_the_agent_is_on_its_page() -> None:
     wanted = [f"| `{metric.name}` | {metric.kind} |" for metric in METRICS.values()]
-    missing = [row for row in wanted if f"\n{row}" not in AGENT_RUNNING]
+    missing = [row for row in wanted if f"\n{row}" not in AGENT_REFERENCE]
     assert not missing, report(missing)
 
 
 def test_every_page_of_the_agent_is_on_its_page() -> None:
-    missing = [page for page in PAGES if not rows(AGENT_RUNNING, page)]
+    missing = [page for page in PAGES if not rows(AGENT_REFERENCE, page)]
     assert not missing, report(missing)
 
 
@@ -191,7 +191,7 @@ def test_every_error_belongs_to_one_family_and_has_a_message() -> None:
 
 
 def test_no_link_between_pages_is_broken() -> None:
-    pages = [*ROOT.glob("*.md"), *DOCS.glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
     links = [
         (page, number, part.partition(")")[0].partition("#")[0])
         for page in pages

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 HANDLER_SECONDS = 60
-SILENCE = timedelta(seconds=10)
+PEER_TIMEOUT = timedelta(seconds=10)
 LEAST_SECRET = 16
 
 _RULE_KEYS = {*Rule._fields, "when", "approve_when"} - {"lead", "approve_lead"}
 _AGENT_KEYS = ("endpoint", "vm_name", "state", "listen")
-_PEERS_KEYS = ("listen", "secret_file", "members", "silence")
+_PEERS_KEYS = ("listen", "secret_file", "members", "timeout")
 
 
 def read_config(path: Path) -> Config:
@@ -193,6 +193,8 @@ def _lead(entry: Entry, key: str, at_once: str) -> timedelta | None:
 
 
 def _peers(entry: Entry, folder: Path) -> PeersSettings:
+    if "silence" in entry:
+        raise entry.wrong("Is now called timeout. Rename the key.", "silence")
     entry.refuse_unknown(_PEERS_KEYS)
     entry.required_text("listen", 'Write listen = "0.0.0.0:9170": where the others ask this agent.')
     entry.required_text("secret_file", 'Write secret_file = "/etc/forewarn/peers.secret": all agents share it.')
@@ -208,10 +210,10 @@ def _peers(entry: Entry, folder: Path) -> PeersSettings:
         members.append(Member(name, host, port))
     if not members:
         raise entry.wrong('Is missing. Write members = {web-0 = "10.0.0.4:9170", web-1 = "10.0.0.5:9170"}.', "members")
-    silence = entry.length("silence") if "silence" in entry else SILENCE
-    if silence is None or silence < timedelta(seconds=1):
-        raise entry.wrong("Must be at least 1s.", "silence")
-    return PeersSettings(_address(entry, "listen"), _secret(entry, folder), tuple(members), silence)
+    timeout = entry.length("timeout") if "timeout" in entry else PEER_TIMEOUT
+    if timeout is None or timeout < timedelta(seconds=1):
+        raise entry.wrong("Must be at least 1s.", "timeout")
+    return PeersSettings(_address(entry, "listen"), _secret(entry, folder), tuple(members), timeout)
 
 
 def _address(entry: Entry, key: str) -> tuple[str, int]:

@@ -170,8 +170,8 @@ def explain(config: Config) -> list[str]:
     lines += ["", _about_others(config)]
     if config.peers is not None:
         members = ", ".join(member.vm for member in config.peers.members)
-        silence = format_duration(config.peers.silence)
-        lines.append(f"Agents that tell each other: {members}. Silent is who has not answered for {silence}.")
+        timeout = format_duration(config.peers.timeout)
+        lines.append(f"Peers: {members}. A peer without a response for {timeout} is unreachable.")
     doubts = doubts_about(config)
     return [*lines, "", *(f"warning: {doubt}" for doubt in doubts)] if doubts else lines
 

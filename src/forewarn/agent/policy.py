@@ -138,8 +138,8 @@ class PeersSettings(NamedTuple):
     secret: bytes
     members: tuple[Member, ...]
     """By VM name; this machine may be among them."""
-    silence: timedelta
-    """A machine that has not answered for this long is silent. An answer is fresh for half of it, at most 3 s."""
+    timeout: timedelta
+    """Without a response for this long, a peer is unreachable. A response is fresh for half of it, at most 3 s."""
 
 
 class Config(NamedTuple):

@@ -102,7 +102,7 @@ class Readiness:
     """All live events of one agent, from its start on."""
 
     def __init__(self, settings: PeersSettings, now: float) -> None:
-        self.timing = Timing.of(settings.silence)
+        self.timing = Timing.of(settings.timeout)
         self._members: dict[str, Member] = {key(member.vm): member for member in settings.members}
         self.me = ""
         """The name of this machine, where an event does not call it otherwise."""
