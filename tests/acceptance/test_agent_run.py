@@ -59,7 +59,7 @@ def test_an_event_from_its_notice_to_its_end(
     assert agent.status()["events"] == []
     assert agent.stop() == 0
     # All but that it begins, where it asks, and that it ends.
-    assert all(line.get("event") == event.id for line in agent.lines[2:-1])
+    assert all(line.get("event_id") == event.id for line in agent.lines[2:-1])
 
 
 def test_a_lead_is_waited_for(forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary) -> None:
@@ -231,7 +231,7 @@ def test_without_a_config_it_only_logs(forewarn: Service, new_agent: Callable[..
 def test_ready_turns_red_on_an_event(forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary) -> None:
     vm = forewarn.vm("web-0")
     agent = make_agent(vm, '[agent]\nlisten = "127.0.0.1:0"\n' + RULE.format(more=""))
-    agent.until_logged("Metrics and health are served")
+    agent.until_logged("Serving metrics and health")
     (address,) = [line["address"] for line in agent.lines if "address" in line]
 
     def ready() -> int:

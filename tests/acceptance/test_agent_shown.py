@@ -43,7 +43,7 @@ def status_text(agent: AgentProcess) -> tuple[int, str, str]:
 
 def test_metrics_of_a_real_agent_are_read_by_prometheus(forewarn: Service, agent: AgentProcess, diary: Diary) -> None:
     agent.start("--listen", "127.0.0.1:0")
-    agent.until_logged("Metrics and health are served.")
+    agent.until_logged("Serving metrics and health.")
     (address,) = [line["address"] for line in agent.lines if "address" in line]
     event = forewarn.vm("web-0").restart()
     agent.until(lambda: diary.done == ["prepare pool", "prepare web"])

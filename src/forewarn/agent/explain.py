@@ -186,7 +186,7 @@ def _explain_place(config: Config) -> list[str]:
     if config.state:
         lines.append(f"State is kept in {config.state}.")
     if config.listen is not None:
-        lines.append(f"Metrics and health are served at {_listen(config)}.")
+        lines.append(f"Serving metrics and health at {_listen(config)}.")
     return lines
 
 

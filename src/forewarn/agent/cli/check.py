@@ -29,7 +29,7 @@ def parser() -> Parser:
 def run(options: Namespace) -> int:
     # Only here: it loads every handler's words, which an agent at work does without.
     from forewarn.agent.explain import as_json, explain
-    from forewarn.agent.logs import printable
+    from forewarn.system.logs import printable
 
     if options.file is not None and options.config is not None:
         problem = f"The config is named twice: {options.file!r} and --config {options.config!r}."

@@ -102,7 +102,7 @@ def _run(arguments: list[str]) -> int:
 
 def _say_error(text: str) -> None:
     """Names and texts in it may come from elsewhere: nothing of them reaches a terminal as an order."""
-    from forewarn.agent.logs import printable
+    from forewarn.system.logs import printable
 
     try:
         sys.stderr.write(f"forewarn: {printable(text)}\n")

@@ -37,8 +37,8 @@ def parser() -> Parser:
 
 def run(options: Namespace) -> int:
     # Only here: an agent at work decides the same without words for it.
-    from forewarn.agent.logs import printable
     from forewarn.agent.plan import plan, plan_json, plan_lines
+    from forewarn.system.logs import printable
 
     if not options.event:
         raise BadCommandLine(problem="Say which event: --event FILE.", program="forewarn agent plan")

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 import threading
 from typing import TYPE_CHECKING
 
-from forewarn.agent import logs
 from forewarn.agent.address import read_endpoint
 from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config, read_address
 from forewarn.agent.status_server import WATCHDOG_VARIABLES, Pages, Watchdog
 from forewarn.system.addresses import show_host_port
+from forewarn.system.logs import LOG_FORMATS, configure_logging, get_logger
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from forewarn.agent.loop import Agent
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def parser() -> Parser:
@@ -35,7 +34,7 @@ def parser() -> Parser:
     found.add_argument("--dry-run", action="store_true", help="do all but act: say what would be run and approved")
     found.add_argument("--listen", metavar="HOST:PORT", help="serve metrics and health there")
     found.add_argument(
-        "--log", choices=logs.FORMS, default="", help="the form of the log (default: text on a terminal, else json)"
+        "--log", choices=LOG_FORMATS, default="", help="the form of the log (default: text on a terminal, else json)"
     )
     return found
 
@@ -50,7 +49,7 @@ def run(options: Namespace) -> int:
     # Here, so that what is wrong is said without it.
     from forewarn.agent.loop import Agent, Options
 
-    logs.begin(options.log)
+    configure_logging(options.log)
     agent = Agent(config, Options(places.endpoint.value, places.vm_name.value, places.folder, options.dry_run))
     origins = {"endpoint_from": places.endpoint.origin, "vm_from": places.vm_name.origin}
     given = {name: origin for name, origin in origins.items() if origin}  # the rest the agent has found
@@ -61,7 +60,7 @@ def run(options: Namespace) -> int:
         os.environ.pop(name, None)
     with Pages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
         if pages.address is not None:
-            _log.info("Metrics and health are served.", extra={"fields": {"address": show_host_port(*pages.address)}})
+            _log.info("status_server_started", "Serving metrics and health.", address=show_host_port(*pages.address))
         _stop_on_signals(agent)
         watchdog.started()
         agent.run()

@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config
-from forewarn.agent.logs import printable
 from forewarn.agent.status_server import connect
 from forewarn.core.durations import format_distance, format_moment, format_seconds, from_text
 from forewarn.errors import AgentHung, ForewarnError, NoAgentRuns, NotPermitted, UnreadableFile
+from forewarn.system.logs import printable
 
 if TYPE_CHECKING:
     from argparse import Namespace
