@@ -58,12 +58,12 @@ def test_no_handler_begins_while_another_may_act_on_the_word_that_this_machine_i
             assert real_seconds() < begun + 60
 
     def asked() -> str:
-        return client.ask("web-1").events[0].state
+        return client.request_status("web-1").events[0].state
 
     try:
         assert not participation.may_run_handler()  # an earlier run may have said so
         until_it_may()
-        participation.begin(ME)
+        participation.start(ME)
         participation.report([READY], NOW, busy=False)
         assert participation.may_run_handler()  # nobody has asked
         assert asked() == "ready"

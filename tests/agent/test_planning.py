@@ -100,7 +100,7 @@ def test_a_leader_approves_for_several() -> None:
     stranger = plan(led, told(resources=(ME, "db-0")), NOW, ME).approval
     assert stranger is not None
     assert stranger.at is None
-    assert stranger.words == "not at all: db-0 is not among [peers] members"
+    assert stranger.words == "not at all: db-0 is not in [peers] members"
 
 
 def test_what_has_started_is_prepared_for_at_once() -> None:

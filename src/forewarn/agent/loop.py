@@ -306,7 +306,7 @@ class Agent:
         if self._client.known[1] is None:
             return  # to take the host name for it might hide what is coming: the next poll asks again
         with self._lock:
-            self._peers.begin(me.name)
+            self._peers.start(me.name)
             if events != self._events:
                 self._events, self._taken = events, False
                 self._wake()

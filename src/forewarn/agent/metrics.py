@@ -82,11 +82,11 @@ def _samples(snapshot: Mapping[str, Any], version: str) -> dict[str, list[Sample
             Sample((("result", "done"),), counts.get("approved", 0)),
             Sample((("result", "failed"),), counts.get("approve failed", 0)),
         ],
-        "peer_silent": [Sample((("peer", name),), bool(peer.get("silent"))) for name, peer in peers.items()],
+        "peer_silent": [Sample((("peer", name),), bool(peer.get("unreachable"))) for name, peer in peers.items()],
         "peer_heard_seconds_ago": [
-            Sample((("peer", name),), peer["heard_seconds_ago"])
+            Sample((("peer", name),), peer["last_response_seconds_ago"])
             for name, peer in peers.items()
-            if peer.get("heard_seconds_ago") is not None
+            if peer.get("last_response_seconds_ago") is not None
         ],
     }
 

@@ -185,17 +185,17 @@ def _after(moment: datetime, length: timedelta) -> datetime:
 
 def _peers_problem(peers: PeersSettings, event: ToldEvent, me: str) -> str:
     """Why no machine may approve once all are ready and answer; empty: the first of them may."""
-    from forewarn.agent.peers.messages import READY, EventStatus, StatusMessage, digest, key
+    from forewarn.agent.peers.messages import READY, PeerEventStatus, StatusMessage, digest, key
     from forewarn.agent.peers.readiness import Readiness
 
     first = (me, *(name for name in dict.fromkeys(event.resources) if key(name) != key(me)))
     readiness = Readiness(peers, 0.0)
     readiness.report(event.id, first, READY, me, 0.0)
     for name in first[1:]:
-        status = EventStatus(event.id, digest(first), READY)
-        readiness.take(name, StatusMessage(name, readiness.timing.fresh, (status,)), 0.0, 0.0)
+        status = PeerEventStatus(event.id, digest(first), READY)
+        readiness.record_response(name, StatusMessage(name, readiness.timing.fresh, (status,)), 0.0, 0.0)
     found = readiness.decide(event.id, 0.0)
-    return "" if found.may else found.why
+    return "" if found.allowed else found.reason
 
 
 # --- What comes of it -----------------------------------------------------------------------------
