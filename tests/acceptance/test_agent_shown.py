@@ -70,7 +70,7 @@ def test_what_a_killed_agent_has_left_is_shown_and_the_next_one_can_be_asked(
     code, shown, _ = status_text(agent)
     assert code == 0
     assert re.search(rf"^Reboot {event.id}  Scheduled .* UTC \(in 1[45]m", shown, re.MULTILINE)
-    assert "machine    web-0 (from FOREWARN_VM_NAME)\n" in shown
+    assert "vm         web-0 (from FOREWARN_VM_NAME)\n" in shown
     agent.kill()
     assert (agent.state / "agent.sock").exists()  # it stays behind, and nobody listens
     code, shown, error = status_text(agent)

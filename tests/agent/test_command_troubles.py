@@ -63,8 +63,7 @@ def test_a_closed_output_is_nobodys_trouble() -> None:
     done = shell("agent plan --event - <&-")
     assert done.returncode == 2
     assert (
-        done.stderr
-        == "forewarn: Cannot read the standard input: This is no document of scheduled events: it is empty.\n"
+        done.stderr == "forewarn: Cannot read standard input: This is no document of scheduled events: it is empty.\n"
     )
 
 

@@ -160,7 +160,7 @@ def test_an_address_that_is_taken(pages: Pages, said: Said, tmp_path: Path) -> N
 
 def test_status_asks_the_agent(pages: Pages, said: Said, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--state", str(tmp_path / "state")]) == 0
-    assert "machine    web-0 (from --vm-name)\n" in capsys.readouterr().out
+    assert "vm         web-0 (from --vm-name)\n" in capsys.readouterr().out
     assert main(["status", "--state", str(tmp_path / "state"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"running": True, **snapshot()}
     said.value = None
@@ -170,16 +170,16 @@ def test_status_asks_the_agent(pages: Pages, said: Said, tmp_path: Path, capsys:
 
 def test_the_status_for_people() -> None:
     assert status_lines(snapshot(), NOW) == [
-        "machine    web-0 (from --vm-name)",
+        "vm         web-0 (from --vm-name)",
         "endpoint   http://127.0.0.1:8169 (from FOREWARN_ENDPOINT)",
         "config     agent.toml",
-        "running    for 1h2m6s",
-        "asking     1,234 answers, the last 0.5s ago, long poll",
+        "uptime     1h2m6s",
+        "polling    1,234 responses, last 0.5s ago, long poll",
         "ready      no: Reboot E1: preparing",
         "",
         "Reboot E1  Scheduled 2031-05-04 12:15:00 UTC (in 15m)",
         "  web-0, web-1",
-        "  Platform; Host server is undergoing maintenance.; interrupted for 9s",
+        "  Platform; Host server is undergoing maintenance.; duration 9s",
         "  rule       web",
         "  phase      preparing",
         "  handler    leave-pool: prepared (1.2 s)",
@@ -187,25 +187,31 @@ def test_the_status_for_people() -> None:
         "  approval   self: it is not prepared yet",
         "  next       is preparing stop-web",
         "",
-        "So far: 1 prepared, 2 approved.",
+        "Since the agent started: 1 prepared, 2 approved.",
     ]
 
 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"dry_run": True}, "running    for 1h2m6s, dry run: nothing is done"),
+        ({"dry_run": True}, "uptime     1h2m6s (dry run)"),
         ({"ready": True}, "ready      yes"),
-        ({"events": []}, "Nothing is coming."),
+        ({"events": []}, "No scheduled events."),
         (
             {"polling": {"trouble": "is throttling", "trouble_seconds": 70}},
-            "asking     in trouble for 1m10s: is throttling",
+            "polling    failing for 1m10s: is throttling",
         ),
-        ({"polling": {"answers": 0}}, "asking     no answer yet"),
-        ({"peers": {"web-1": {"heard_seconds_ago": 0.4, "silent": False}}}, "peer       web-1: heard 0.4s ago"),
-        ({"peers": {"web-1": {"heard_seconds_ago": None, "silent": True}}}, "peer       web-1: never heard, silent"),
-        ({"events": [event(mine=False)]}, "  not this machine: web-0, web-1"),
-        ({"events": [event(rule=None)]}, "  rule       none fits"),
+        ({"polling": {"answers": 0}}, "polling    no response yet"),
+        (
+            {"peers": {"web-1": {"last_response_seconds_ago": 0.4, "unreachable": False}}},
+            "peer       web-1: last response 0.4s ago",
+        ),
+        (
+            {"peers": {"web-1": {"last_response_seconds_ago": None, "unreachable": True}}},
+            "peer       web-1: no response yet, unreachable",
+        ),
+        ({"events": [event(mine=False)]}, "  not this VM: web-0, web-1"),
+        ({"events": [event(rule=None)]}, "  rule       no rule matches"),
         (
             {"events": [event(next="approves it", next_at="2031-05-04T12:05:00Z")]},
             "  next       approves it (in 5m)",
@@ -218,7 +224,7 @@ def test_the_status_for_people() -> None:
             {"events": [event(steps=[{"handler": "a", "state": "failed", "problem": "exit code 1", "seconds": 2}])]},
             "  handler    a: failed (2.0 s): exit code 1",
         ),
-        ({"events": [event(description="\x1b[2Jboo")]}, "  Platform; \\x1b[2Jboo; interrupted for 9s"),
+        ({"events": [event(description="\x1b[2Jboo")]}, "  Platform; \\x1b[2Jboo; duration 9s"),
     ],
 )
 def test_lines_of_the_status(changes: dict[str, Any], line: str) -> None:
@@ -235,7 +241,7 @@ def metrics(**changes: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], flo
 
 
 def test_metrics_are_what_prometheus_reads() -> None:
-    found = metrics(peers={"web-1": {"heard_seconds_ago": 0.4, "silent": False}})
+    found = metrics(peers={"web-1": {"last_response_seconds_ago": 0.4, "unreachable": False}})
     e1 = (("event", "E1"), ("type", "Reboot"), ("rule", "web"))
     assert found == {
         ("info", (("version", "0.1.0"), ("vm", "web-0"), ("endpoint", "http://127.0.0.1:8169"))): 1,

@@ -238,8 +238,8 @@ def test_a_member_that_means_another_machine_is_told_so_and_nothing_else(
     challenge = challenge_of(address)
     for number in range(3):
         question = StatusRequest(challenge, str(number), "web-1", "web-5")
-        fields = {"nonce": question.nonce, "asker": question.sender, "signature": question.sign(SECRET)}
-        told = call(address, asking(asked=question.receiver, challenge=challenge, **fields))
+        signature = question.sign(SECRET)
+        told = call(address, asking(asked="web-5", challenge=challenge, nonce=str(number), signature=signature))
         assert told.startswith(b"HTTP/1.1 421 ")
         assert told.endswith(b"\r\n\r\n")
     assert sum("expected_vm=web-5" in line for line in logged(caplog)) == 1

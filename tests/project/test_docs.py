@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from forewarn import errors
-from forewarn.agent.cli.main import VERBS, parser_of
+from forewarn.agent.cli.main import COMMANDS, parser_of
 from forewarn.agent.metrics import METRICS
 from forewarn.agent.status_server import PAGES
 from forewarn.cli import NOUNS, root
@@ -69,21 +69,23 @@ def test_every_command_is_in_the_reference_and_its_help_shows_an_example() -> No
 
 def test_every_command_of_the_agent_is_in_the_reference_and_its_help_shows_an_example() -> None:
     missing: list[str] = []
-    for verb, says in VERBS.items():
-        help_text = parser_of(verb).format_help()
-        if f"`forewarn agent {verb}" not in REFERENCE:
-            missing.append(f"docs/reference.md: `forewarn agent {verb}`")
-        if f"forewarn agent {verb}" not in help_text.partition("Example:")[2]:
-            missing.append(f"forewarn agent {verb} --help: an example")
-        if verb not in ("run", "install", "bundle") and "--json" not in help_text:
-            missing.append(f"forewarn agent {verb}: --json")
-        if says not in (parser_of(verb).description or ""):
-            missing.append(f"forewarn agent {verb} --help: {says}")
+    for command, summary in COMMANDS.items():
+        help_text = parser_of(command).format_help()
+        if f"`forewarn agent {command}" not in REFERENCE:
+            missing.append(f"docs/reference.md: `forewarn agent {command}`")
+        if f"forewarn agent {command}" not in help_text.partition("Example:")[2]:
+            missing.append(f"forewarn agent {command} --help: an example")
+        if command not in ("run", "install", "bundle") and "--json" not in help_text:
+            missing.append(f"forewarn agent {command}: --json")
+        if summary not in (parser_of(command).description or ""):
+            missing.append(f"forewarn agent {command} --help: {summary}")
     assert not missing, report(missing)
 
 
 def test_every_option_of_the_agent_is_on_its_page() -> None:
-    options = {option for verb in VERBS for action in parser_of(verb)._actions for option in action.option_strings}
+    options = {
+        option for command in COMMANDS for action in parser_of(command)._actions for option in action.option_strings
+    }
     missing = [option for option in sorted(options - {"-h", "--help"}) if f"`{option}" not in AGENT_REFERENCE]
     assert not missing, report(missing)
 
