@@ -31,8 +31,8 @@ def test_systemd_is_told_one_status_and_nothing_else(
         assert told.due_at is not None
         due = told.due_at
         monkeypatch.setattr(status_server, "real_seconds", lambda: due)
-        polling = {**snapshot()["polling"], "trouble": trouble}
-        told.beat(lambda: snapshot(events=[event(type=kind)], polling=polling))
+        polling = {**snapshot()["polling"], "error": trouble}
+        told.notify_if_due(lambda: snapshot(events=[event(type=kind)], polling=polling))
         fields = line.recv(4096).decode("utf-8").splitlines()
     assert len(fields) == 2
     assert fields[0] == "WATCHDOG=1"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from datetime import datetime
 
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.wire.document_reader import ScheduledEvent
 
 
 def parser() -> Parser:
@@ -59,7 +59,7 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _events(path: str) -> tuple[ToldEvent, ...]:
+def _events(path: str) -> tuple[ScheduledEvent, ...]:
     from forewarn.wire.document_reader import read_events
 
     name = "the standard input" if path == "-" else path
@@ -77,10 +77,10 @@ def _moment(text: str) -> datetime:
         raise BadOption(name="--now", value=text, problem="write it like 2026-11-20T02:00:00Z.") from None
 
 
-def _listed_as(name: str, event: ToldEvent) -> str:
+def _listed_as(name: str, event: ScheduledEvent) -> str:
     """The machine's entry in the event; nobody has said who it is: whichever the event names first."""
     if not name:
         return next(iter(event.resources), "")
-    from forewarn.agent.identity import GIVEN, Me
+    from forewarn.agent.identity import GIVEN, MachineIdentity
 
-    return Me(name, GIVEN).listed_as(event.resources) or ""
+    return MachineIdentity(name, GIVEN).listed_as(event.resources) or ""

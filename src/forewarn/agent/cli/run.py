@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.agent.address import read_endpoint
 from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config, read_address
-from forewarn.agent.status_server import WATCHDOG_VARIABLES, Pages, Watchdog
+from forewarn.agent.status_server import WATCHDOG_VARIABLES, StatusPages, Watchdog
 from forewarn.system.addresses import show_host_port
 from forewarn.system.logs import LOG_FORMATS, configure_logging, get_logger
 
@@ -47,10 +47,10 @@ def run(options: Namespace) -> int:
         # Before anything is made: what is refused leaves nothing behind.
         read_endpoint(places.endpoint.value, places.endpoint.origin)
     # Here, so that what is wrong is said without it.
-    from forewarn.agent.loop import Agent, Options
+    from forewarn.agent.loop import Agent, AgentOptions
 
     configure_logging(options.log)
-    agent = Agent(config, Options(places.endpoint.value, places.vm_name.value, places.folder, options.dry_run))
+    agent = Agent(config, AgentOptions(places.endpoint.value, places.vm_name.value, places.folder, options.dry_run))
     origins = {"endpoint_from": places.endpoint.origin, "vm_from": places.vm_name.origin}
     given = {name: origin for name, origin in origins.items() if origin}  # the rest the agent has found
     folder = None if options.dry_run else places.folder  # a rehearsal leaves nothing behind
@@ -58,15 +58,15 @@ def run(options: Namespace) -> int:
     environment = dict(os.environ)
     for name in WATCHDOG_VARIABLES:  # what handlers start is not what systemd waits for
         os.environ.pop(name, None)
-    with Pages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
+    with StatusPages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
         if pages.address is not None:
             _log.info("status_server_started", "Serving metrics and health.", address=show_host_port(*pages.address))
         _stop_on_signals(agent)
         watchdog.started()
         agent.run()
-        if not agent.starts_anew:
+        if not agent.should_restart:
             watchdog.stopping()
-    if agent.starts_anew:
+    if agent.should_restart:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - this very program
     return 0
 

@@ -35,12 +35,12 @@ def _about(snapshot: Mapping[str, Any]) -> list[str]:
         lines.append(f"endpoint   {snapshot['endpoint']}{_from(snapshot.get('endpoint_from'))}")
     if snapshot.get("config"):
         lines.append(f"config     {snapshot['config']}")
-    if snapshot.get("run_seconds") is not None:
+    if snapshot.get("uptime_seconds") is not None:
         dry = ", dry run: nothing is done" if snapshot.get("dry_run") else ""
-        lines.append(f"running    for {_length(snapshot['run_seconds'])}{dry}")
+        lines.append(f"running    for {_length(snapshot['uptime_seconds'])}{dry}")
     polling = snapshot.get("polling")
     if polling:
-        lines.append(f"asking     {_polling(polling)}")
+        lines.append(f"polling    {_polling(polling)}")
     if snapshot.get("ready") is not None:
         lines.append(f"ready      {'yes' if snapshot['ready'] else 'no: ' + (snapshot.get('ready_reason') or '')}")
     for name, peer in (snapshot.get("peers") or {}).items():
@@ -55,15 +55,15 @@ def _from(origin: str | None) -> str:
 
 
 def _polling(polling: Mapping[str, Any]) -> str:
-    if polling.get("trouble"):
-        since = polling.get("trouble_seconds")
+    if polling.get("error"):
+        since = polling.get("failing_seconds")
         for_ = "" if since is None else f" for {_length(since)}"
-        return f"in trouble{for_}: {polling['trouble']}"
-    ago = polling.get("answered_seconds_ago")
+        return f"failing{for_}: {polling['error']}"
+    ago = polling.get("seconds_since_last_response")
     if ago is None:
-        return "no answer yet"
+        return "no response yet"
     held = ", long poll" if polling.get("long_poll") else ""
-    return f"{polling.get('answers', 0):,} answers, the last {_length(ago)} ago{held}"
+    return f"{polling.get('responses', 0):,} responses, last {_length(ago)} ago{held}"
 
 
 def _events(snapshot: Mapping[str, Any], now: datetime | None) -> list[str]:

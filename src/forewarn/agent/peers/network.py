@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from forewarn.agent import transport
-from forewarn.agent.address import Endpoint
-from forewarn.agent.http_server import BoundedServer, Reply
+from forewarn.agent.address import EndpointAddress
+from forewarn.agent.http_server import BoundedServer, LocalResponse
 from forewarn.agent.peers.messages import LARGEST, PATH, Question, draw, is_same, key, read_status
-from forewarn.errors import BadPeerMessage, EndpointTrouble, PeerTrouble
+from forewarn.errors import BadPeerMessage, EndpointError, PeerTrouble
 from forewarn.system.addresses import show_host_port
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from forewarn.agent.http_server import Request
+    from forewarn.agent.http_server import LocalRequest
     from forewarn.agent.peers.messages import StatusMessage
     from forewarn.agent.policy import Member
-    from forewarn.agent.transport import Answer
+    from forewarn.agent.transport import EndpointResponse
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,9 @@ class PeerClient:
         self._timeout = timeout
         self._challenge = ""
         self._address = show_host_port(member.host, member.port)
-        self._connection = transport.EndpointConnection(Endpoint("http", member.host, member.port, "[peers] members"))
+        self._connection = transport.EndpointConnection(
+            EndpointAddress("http", member.host, member.port, "[peers] members")
+        )
 
     def ask(self, asker: str) -> StatusMessage:
         """The member's status, or PeerTrouble."""
@@ -80,7 +82,7 @@ class PeerClient:
         """End what is being asked, and ask no more."""
         self._connection.close()
 
-    def _ask(self, asker: str) -> tuple[Question, Answer]:
+    def _ask(self, asker: str) -> tuple[Question, EndpointResponse]:
         question = Question(self._challenge, draw(), asker, self.member.vm)
         values = (*(quote(text.encode("utf-8", "surrogatepass"), safe="") for text in question),)
         headers = dict(zip(HEADERS, (*values, question.sign(self._secret)), strict=True))
@@ -88,7 +90,7 @@ class PeerClient:
             return question, self._connection.exchange(
                 "GET", PATH, {**headers, "Connection": "close"}, None, self._timeout
             )
-        except EndpointTrouble as trouble:
+        except EndpointError as trouble:
             if trouble.kind == "unreachable":
                 problem = f"cannot be asked at {self._address}: {trouble.fields['problem']}."
             elif trouble.kind in ("timeout", "stalled"):
@@ -124,9 +126,7 @@ class PeerServer:
         self._nonces: set[str] = set()
         self._logged: set[str] = set()
         self.address: tuple[str, int] = listener.getsockname()[:2]
-        self._server = BoundedServer(
-            listener, self._reply, name="peers-server", callers="a peer", largest_head=LARGEST_HEAD
-        )
+        self._server = BoundedServer(listener, self._reply, name="peers-server", max_head_size=LARGEST_HEAD)
 
     def start(self) -> None:
         self._server.start()
@@ -135,7 +135,7 @@ class PeerServer:
         """Close everything; nobody is answered once this has returned."""
         self._server.stop()
 
-    def _reply(self, request: Request) -> Reply | None:
+    def _reply(self, request: LocalRequest) -> LocalResponse | None:
         if request.error == 431:
             return None  # agents write shorter heads
         *texts, signature = (unquote(request.headers.get(name, "")) for name in HEADERS)
@@ -150,14 +150,14 @@ class PeerServer:
                     "answer.",
                     request.caller,
                 )
-            return Reply(401, headers=((CHALLENGE, self._challenge),))
+            return LocalResponse(401, headers=((CHALLENGE, self._challenge),))
         body = self._answer(question.asked)
         if body is None:
             if self._is_new(f"{question.asker} {question.asked}"):
                 _log.warning("%s takes this machine for %s: see its [peers] members.", question.asker, question.asked)
-            return Reply(421)
+            return LocalResponse(421)
         headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
-        return Reply(200, body, (*headers, (SIGNATURE, question.sign_answer(self._secret, body))))
+        return LocalResponse(200, body, (*headers, (SIGNATURE, question.sign_answer(self._secret, body))))
 
     def _use(self, question: Question) -> bool:
         """Whether the question is a new one: a captured one is answered to nobody."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from forewarn.agent.peers.group import PeerGroup
     from forewarn.agent.policy import PeersSettings
-    from forewarn.agent.state import Work
+    from forewarn.agent.state import EventWork
 
 
 _STATES = {
@@ -53,7 +53,7 @@ class Participation:
             self._has_begun = True
             self._group.start(me)
 
-    def report(self, works: Iterable[Work], now: datetime, *, busy: bool) -> None:
+    def report(self, works: Iterable[EventWork], now: datetime, *, busy: bool) -> None:
         """How far this machine is. While a handler runs, for whatever event, it is ready for none."""
         if self._group is None or not self._has_begun:
             return
