@@ -131,7 +131,7 @@ class Trio:
         assert event.status == "Completed"
         for agent in self.agents.values():
             if agent.runs:
-                agent.until_logged("everything is undone")
+                agent.until_logged("work_undone")
 
     def close(self) -> None:
         for name, agent in self.agents.items():
@@ -280,7 +280,7 @@ def test_a_member_that_must_run_a_handler_again_withdraws_its_word(make_trio: Ca
     trio.diaries["web-1"].hold("prepare", "alone")
     trio.vms["web-1"].restart()
     trio.until_why("web-0", "web-1 (preparing)")
-    trio.agents["web-1"].until_logged("alone: prepares")
+    trio.agents["web-1"].until_logged("handler_started: Handler started. handler=alone action=prepare")
     trio.diaries["web-2"].release("prepare", "web")
     trio.until_why("web-0", "waiting for web-1 (preparing)")
     assert event.status == "Scheduled"
@@ -302,7 +302,7 @@ def test_a_leader_killed_after_its_approval(make_trio: Callable[..., Trio]) -> N
     assert "web-0" in trio.approvers(event)
     # It comes back when all is over, and undoes what it had prepared.
     trio.agents["web-0"].start()
-    trio.agents["web-0"].until_logged("everything is undone")
+    trio.agents["web-0"].until_logged("work_undone")
     trio.diaries["web-0"].check()
 
 

@@ -126,14 +126,15 @@ def test_a_signal_stops_it_in_good_order_also_while_a_handler_runs(
     forewarn.vm("web-0").restart()
     agent.until(diary.has("begin prepare pool"))
     assert agent._end(number) == 0
-    assert agent.messages()[-1] == "The agent ends."
+    assert agent.messages()[-1] == "agent_stopped: Agent stopped."
     assert not (agent.state / "agent.sock").exists()
 
 
 def test_the_log_says_where_it_asks_and_who_it_is(agent: AgentProcess, forewarn: Service) -> None:
     agent.start()
     vm = forewarn.vm("web-0")
-    said = f"The endpoint is {vm.environment['FOREWARN_ENDPOINT']}, and this machine is web-0."
+    endpoint = vm.environment["FOREWARN_ENDPOINT"]
+    said = f"endpoint_connected: The endpoint responds. endpoint={endpoint} vm=web-0"
     agent.until_logged(said)
     forewarn.advance(seen_by=vm)
     forewarn.advance(seen_by=vm)

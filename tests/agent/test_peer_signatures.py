@@ -67,7 +67,7 @@ def test_an_answer_of_one_does_not_stand_for_another(
     machines.links["web-0", "web-2"].target = machines.groups["web-1"].address
     machines.report(READY)
     machines.until_why("web-0", "web-2 (no response, unreachable)")
-    assert machines.groups["web-0"].snapshot()["web-2"]["last_response_seconds_ago"] is None
+    assert machines.groups["web-0"].snapshot()["web-2"]["seconds_since_last_response"] is None
     machines.until_logged(caplog, "web-2 is not the VM at 127.0.0.1:")
     machines.until_logged(caplog, "Check its [peers] members. peer=web-0 expected_vm=web-2")
 

@@ -199,15 +199,15 @@ def test_a_machine_may_have_another_name_in_an_event() -> None:
 def test_a_snapshot_says_who_was_heard(make_machines: Callable[..., Machines]) -> None:
     machines = make_machines(3)
     assert machines.groups["web-0"].snapshot() == {
-        "web-1": {"last_response_seconds_ago": None, "unreachable": False},
-        "web-2": {"last_response_seconds_ago": None, "unreachable": False},
+        "web-1": {"seconds_since_last_response": None, "unreachable": False},
+        "web-2": {"seconds_since_last_response": None, "unreachable": False},
     }
     machines.stop("web-2")
     machines.report(READY)
     machines.until_why("web-0", "web-2 (no response, unreachable)")
     seen = machines.groups["web-0"].snapshot()
-    assert seen["web-2"] == {"last_response_seconds_ago": None, "unreachable": True}
-    assert seen["web-1"]["last_response_seconds_ago"] is not None
+    assert seen["web-2"] == {"seconds_since_last_response": None, "unreachable": True}
+    assert seen["web-1"]["seconds_since_last_response"] is not None
     assert not seen["web-1"]["unreachable"]
 
 

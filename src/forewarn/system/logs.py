@@ -179,8 +179,6 @@ def _message(record: logging.LogRecord) -> str:
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields = {name: value for name, value in vars(record).items() if name not in _HIDDEN_ATTRIBUTES}
     fields.update(getattr(record, "fields", None) or {})
-    if (event := fields.pop("event", None)) is not None:  # of the agent's plain log calls, until they are converted
-        fields = {"event_id": getattr(event, "id", event), "event_type": getattr(event, "type", ""), **fields}
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, ForewarnError):
         fields.setdefault("error", str(error))

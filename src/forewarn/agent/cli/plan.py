@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from datetime import datetime
 
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.wire.document_reader import ScheduledEvent
 
 
 def parser() -> AgentParser:
@@ -60,7 +60,7 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _events(path: str) -> tuple[ToldEvent, ...]:
+def _events(path: str) -> tuple[ScheduledEvent, ...]:
     from forewarn.wire.document_reader import read_events
 
     name = "standard input" if path == "-" else path
@@ -78,10 +78,10 @@ def _time(text: str) -> datetime:
         raise BadOption(name="--now", value=text, problem="write a time like 2026-11-20T02:00:00Z.") from None
 
 
-def _listed_as(name: str, event: ToldEvent) -> str:
+def _listed_as(name: str, event: ScheduledEvent) -> str:
     """Return this VM's entry in the event. Without a VM name, return the first entry."""
     if not name:
         return next(iter(event.resources), "")
-    from forewarn.agent.identity import GIVEN, Me
+    from forewarn.agent.identity import GIVEN, MachineIdentity
 
-    return Me(name, GIVEN).listed_as(event.resources) or ""
+    return MachineIdentity(name, GIVEN).listed_as(event.resources) or ""

@@ -17,7 +17,7 @@ from forewarn.agent.cli.options import (
     read_address,
     resolve_options,
 )
-from forewarn.agent.status_server import WATCHDOG_VARIABLES, Pages, Watchdog
+from forewarn.agent.status_server import WATCHDOG_VARIABLES, StatusPages, Watchdog
 from forewarn.system.addresses import show_host_port
 from forewarn.system.logs import LOG_FORMATS, configure_logging, get_logger
 
@@ -55,10 +55,12 @@ def run(options: Namespace) -> int:
         # Checked before anything is created.
         read_endpoint(resolved.endpoint.value, resolved.endpoint.origin)
     # Imported here: errors in options are reported faster.
-    from forewarn.agent.loop import Agent, Options
+    from forewarn.agent.loop import Agent, AgentOptions
 
     configure_logging(options.log)
-    agent = Agent(config, Options(resolved.endpoint.value, resolved.vm_name.value, resolved.folder, options.dry_run))
+    agent = Agent(
+        config, AgentOptions(resolved.endpoint.value, resolved.vm_name.value, resolved.folder, options.dry_run)
+    )
     origins = {"endpoint_from": resolved.endpoint.origin, "vm_from": resolved.vm_name.origin}
     given = {name: origin for name, origin in origins.items() if origin}  # the agent discovers the others
     folder = None if options.dry_run else resolved.folder  # a dry run writes nothing to disk
@@ -66,15 +68,15 @@ def run(options: Namespace) -> int:
     environment = dict(os.environ)
     for name in WATCHDOG_VARIABLES:  # programs of handlers must not notify systemd
         os.environ.pop(name, None)
-    with Pages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
+    with StatusPages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
         if pages.address is not None:
             _log.info("status_server_started", "Serving metrics and health.", address=show_host_port(*pages.address))
         _stop_on_signals(agent)
         watchdog.started()
         agent.run()
-        if not agent.starts_anew:
+        if not agent.should_restart:
             watchdog.stopping()
-    if agent.starts_anew:
+    if agent.should_restart:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - this program itself
     return 0
 

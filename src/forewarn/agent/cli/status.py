@@ -35,16 +35,16 @@ def _general(snapshot: Mapping[str, Any]) -> list[str]:
         lines.append(f"endpoint   {snapshot['endpoint']}{_from(snapshot.get('endpoint_from'))}")
     if snapshot.get("config"):
         lines.append(f"config     {snapshot['config']}")
-    if snapshot.get("run_seconds") is not None:
+    if snapshot.get("uptime_seconds") is not None:
         dry_run = " (dry run)" if snapshot.get("dry_run") else ""
-        lines.append(f"uptime     {_duration(snapshot['run_seconds'])}{dry_run}")
+        lines.append(f"uptime     {_duration(snapshot['uptime_seconds'])}{dry_run}")
     polling = snapshot.get("polling")
     if polling:
         lines.append(f"polling    {_polling(polling)}")
     if snapshot.get("ready") is not None:
         lines.append(f"ready      {'yes' if snapshot['ready'] else 'no: ' + (snapshot.get('ready_reason') or '')}")
     for name, peer in (snapshot.get("peers") or {}).items():
-        ago = peer.get("last_response_seconds_ago")
+        ago = peer.get("seconds_since_last_response")
         response = "no response yet" if ago is None else f"last response {_duration(ago)} ago"
         lines.append(f"peer       {name}: {response}{', unreachable' if peer.get('unreachable') else ''}")
     return lines
@@ -55,15 +55,15 @@ def _from(origin: str | None) -> str:
 
 
 def _polling(polling: Mapping[str, Any]) -> str:
-    if polling.get("trouble"):
-        seconds = polling.get("trouble_seconds")
+    if polling.get("error"):
+        seconds = polling.get("failing_seconds")
         since = "" if seconds is None else f" for {_duration(seconds)}"
-        return f"failing{since}: {polling['trouble']}"
-    ago = polling.get("answered_seconds_ago")
+        return f"failing{since}: {polling['error']}"
+    ago = polling.get("seconds_since_last_response")
     if ago is None:
         return "no response yet"
     long_poll = ", long poll" if polling.get("long_poll") else ""
-    return f"{polling.get('answers', 0):,} responses, last {_duration(ago)} ago{long_poll}"
+    return f"{polling.get('responses', 0):,} responses, last {_duration(ago)} ago{long_poll}"
 
 
 def _events(snapshot: Mapping[str, Any], now: datetime | None) -> list[str]:

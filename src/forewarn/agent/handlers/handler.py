@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forewarn.files.toml_reader import Entry
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.wire.document_reader import ScheduledEvent
 
 
 # --- The handler ----------------------------------------------------------------------------------
@@ -28,7 +28,7 @@ class Job(Protocol):
     """One run of a handler: what it is about, and what the handler may ask of the agent meanwhile."""
 
     @property
-    def event(self) -> ToldEvent: ...
+    def event(self) -> ScheduledEvent: ...
 
     @property
     def vm(self) -> str:

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forewarn.agent.clock import real_moment
+from forewarn.agent.clock import system_time
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_variables
 from forewarn.agent.handlers.options import read_path
 from forewarn.core.durations import to_text
@@ -61,7 +61,7 @@ class Log(Handler):
 
 def _append(path: str, job: Job, message: str) -> None:
     told = {
-        "time": to_text(real_moment(), "milliseconds"),
+        "time": to_text(system_time(), "milliseconds"),
         "message": message,
         "action": job.action,
         "vm": job.vm,

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from forewarn.agent.address import PORTS, Endpoint
-from forewarn.agent.clock import real_moment, real_seconds
+from forewarn.agent.address import PORTS, EndpointAddress
+from forewarn.agent.clock import real_seconds, system_time
 from forewarn.agent.handlers.handler import COMMON, PREPARE, Handler, as_json
 from forewarn.agent.handlers.options import read_path
 from forewarn.agent.transport import EndpointConnection
 from forewarn.core.durations import backoff_seconds
-from forewarn.errors import EndpointSilent, EndpointStalled, EndpointTrouble, HandlerFailed
+from forewarn.errors import EndpointError, EndpointSilent, EndpointStalled, HandlerFailed
 from forewarn.wire.signing import ATTEMPT, signatures
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Posting:
         self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._headers = headers
         self._body = body
-        endpoint = Endpoint(parts.scheme, parts.hostname or "", parts.port or PORTS[parts.scheme], "url")
+        endpoint = EndpointAddress(parts.scheme, parts.hostname or "", parts.port or PORTS[parts.scheme], "url")
         self._connection = EndpointConnection(endpoint, ca_file)
         self._over = threading.Event()
         self._problem = ""
@@ -72,7 +72,7 @@ class Posting:
             self._problem = "" if 200 <= status < 300 else f"{self._receiver} answered {status}"
         except (EndpointSilent, EndpointStalled):
             self._problem = f"{self._receiver} has not answered within {seconds:.0f} s"
-        except EndpointTrouble as error:
+        except EndpointError as error:
             self._problem = f"{self._receiver}: {error.fields.get('problem') or error}"
         finally:
             self._connection.close()
@@ -141,7 +141,7 @@ class Webhook(Handler):
         headers = {"Content-Type": "application/json", "User-Agent": "forewarn-agent", **self._headers}
         if not secret:
             return {**headers, ATTEMPT: str(attempt)}
-        return {**headers, **signatures(secret, str(int(real_moment().timestamp())), body, attempt)}
+        return {**headers, **signatures(secret, str(int(system_time().timestamp())), body, attempt)}
 
     def _secret(self) -> str:
         """Read each time: it may have been changed."""

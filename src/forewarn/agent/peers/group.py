@@ -92,7 +92,7 @@ class PeerGroup:
             now = real_seconds()
             return {
                 vm: {
-                    "last_response_seconds_ago": None
+                    "seconds_since_last_response": None
                     if contact.last_response_at is None
                     else round(now - contact.last_response_at, 3),
                     "unreachable": contact.unreachable,

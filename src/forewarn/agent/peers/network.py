@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from forewarn.agent import transport
-from forewarn.agent.address import Endpoint
-from forewarn.agent.http_server import BoundedServer, Reply
+from forewarn.agent.address import EndpointAddress
+from forewarn.agent.http_server import BoundedServer, LocalResponse
 from forewarn.agent.peers.messages import MAX_MESSAGE_SIZE, PATH, StatusRequest, is_same, key, random_token, read_status
-from forewarn.errors import BadPeerMessage, EndpointTrouble, PeerTrouble
+from forewarn.errors import BadPeerMessage, EndpointError, PeerTrouble
 from forewarn.system.addresses import show_host_port
 from forewarn.system.logs import get_logger
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from forewarn.agent.http_server import Request
+    from forewarn.agent.http_server import LocalRequest
     from forewarn.agent.peers.messages import StatusMessage
     from forewarn.agent.policy import Member
-    from forewarn.agent.transport import Answer
+    from forewarn.agent.transport import EndpointResponse
 
 _log = get_logger(__name__)
 
@@ -47,7 +47,9 @@ class PeerClient:
         self._timeout = timeout
         self._challenge = ""
         self._address = show_host_port(member.host, member.port)
-        self._connection = transport.EndpointConnection(Endpoint("http", member.host, member.port, "[peers] members"))
+        self._connection = transport.EndpointConnection(
+            EndpointAddress("http", member.host, member.port, "[peers] members")
+        )
 
     def request_status(self, sender: str) -> StatusMessage:
         """Return the member's status or raise PeerTrouble. `sender` is the name of this VM."""
@@ -79,7 +81,7 @@ class PeerClient:
         """End the request in progress and send no further ones."""
         self._connection.close()
 
-    def _exchange(self, sender: str) -> tuple[StatusRequest, Answer]:
+    def _exchange(self, sender: str) -> tuple[StatusRequest, EndpointResponse]:
         request = StatusRequest(self._challenge, random_token(), sender, self.member.vm)
         values = (*(quote(text.encode("utf-8", "surrogatepass"), safe="") for text in request),)
         headers = dict(zip(HEADERS, (*values, request.sign(self._secret)), strict=True))
@@ -87,7 +89,7 @@ class PeerClient:
             return request, self._connection.exchange(
                 "GET", PATH, {**headers, "Connection": "close"}, None, self._timeout
             )
-        except EndpointTrouble as trouble:
+        except EndpointError as trouble:
             if trouble.kind == "unreachable":
                 problem = f"cannot be reached at {self._address}: {trouble.fields['problem']}."
             elif trouble.kind in ("timeout", "stalled"):
@@ -123,9 +125,7 @@ class PeerServer:
         self._nonces: set[str] = set()
         self._warned: set[str] = set()
         self.address: tuple[str, int] = listener.getsockname()[:2]
-        self._server = BoundedServer(
-            listener, self._reply, name="peers-server", callers="a peer", largest_head=MAX_HEADER_SIZE
-        )
+        self._server = BoundedServer(listener, self._reply, name="peers-server", max_head_size=MAX_HEADER_SIZE)
 
     def start(self) -> None:
         self._server.start()
@@ -134,7 +134,7 @@ class PeerServer:
         """Close all connections. After this call the server sends no response."""
         self._server.stop()
 
-    def _reply(self, request: Request) -> Reply | None:
+    def _reply(self, request: LocalRequest) -> LocalResponse | None:
         if request.error == 431:
             return None  # agents send shorter headers
         *texts, signature = (unquote(request.headers.get(name, "")) for name in HEADERS)
@@ -149,7 +149,7 @@ class PeerServer:
                     "Rejected a peer request: it is not signed with our secret, or comes from an older release.",
                     address=request.caller,
                 )
-            return Reply(401, headers=((CHALLENGE, self._challenge),))
+            return LocalResponse(401, headers=((CHALLENGE, self._challenge),))
         body = self._body_for(signed.receiver)
         if body is None:
             if self._is_new_warning(f"{signed.sender} {signed.receiver}"):
@@ -159,9 +159,9 @@ class PeerServer:
                     peer=signed.sender,
                     expected_vm=signed.receiver,
                 )
-            return Reply(421)
+            return LocalResponse(421)
         headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
-        return Reply(200, body, (*headers, (SIGNATURE, signed.sign_response(self._secret, body))))
+        return LocalResponse(200, body, (*headers, (SIGNATURE, signed.sign_response(self._secret, body))))
 
     def _use(self, request: StatusRequest) -> bool:
         """Return whether the request is new, and mark it as used: a captured request gets no second response."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from forewarn.agent.peers.group import PeerGroup
     from forewarn.agent.policy import PeersSettings
-    from forewarn.agent.state import Work
+    from forewarn.agent.state import EventWork
 
 
 _STATES = {
@@ -53,7 +53,7 @@ class Participation:
             self._has_started = True
             self._group.start(me)
 
-    def report(self, works: Iterable[Work], now: datetime, *, busy: bool) -> None:
+    def report(self, works: Iterable[EventWork], now: datetime, *, busy: bool) -> None:
         """Report the state of each event. While any handler runs (`busy`), this VM is ready for no event."""
         if self._group is None or not self._has_started:
             return
