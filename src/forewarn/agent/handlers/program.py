@@ -145,13 +145,13 @@ def _end_earlier(job: Job, child: ChildProcess) -> None:
 def _wait_for_lock(job: Job, child: ChildProcess) -> None:
     """Wait for a process whose id was not recorded before a kill. It was not allowed to start, and ends by itself."""
     limit = child.facts().get("limit")
-    until = real_seconds() + (limit if isinstance(limit, (int, float)) else 0.0)
+    deadline = real_seconds() + (limit if isinstance(limit, (int, float)) else 0.0)
     while child.is_held():
         if job.seconds_left() <= 0:
             raise HandlerFailed(problem="an earlier run did not end before the timeout.")
         if job.wait(_LOCK_POLL_SECONDS):
             raise HandlerFailed(problem="was stopped while an earlier run had not ended.")
-        if real_seconds() >= until:
+        if real_seconds() >= deadline:
             return
 
 
@@ -218,7 +218,7 @@ def run_program(
             cwd=place,
         )
     except (OSError, ValueError) as error:
-        raise HandlerFailed(problem=f"{argv[0]} could not be started: {error}.") from error
+        raise HandlerFailed(problem=f"cannot start {argv[0]}: {error}.") from error
     output = ProgramOutput(job, on_line)
     try:
         problem = _RunningProgram(job, process, output, GO + text.encode()).run()
@@ -231,10 +231,10 @@ def run_program(
 
 
 def find_program(name: str, variables: Mapping[str, str], directory: str) -> str:
-    """Where a program is, or an error that says why it cannot be run."""
-    if not os.path.isdir(directory):  # noqa: PTH112 - the text is what it is about
+    """Return the path of a program, or raise HandlerFailed with the reason."""
+    if not os.path.isdir(directory):  # noqa: PTH112 - no Path needed
         raise HandlerFailed(problem=f"there is no folder {directory} to run {name} in.")
-    # As the system does it: a name alone is looked for, one with a folder is taken as it is.
+    # Like execvp: search PATH only for a name without a slash.
     places = [""] if "/" in name else variables.get("PATH", os.defpath).split(os.pathsep)
     paths = [os.path.join(directory, place, name) for place in places]  # noqa: PTH118
     for path in paths:
