@@ -631,7 +631,7 @@ class StateInUse(Conflict):
     )
 
 
-class EndpointTrouble(Unavailable):
+class EndpointError(Unavailable):
     message = "The endpoint {problem}"
 
     kind = "trouble"
@@ -644,91 +644,91 @@ class EndpointTrouble(Unavailable):
         return found if isinstance(found, float) else None
 
 
-class EndpointAway(EndpointTrouble):
+class EndpointAway(EndpointError):
     message = "The endpoint {url} cannot be reached: {problem}."
 
     kind = "unreachable"
 
 
-class EndpointUnknown(EndpointTrouble):
+class EndpointUnknown(EndpointError):
     message = "{problem}"
 
     kind = "unreachable"
 
 
-class EndpointReset(EndpointTrouble):
+class EndpointReset(EndpointError):
     message = "The endpoint {url} has ended the connection without an answer ({problem})."
 
     kind = "reset"
 
 
-class EndpointSilent(EndpointTrouble):
+class EndpointSilent(EndpointError):
     message = "The endpoint {url} has not answered within {seconds:g} s."
 
     kind = "timeout"
 
 
-class EndpointStalled(EndpointTrouble):
+class EndpointStalled(EndpointError):
     message = "The endpoint {url} has sent a part of an answer, and not the rest of it within {seconds:g} s."
 
     kind = "stalled"
 
 
-class EndpointEmpty(EndpointTrouble):
+class EndpointEmpty(EndpointError):
     message = "The endpoint has answered 200 with an empty body."
 
     kind = "empty"
 
 
-class EndpointCutOff(EndpointTrouble):
+class EndpointCutOff(EndpointError):
     message = "The endpoint {url} has ended an answer before it was whole."
 
     kind = "cut-off"
 
 
-class EndpointUnreadable(EndpointTrouble):
+class EndpointUnreadable(EndpointError):
     message = "The endpoint has answered what cannot be read: {problem}."
 
     kind = "unreadable"
 
 
-class EndpointGone(EndpointTrouble):
+class EndpointGone(EndpointError):
     message = "The endpoint has answered 410: it is being updated."
 
     kind = "gone"
 
 
-class EndpointThrottled(EndpointTrouble):
+class EndpointThrottled(EndpointError):
     message = "The endpoint has answered 429: it has had too many requests of this machine."
 
     kind = "throttled"
 
 
-class EndpointFailing(EndpointTrouble):
+class EndpointFailing(EndpointError):
     message = "The endpoint has answered {status}: {problem}"
 
     kind = "failing"
 
 
-class EndpointRefused(EndpointTrouble):
+class EndpointRefused(EndpointError):
     message = "The endpoint has refused that with {status}: {problem}"
 
     kind = "refused"
 
 
-class EndpointNotHere(EndpointTrouble):
+class EndpointNotHere(EndpointError):
     message = "The endpoint has no scheduled events for this machine. It has answered 404: {problem}"
 
     kind = "not-here"
 
 
-class EndpointUnmodified(EndpointTrouble):
+class EndpointUnmodified(EndpointError):
     message = "The endpoint has answered 304, not modified, to a question for the whole document."
 
     kind = "not-modified"
 
 
-class EndpointLeft(EndpointTrouble):
+class EndpointLeft(EndpointError):
     message = "The endpoint was not waited for any longer: the client was closed, or its task cancelled."
 
     kind = "closed"
@@ -738,7 +738,7 @@ class NothingToApprove(Invalid):
     message = "{given} is nothing to approve: give events, or their ids."
 
 
-class NobodyToApprove(Conflict):
+class ChangeWithoutClient(Conflict):
     message = "This change did not come from a client, so there is none to approve it with. Use approve() of a Client."
 
 

@@ -35,9 +35,9 @@ def test_an_event_under_faults(
 ) -> None:
     vm = forewarn.vm("web-0")
     agent = make_agent(vm)
-    agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
+    agent.until(lambda: agent.status().get("polling", {}).get("responses"), "the first answer")
     other = vm.freeze()  # so that there is an older document
-    agent.until_logged("left alone")
+    agent.until_logged("event_ignored")
     other.cancel()
 
     def strike() -> None:
@@ -56,11 +56,11 @@ def test_an_event_under_faults(
     assert diary.done == ["prepare pool"]
     strike()
     forewarn.advance(minutes=10)
-    agent.until_logged("everything is undone")
+    agent.until_logged("work_undone")
     assert diary.done == ["prepare pool", "undo pool"]
     assert agent.runs
     assert agent.stop() == 0
-    begun = [message for message in agent.messages() if message.startswith("Trouble")]
+    begun = [message for message in agent.messages() if message.startswith("endpoint_failed")]
     assert len(begun) <= 4
 
 
@@ -69,7 +69,7 @@ def test_an_older_document_undoes_nothing(
 ) -> None:
     vm = forewarn.vm("web-0")
     agent = make_agent(vm, RULE.replace("self", "never"))
-    agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
+    agent.until(lambda: agent.status().get("polling", {}).get("responses"), "the first answer")
     vm.restart()
     agent.until(diary.has("end prepare pool"))
     known = len(forewarn.documents_seen_by(vm))
@@ -89,7 +89,7 @@ def test_an_endpoint_that_is_away_at_first(forewarn: Service, make_agent: Callab
     vm = forewarn.vm("web-0")
     forewarn.fault("reset", count=3)
     agent = make_agent(vm)
-    agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
+    agent.until(lambda: agent.status().get("polling", {}).get("responses"), "the first answer")
     event = vm.restart()
     agent.until(lambda: event.status == "Started", "the approval")
     warnings = [line for line in agent.lines if line.get("level") == "warning"]

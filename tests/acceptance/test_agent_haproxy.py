@@ -69,7 +69,7 @@ def test_with_an_agent_a_restart_costs_nobody_an_error(
         traffic.until_more()
         pool.start_server("web-0")
         forewarn.advance(minutes=10)
-        agent.until_logged("everything is undone")
+        agent.until_logged("work_undone")
         traffic.until_more(20, "web-0")
     assert traffic.errors == []
     done = (tmp_path / "system" / "done").read_text().splitlines()
@@ -101,6 +101,6 @@ def test_an_agent_that_is_killed_while_it_drains_still_puts_the_server_back(
         agent.start()
         agent.until(lambda: event.status == "Started", "the approval")
         forewarn.advance(minutes=10)
-        agent.until_logged("everything is undone")
+        agent.until_logged("work_undone")
         assert pool.state("web-0") == "ready"
     assert traffic.errors == []

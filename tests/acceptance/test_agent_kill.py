@@ -93,7 +93,7 @@ def test_killed_in_the_middle_of_a_handler(scene: Scene, step: str, gone: bool, 
 
 
 MOMENTS = (
-    "is scheduled",
+    "event_scheduled",
     "pool: prepares",
     "pool: is prepared",
     "web: prepares",
@@ -115,10 +115,12 @@ def test_killed_right_after_a_line_of_the_log(scene: Scene, moment: str, approve
     agent = scene.make(approve).start()
     event = scene.vm.restart()
     if moment == "is over" or "undo" in moment or "undone" in moment:
-        agent.until_logged("has started" if approve == "self" else "web: is prepared")
+        agent.until_logged(
+            "event_started" if approve == "self" else "handler_completed: Handler completed. handler=web action=prepare"
+        )
         if approve == "never":
             scene.forewarn.advance(minutes=15)
-            agent.until_logged("has started")
+            agent.until_logged("event_started")
         scene.forewarn.advance(minutes=10)
     agent.until_logged(moment)
     agent.kill()
@@ -186,9 +188,12 @@ def test_killed_after_the_note_and_before_the_handler_has_done_anything(
     if not gone:
         agent.until(lambda: event.status == "Started", "the approval")
         scene.forewarn.advance(minutes=30)
-    agent.until_logged("everything is undone")
-    said = [message for message in agent.messages() if message.endswith("after all")]
-    assert said == ["fatal: prepared after all"] * (not gone) + ["fatal: undone after all"]
+    agent.until_logged("work_undone")
+    said = [message for message in agent.messages() if "after all" in message]
+    assert said == [
+        f"handler_reported: {action}d after all handler=fatal action={action}".replace("undod", "undone")
+        for action in ("prepare", "undo")[gone:]
+    ]
     scene.diary.check()
 
 
@@ -235,7 +240,7 @@ def test_nothing_is_approved_before_the_first_look(scene: Scene) -> None:
 
 def test_a_state_folder_that_somebody_has_removed_is_made_again(scene: Scene) -> None:
     agent = scene.make("never").start()
-    agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
+    agent.until(lambda: agent.status().get("polling", {}).get("responses"), "the first answer")
     shutil.rmtree(agent.state)
     event = scene.vm.restart()
     agent.until(scene.diary.has("end prepare web"))
@@ -303,14 +308,14 @@ def test_a_handler_that_never_ends_or_ends_badly_is_undone(scene: Scene, tmp_pat
     agent = AgentProcess(tmp_path, config + scene.diary.handler("pool"), scene.vm.environment, NO_GRACE)
     scene.agent = agent.start()
     event = scene.vm.restart()
-    agent.until_logged("stuck: could not prepare")
+    agent.until_logged("handler_failed: Handler failed. handler=stuck action=prepare")
     if "wait" in prepare:
-        agent.until_logged("The agent begins", 2)
-    agent.until(lambda: agent.status().get("polling", {}).get("answers"), "an answer")
+        agent.until_logged("agent_started", 2)
+    agent.until(lambda: agent.status().get("polling", {}).get("responses"), "an answer")
     assert event.status == "Scheduled"
     event.cancel()
-    agent.until_logged("everything is undone")
-    assert "stuck: undone after all" in agent.messages()
+    agent.until_logged("work_undone")
+    assert "handler_reported: undone after all handler=stuck action=undo" in agent.messages()
     scene.diary.check()
 
 
@@ -319,10 +324,10 @@ def test_a_machine_that_comes_back_is_restored_at_once(scene: Scene) -> None:
     agent = scene.agent.start(prefix=NEW_MACHINE)
     event = scene.vm.restart()
     agent.until(lambda: event.status == "Started", "the approval")
-    agent.until_logged("has started")
+    agent.until_logged("event_started")
     agent.kill()
     agent.start(prefix=NEW_MACHINE)
-    agent.until_logged("everything is undone")
+    agent.until_logged("work_undone")
     assert event.status == "Started", "it is told for minutes more"
     scene.diary.check()
     scene.forewarn.advance(seconds=30, seen_by=scene.vm)

@@ -131,7 +131,7 @@ class Trio:
         assert event.status == "Completed"
         for agent in self.agents.values():
             if agent.runs:
-                agent.until_logged("everything is undone")
+                agent.until_logged("work_undone")
 
     def close(self) -> None:
         for name, agent in self.agents.items():
@@ -170,8 +170,8 @@ def test_the_first_approves_when_the_last_is_ready(make_trio: Callable[..., Trio
     trio.start()
     trio.hold("web-2")
     event = trio.freeze()
-    trio.until_why("web-0", "waits for web-2 (preparing)")
-    trio.until_why("web-1", "waits for web-2 (preparing)")
+    trio.until_why("web-0", "waiting for web-2 (preparing)")
+    trio.until_why("web-1", "waiting for web-2 (preparing)")
     assert event.status == "Scheduled"
     trio.diaries["web-2"].release("prepare", "web")
     trio.until_started(event, by="web-0")
@@ -187,8 +187,8 @@ def test_a_member_that_is_never_ready_leaves_it_to_not_before(make_trio: Callabl
     trio.start()
     trio.hold("web-1")
     event = trio.freeze()
-    trio.until_why("web-0", "waits for web-1 (preparing)")
-    trio.until_why("web-2", "waits for web-1 (preparing)")
+    trio.until_why("web-0", "waiting for web-1 (preparing)")
+    trio.until_why("web-2", "waiting for web-1 (preparing)")
     trio.come_to_not_before(event)
 
 
@@ -197,7 +197,7 @@ def test_a_member_that_has_failed_leaves_it_to_not_before(make_trio: Callable[..
     trio.start()
     trio.diaries["web-2"].fail("prepare", "web")
     event = trio.freeze()
-    trio.until_why("web-0", "waits for web-2 (failed)")
+    trio.until_why("web-0", "waiting for web-2 (failed)")
     trio.come_to_not_before(event)
     trio.come_to_the_end(event)
 
@@ -212,7 +212,7 @@ def test_a_leader_killed_while_it_waits(make_trio: Callable[..., Trio]) -> None:
     trio.service.advance(minutes=11)
     trio.until_phase("web-1", "prepared")
     trio.until_phase("web-2", "prepared")
-    trio.until_why("web-1", "waits for web-0 (", "silent)")
+    trio.until_why("web-1", "waiting for web-0 (", "unreachable)")
     trio.come_to_not_before(event)
 
 
@@ -221,9 +221,9 @@ def test_a_leader_killed_while_it_prepares(make_trio: Callable[..., Trio]) -> No
     trio.start()
     trio.hold("web-0")
     event = trio.freeze()
-    trio.until_why("web-1", "waits for web-0 (preparing)")
+    trio.until_why("web-1", "waiting for web-0 (preparing)")
     trio.agents["web-0"].kill()
-    trio.until_why("web-1", "waits for web-0 (preparing, silent)")
+    trio.until_why("web-1", "waiting for web-0 (preparing, unreachable)")
     trio.come_to_not_before(event)
 
 
@@ -232,9 +232,9 @@ def test_a_leader_killed_while_it_prepares_goes_on_where_it_was(make_trio: Calla
     trio.start()
     trio.hold("web-0")
     event = trio.freeze()
-    trio.until_why("web-1", "waits for web-0 (preparing)")
+    trio.until_why("web-1", "waiting for web-0 (preparing)")
     trio.agents["web-0"].kill()
-    trio.until_why("web-1", "waits for web-0 (preparing, silent)")
+    trio.until_why("web-1", "waiting for web-0 (preparing, unreachable)")
     trio.diaries["web-0"].release("prepare", "web")
     trio.agents["web-0"].start()
     trio.until_started(event, by="web-0")
@@ -248,8 +248,8 @@ def test_a_member_killed_when_it_is_ready(make_trio: Callable[..., Trio], killed
     trio.start()
     trio.hold("web-2")
     event = trio.freeze()
-    # That it waits for nobody else means that it has heard the one that is killed, which is ready.
-    trio.until_why(approver, "waits for web-2 (preparing)")
+    # That it waiting for nobody else means that it has heard the one that is killed, which is ready.
+    trio.until_why(approver, "waiting for web-2 (preparing)")
     trio.agents[killed].kill()
     trio.diaries["web-2"].release("prepare", "web")
     trio.until_started(event, by=approver)
@@ -262,11 +262,11 @@ def test_a_member_killed_ready_and_long_ago_leaves_it_to_not_before(make_trio: C
     trio.start()
     trio.hold("web-2")
     event = trio.freeze()
-    trio.until_why("web-1", "waits for web-2 (preparing)")
+    trio.until_why("web-1", "waiting for web-2 (preparing)")
     trio.agents["web-0"].kill()
-    trio.until_why("web-1", "web-0 (ready, silent)")
+    trio.until_why("web-1", "web-0 (ready, unreachable)")
     trio.diaries["web-2"].release("prepare", "web")
-    trio.until_why("web-1", "waits for web-0 (ready, silent)")
+    trio.until_why("web-1", "waiting for web-0 (ready, unreachable)")
     trio.come_to_not_before(event)
 
 
@@ -276,13 +276,13 @@ def test_a_member_that_must_run_a_handler_again_withdraws_its_word(make_trio: Ca
     trio.start()
     trio.hold("web-2")
     event = trio.freeze()
-    trio.until_why("web-0", "waits for web-2 (preparing)")
+    trio.until_why("web-0", "waiting for web-2 (preparing)")
     trio.diaries["web-1"].hold("prepare", "alone")
     trio.vms["web-1"].restart()
     trio.until_why("web-0", "web-1 (preparing)")
-    trio.agents["web-1"].until_logged("alone: prepares")
+    trio.agents["web-1"].until_logged("handler_started: Handler started. handler=alone action=prepare")
     trio.diaries["web-2"].release("prepare", "web")
-    trio.until_why("web-0", "waits for web-1 (preparing)")
+    trio.until_why("web-0", "waiting for web-1 (preparing)")
     assert event.status == "Scheduled"
     assert trio.approvers(event) == set()
     trio.diaries["web-1"].release("prepare", "alone")
@@ -302,7 +302,7 @@ def test_a_leader_killed_after_its_approval(make_trio: Callable[..., Trio]) -> N
     assert "web-0" in trio.approvers(event)
     # It comes back when all is over, and undoes what it had prepared.
     trio.agents["web-0"].start()
-    trio.agents["web-0"].until_logged("everything is undone")
+    trio.agents["web-0"].until_logged("work_undone")
     trio.diaries["web-0"].check()
 
 
@@ -311,12 +311,12 @@ def test_a_member_that_is_cut_off_leaves_it_to_not_before(make_trio: Callable[..
     trio.start()
     trio.hold("web-2")
     event = trio.freeze()
-    trio.until_why("web-0", "waits for web-2 (preparing)")
-    trio.until_why("web-1", "waits for web-2 (preparing)")
+    trio.until_why("web-0", "waiting for web-2 (preparing)")
+    trio.until_why("web-1", "waiting for web-2 (preparing)")
     trio.cut_off("web-0")
-    trio.until_why("web-0", "web-2 (preparing, silent)")
+    trio.until_why("web-0", "web-2 (preparing, unreachable)")
     trio.diaries["web-2"].release("prepare", "web")
-    trio.until_why("web-1", "waits for web-0 (ready, silent)")
+    trio.until_why("web-1", "waiting for web-0 (ready, unreachable)")
     trio.come_to_not_before(event)
 
 
@@ -338,7 +338,7 @@ def test_all_are_cut_off_from_each_other(make_trio: Callable[..., Trio]) -> None
     event = trio.freeze()
     for name in NAMES:
         trio.until_phase(name, "prepared")
-        trio.until_why(name, "(not heard, silent)")
+        trio.until_why(name, "(no response, unreachable)")
     trio.come_to_not_before(event)
 
 
@@ -347,7 +347,7 @@ def test_who_only_rehearses_is_not_ready_to_the_others(make_trio: Callable[..., 
     trio.start(**{"web-2": ("--dry-run",)})
     event = trio.freeze()
     trio.agents["web-2"].until_logged("would run")
-    trio.until_why("web-0", "waits for web-2 (not heard, silent)")
+    trio.until_why("web-0", "waiting for web-2 (no response, unreachable)")
     trio.come_to_not_before(event, but="web-2")
 
 

@@ -35,7 +35,7 @@ def make_agent(new_agent: Callable[..., AgentProcess], diary: Diary) -> Callable
     def make(vm: VM, rules: str, *arguments: str) -> AgentProcess:
         agent = new_agent(rules + diary.handler("pool") + diary.handler("web"), vm.environment)
         agent.start(*arguments)
-        agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
+        agent.until(lambda: agent.status().get("polling", {}).get("responses"), "the first answer")
         return agent
 
     return make
@@ -53,20 +53,20 @@ def test_an_event_from_its_notice_to_its_end(
     agent.until(lambda: agent.status()["events"][0]["phase"] == "started")
     assert not agent.status()["ready"]
     forewarn.advance(minutes=10)
-    agent.until_logged("everything is undone")
+    agent.until_logged("work_undone")
     assert diary.done[2:] == ["undo web", "undo pool"]
     assert agent.status()["ready"]
     assert agent.status()["events"] == []
     assert agent.stop() == 0
     # All but that it begins, where it asks, and that it ends.
-    assert all(line.get("event") == event.id for line in agent.lines[2:-1])
+    assert all(line.get("event_id") == event.id for line in agent.lines[2:-1])
 
 
 def test_a_lead_is_waited_for(forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary) -> None:
     vm = forewarn.vm("web-0")
     agent = make_agent(vm, RULE.format(more='when = "5m"\napprove = "self"\napprove_when = "1m"'))
     event = vm.restart()
-    agent.until_logged("is scheduled")
+    agent.until_logged("event_scheduled")
     forewarn.advance(minutes=9, seconds=50, seen_by=vm)
     assert agent.status()["events"][0]["phase"] == "waiting"
     assert diary.lines == []
@@ -86,10 +86,10 @@ def test_without_approval_not_before_comes(
     event = vm.redeploy()
     agent.until(diary.has("end prepare web"))
     forewarn.advance(minutes=15)
-    agent.until_logged("has started")
+    agent.until_logged("event_started")
     assert not event.was_approved_by("web-0")
     forewarn.advance(minutes=10)
-    agent.until_logged("everything is undone")
+    agent.until_logged("work_undone")
     diary.check()
 
 
@@ -102,9 +102,9 @@ def test_what_is_cancelled_is_undone_as_soon_as_the_handler_is_over(
     event = vm.restart()
     agent.until(diary.has("begin prepare web"))
     event.cancel()
-    agent.until_logged("is cancelled")
+    agent.until_logged("event_cancelled")
     diary.release("prepare", "web")
-    agent.until_logged("everything is undone")
+    agent.until_logged("work_undone")
     diary.check()
 
 
@@ -115,7 +115,7 @@ def test_after_a_failure_nothing_is_approved(
     diary.fail("prepare", "pool")
     agent = make_agent(vm, APPROVES)
     event = vm.restart()
-    agent.until_logged("could not prepare")
+    agent.until_logged("handler_failed")
     (shown,) = agent.status()["events"]
     assert shown["phase"] == "failed"
     assert "no luck" in shown["steps"][0]["problem"]
@@ -124,7 +124,7 @@ def test_after_a_failure_nothing_is_approved(
     assert event.status == "Scheduled"
     assert diary.lines == ["begin prepare pool", "fail prepare pool"]
     event.cancel()
-    agent.until_logged("everything is undone")
+    agent.until_logged("work_undone")
     assert diary.lines[2:] == ["begin undo pool", "end undo pool"]
 
 
@@ -141,7 +141,7 @@ def test_an_undo_is_tried_until_it_works_and_the_others_wait(
     assert "begin undo pool" not in diary.lines
     assert "no luck" in agent.status()["events"][0]["next"]
     diary.mend("undo", "web")
-    agent.until_logged("everything is undone")
+    agent.until_logged("work_undone")
     assert diary.done == ["prepare pool", "prepare web", "undo web", "undo pool"]
 
 
@@ -167,12 +167,12 @@ def test_what_two_events_need_is_undone_when_the_last_is_over(
     first = vm.restart()
     agent.until(diary.has("end prepare web"))
     second = vm.freeze()
-    agent.until_logged("is prepared already")
+    agent.until_logged("handler_shared")
     first.cancel()
     agent.until(diary.has("end undo web"))
     assert agent.status()["events"][0]["next"] == "waits to undo pool: another event needs it"
     second.cancel()
-    agent.until_logged("everything is undone", 2)
+    agent.until_logged("work_undone", 2)
     assert diary.done == ["prepare pool", "prepare web", "undo web", "undo pool"]
 
 
@@ -182,8 +182,8 @@ def test_an_event_that_no_rule_is_for_is_left_alone(
     vm = forewarn.vm("web-0")
     agent = make_agent(vm, APPROVES)
     event = vm.freeze()
-    agent.until_logged("left alone")
-    assert agent.status()["events"][0]["phase"] == "left alone"
+    agent.until_logged("event_ignored")
+    assert agent.status()["events"][0]["phase"] == "ignored"
     forewarn.advance(minutes=14, seen_by=vm)
     assert event.status == "Scheduled"
     assert diary.lines == []
@@ -208,10 +208,10 @@ def test_a_dry_run_does_all_but_act(forewarn: Service, new_agent: Callable[..., 
     agent.start("--dry-run")
     vm.poll()
     event = vm.restart()
-    agent.until_logged("would be approved")
-    assert any("pool: would run" in message for message in agent.messages())
+    agent.until_logged("approval_skipped")
+    assert any("would run" in message and "handler=pool" in message for message in agent.messages())
     event.cancel()
-    agent.until_logged("everything is undone")
+    agent.until_logged("work_undone")
     assert agent.stop() == 0
     assert diary.lines == []
     assert not agent.state.exists(), "nothing is kept"
@@ -224,14 +224,14 @@ def test_without_a_config_it_only_logs(forewarn: Service, new_agent: Callable[..
     agent.start()
     vm.poll()
     vm.restart()
-    agent.until_logged("left alone")
+    agent.until_logged("event_ignored")
     assert agent.stop() == 0
 
 
 def test_ready_turns_red_on_an_event(forewarn: Service, make_agent: Callable[..., AgentProcess], diary: Diary) -> None:
     vm = forewarn.vm("web-0")
     agent = make_agent(vm, '[agent]\nlisten = "127.0.0.1:0"\n' + RULE.format(more=""))
-    agent.until_logged("Metrics and health are served")
+    agent.until_logged("Serving metrics and health")
     (address,) = [line["address"] for line in agent.lines if "address" in line]
 
     def ready() -> int:
@@ -270,9 +270,9 @@ priority = "spot"
         rules = '[[rule]]\non = "Preempt"\nprepare = ["pool"]\napprove = "self"\n'
         agent = new_agent(rules + diary.handler("pool"), {"FOREWARN_ENDPOINT": service.metadata_url})
         agent.start()
-        agent.until(lambda: agent.status().get("polling", {}).get("answers"), "the first answer")
+        agent.until(lambda: agent.status().get("polling", {}).get("responses"), "the first answer")
         (event,) = service.request_operation("eviction", "web_0")["events"]
-        agent.until_logged("is approved")
+        agent.until_logged("event_approved")
         rows = json.loads(service.cli("event", "history", event["id"], "--json").stdout)["history"]
         assert "approved" in [row["kind"] for row in rows]
         assert agent.stop() == 0

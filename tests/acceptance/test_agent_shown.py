@@ -43,7 +43,7 @@ def status_text(agent: AgentProcess) -> tuple[int, str, str]:
 
 def test_metrics_of_a_real_agent_are_read_by_prometheus(forewarn: Service, agent: AgentProcess, diary: Diary) -> None:
     agent.start("--listen", "127.0.0.1:0")
-    agent.until_logged("Metrics and health are served.")
+    agent.until_logged("Serving metrics and health.")
     (address,) = [line["address"] for line in agent.lines if "address" in line]
     event = forewarn.vm("web-0").restart()
     agent.until(lambda: diary.done == ["prepare pool", "prepare web"])
@@ -70,7 +70,7 @@ def test_what_a_killed_agent_has_left_is_shown_and_the_next_one_can_be_asked(
     code, shown, _ = status_text(agent)
     assert code == 0
     assert re.search(rf"^Reboot {event.id}  Scheduled .* UTC \(in 1[45]m", shown, re.MULTILINE)
-    assert "machine    web-0 (from FOREWARN_VM_NAME)\n" in shown
+    assert "vm         web-0 (from FOREWARN_VM_NAME)\n" in shown
     agent.kill()
     assert (agent.state / "agent.sock").exists()  # it stays behind, and nobody listens
     code, shown, error = status_text(agent)
@@ -126,14 +126,15 @@ def test_a_signal_stops_it_in_good_order_also_while_a_handler_runs(
     forewarn.vm("web-0").restart()
     agent.until(diary.has("begin prepare pool"))
     assert agent._end(number) == 0
-    assert agent.messages()[-1] == "The agent ends."
+    assert agent.messages()[-1] == "agent_stopped: Agent stopped."
     assert not (agent.state / "agent.sock").exists()
 
 
 def test_the_log_says_where_it_asks_and_who_it_is(agent: AgentProcess, forewarn: Service) -> None:
     agent.start()
     vm = forewarn.vm("web-0")
-    said = f"The endpoint is {vm.environment['FOREWARN_ENDPOINT']}, and this machine is web-0."
+    endpoint = vm.environment["FOREWARN_ENDPOINT"]
+    said = f"endpoint_connected: The endpoint responds. endpoint={endpoint} vm=web-0"
     agent.until_logged(said)
     forewarn.advance(seen_by=vm)
     forewarn.advance(seen_by=vm)

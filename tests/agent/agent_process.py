@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMAND = (sys.executable, "-m", "forewarn", "agent")
+_COMMON_FIELDS = {"time", "level", "logger", "event", "message", "event_id", "event_type"}
 SECONDS = 60
 """How long anything may take before the test has failed."""
 
@@ -115,7 +116,12 @@ class AgentProcess:
         self.until(lambda: sum(text in message for message in self.messages()) >= times, repr(text))
 
     def messages(self) -> list[str]:
-        return [str(line["message"]) for line in self.lines]
+        """`event_name: message key=value`, without the keys that every line has."""
+        found = []
+        for line in self.lines:
+            fields = [f"{name}={value}" for name, value in line.items() if name not in _COMMON_FIELDS]
+            found.append(" ".join([f"{line.get('event', '')}: {line['message']}", *fields]))
+        return found
 
     def status(self) -> dict[str, Any]:
         """What `forewarn agent status` says."""

@@ -20,15 +20,15 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forewarn.agent.discovery import find_endpoint, option_245
-from forewarn.agent.identity import find_me
+from forewarn.agent.discovery import find_endpoint, find_option_245
+from forewarn.agent.identity import choose_identity
 from namespace import bring_up_loopback
 from programs import SEARCHED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.agent.address import Endpoint
+    from forewarn.agent.address import EndpointAddress
 
 SERVER, SERVICE, CLIENT = "10.45.0.1", "10.45.0.2", "10.45.0.77"
 LONGEST = 30
@@ -67,7 +67,7 @@ method=auto
 method=disabled
 """
 
-# As an administrator would keep what the script is told: see docs/agent-finding.md.
+# How an administrator stores the options that the script gets: see docs/reference/agent-discovery.md.
 UDHCPC_HOOK = """#!/bin/sh
 case $1 in
 bound | renew)
@@ -148,7 +148,7 @@ def until_leased(*folders: str) -> None:
     watched = [os.open(folder, os.O_RDONLY) for folder in folders]
     for folder in watched:
         fcntl.fcntl(folder, fcntl.F_NOTIFY, changes)
-    while not option_245():
+    while not find_option_245():
         if signal.sigtimedwait({signal.SIGIO}, LONGEST) is None:
             sys.exit(f"no lease with option 245 in {folders}")
     for folder in watched:
@@ -202,7 +202,7 @@ CLIENTS: dict[str, Callable[[], None]] = {
 }
 
 
-def ask(endpoint: Endpoint, path: str) -> str:
+def ask(endpoint: EndpointAddress, path: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(endpoint.url + path, headers={"Metadata": "true"})  # noqa: S310 - http only
     with opener.open(request, timeout=LONGEST) as answer:
@@ -223,7 +223,7 @@ def main() -> None:
     found = {"url": endpoint.url, "origin": endpoint.origin}
     if option == SERVICE:
         name = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-        found["name"] = find_me("", lambda: ask(endpoint, name), socket.gethostname()).name
+        found["name"] = choose_identity("", lambda: ask(endpoint, name), socket.gethostname()).name
         found["document"] = ask(endpoint, "/metadata/scheduledevents?api-version=2020-07-01")
     sys.stdout.write(json.dumps(found) + "\n")
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-from forewarn.wire.document_reader import ToldEvent, read_event
+from forewarn.wire.document_reader import ScheduledEvent, read_event
 
 WRITTEN = {
     "EventId": "4CAEA225-A741-474D-A72E-428C86FCD853",
@@ -29,7 +29,7 @@ def told(
     resources: tuple[str, ...] = (ME,),
     notice: timedelta = timedelta(minutes=15),
     **fields: Any,
-) -> ToldEvent:
+) -> ScheduledEvent:
     """An event that is told at NOW."""
     moment = format_datetime(NOW + notice, usegmt=True) if status == "Scheduled" else ""
     return read_event(

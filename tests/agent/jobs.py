@@ -17,7 +17,7 @@ from forewarn.wire.document_reader import read_document
 
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Handler
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.wire.document_reader import ScheduledEvent
 
 PATIENCE_SECONDS = 60.0
 RAW_EVENT = {
@@ -33,7 +33,7 @@ RAW_EVENT = {
 }
 
 
-def told_event(**changes: object) -> ToldEvent:
+def told_event(**changes: object) -> ScheduledEvent:
     """The event above, with some of it changed."""
     return read_document(json.dumps({"DocumentIncarnation": 1, "Events": [{**RAW_EVENT, **changes}]})).events[0]
 
@@ -46,7 +46,7 @@ class LoneJob:
         folder: Path,
         action: str = PREPARE,
         *,
-        event: ToldEvent | None = None,
+        event: ScheduledEvent | None = None,
         seconds: float = PATIENCE_SECONDS,
         handler: str = "it",
         run: str | None = None,

@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING
 
 from forewarn.agent.peers.group import PeerGroup
 from forewarn.agent.policy import Member, PeersSettings
+from forewarn.system.logs import TextFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from forewarn.agent.peers.readiness import Decision
+    from forewarn.agent.peers.readiness import ApprovalDecision
 
 EVENT = "28512AF7-C957-4500-9BC4-842D6FB531E4"
 SECRET = b"sixteen bytes or more"
 PATIENCE_SECONDS = 60
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the log lines with their fields."""
+    return [TextFormatter().format(record) for record in caplog.records]
 
 
 class Link:
@@ -139,15 +145,15 @@ class Machines:
         for name in names or self.groups:
             self.groups[name].report(EVENT, self.names, state)
 
-    def decisions(self) -> dict[str, Decision]:
+    def decisions(self) -> dict[str, ApprovalDecision]:
         """What each decides at this moment."""
         decisions = {name: group.decide(EVENT) for name, group in self.groups.items()}
-        self.may_have |= {name for name, decision in decisions.items() if decision.may}
+        self.may_have |= {name for name, decision in decisions.items() if decision.allowed}
         return decisions
 
-    def until(self, enough: Callable[[dict[str, Decision]], bool]) -> dict[str, Decision]:
+    def until(self, enough: Callable[[dict[str, ApprovalDecision]], bool]) -> dict[str, ApprovalDecision]:
         """Wait until the decisions are enough. A group wakes its caller when one changes."""
-        last: dict[str, Decision] = {}
+        last: dict[str, ApprovalDecision] = {}
 
         def is_enough() -> bool:
             last.clear()
@@ -159,19 +165,19 @@ class Machines:
         return last
 
     def until_may(self, name: str) -> None:
-        self.until(lambda decisions: decisions[name].may)
+        self.until(lambda decisions: decisions[name].allowed)
 
     def until_why(self, name: str, *words: str) -> None:
-        self.until(lambda decisions: all(word in decisions[name].why for word in words))
+        self.until(lambda decisions: all(word in decisions[name].reason for word in words))
 
     def until_logged(self, caplog: pytest.LogCaptureFixture, text: str) -> None:
-        """A line of the log need not come in the same moment as what it is about."""
+        """Wait for a log line: a thread may write it later than it changes the state."""
         with self._news:
             for _ in range(int(PATIENCE_SECONDS * 20)):
-                if text in caplog.text:
+                if any(text in line for line in logged(caplog)):
                     return
                 self._news.wait(0.05)
-        raise AssertionError(f"{text!r} is not in the log: {caplog.text}")
+        raise AssertionError(f"{text!r} is not in the log: {logged(caplog)}")
 
     def _wake(self) -> None:
         with self._news:

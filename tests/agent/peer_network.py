@@ -122,7 +122,7 @@ class Network:
             if machine.agent is None:
                 continue
             self._handle(machine, machine.agent)
-            if machine.agent.decide(EVENT, self.now + machine.offset).may:
+            if machine.agent.decide(EVENT, self.now + machine.offset).allowed:
                 self._check_approval(machine)
                 self.approvals.append(Approval(machine.name, self.now))
 
@@ -138,10 +138,10 @@ class Network:
     def _move(self, asker: str, asked: str) -> None:
         agent = self.machines[asker].agent
         exchange = self.exchanges.get((asker, asked))
-        if exchange and (exchange.asker is not agent or self.now - exchange.sent >= self.timing.timeout):
+        if exchange and (exchange.asker is not agent or self.now - exchange.sent >= self.timing.request_timeout):
             exchange = self.exchanges.pop((asker, asked)) and None
         is_time = self.now >= self.next_ask[asker, asked]
-        if exchange is None and agent is not None and is_time and agent.members_to_ask():
+        if exchange is None and agent is not None and is_time and agent.members_to_poll():
             exchange = _Exchange(self.now, self.now + self.random.choice(self.delays), None, agent)
             self.exchanges[asker, asked] = exchange
         if exchange and exchange.message is None and self.now >= exchange.due:
@@ -152,10 +152,10 @@ class Network:
     def _reach(self, asker: str, asked: str, exchange: _Exchange) -> _Exchange | None:
         machine = self.machines[asked]
         if (asker, asked) in self.cut or machine.agent is None:
-            self.next_ask[asker, asked] = self.now + self.timing.interval
+            self.next_ask[asker, asked] = self.now + self.timing.poll_interval
             self.exchanges.pop((asker, asked))
             return None
-        message = machine.agent.answer(asked, self.now + machine.offset)
+        message = machine.agent.status_message(asked, self.now + machine.offset)
         assert message is not None
         if machine.state == READY:
             machine.said_ready[asker] = exchange.sent
@@ -167,11 +167,13 @@ class Network:
     def _return(self, asker: str, asked: str, exchange: _Exchange) -> None:
         machine = self.machines[asker]
         self.exchanges.pop((asker, asked))
-        self.next_ask[asker, asked] = self.now + self.timing.interval
+        self.next_ask[asker, asked] = self.now + self.timing.poll_interval
         # An answer goes back on the way on which the question came: that way may be cut by now.
         if (asker, asked) in self.cut or machine.agent is None or exchange.message is None:
             return
-        machine.agent.take(asked, exchange.message, exchange.sent + machine.offset, self.now + machine.offset)
+        machine.agent.record_response(
+            asked, exchange.message, exchange.sent + machine.offset, self.now + machine.offset
+        )
         told = exchange.message.event(EVENT)
         machine.heard[asked] = exchange.sent, told is not None and told.state == READY
 
@@ -183,7 +185,7 @@ class Network:
             if other is approver:
                 continue
             sent, is_ready = approver.heard.get(other.name, (0.0, False))
-            assert is_ready, f"{approver.name} would approve and has not heard that {other.name} is ready"
+            assert is_ready, f"{approver.name} would approve and has no response that {other.name} is ready"
             assert self.now - sent < self.timing.fresh, f"{approver.name} would approve on an old word of {other.name}"
             assert other.handler_runs_until is None, f"{approver.name} would approve and a handler of {other.name} runs"
 

@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.agent.address import Endpoint
+from forewarn.agent.address import EndpointAddress
 from forewarn.agent.clock import real_seconds
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class RawServer:
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.endpoint = Endpoint("http", "127.0.0.1", self.port, "test")
+        self.endpoint = EndpointAddress("http", "127.0.0.1", self.port, "test")
         self.url = self.endpoint.url
 
     def __enter__(self) -> Self:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.agent.address import Endpoint, read_endpoint
+from forewarn.agent.address import EndpointAddress, read_endpoint
 from forewarn.errors import BadEndpoint
 
 
@@ -40,7 +40,7 @@ def test_what_is_understood(text: str, url: str) -> None:
 
 
 def test_a_host_of_ipv6_can_be_connected_to_as_it_is() -> None:
-    assert read_endpoint("https://[::1]", "here") == Endpoint("https", "::1", 443, "here")
+    assert read_endpoint("https://[::1]", "here") == EndpointAddress("https", "::1", 443, "here")
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ undo = ["stop-web"]
 listen = "0.0.0.0:9170"
 secret_file = "{secret.name}"
 members = {{web-0 = "10.0.0.4:9170", web-1 = "peer.example:9171"}}
-silence = "4s"
+timeout = "4s"
 """
     )
     config = read_config(path)
@@ -98,7 +98,7 @@ silence = "4s"
     assert config.peers is not None
     assert config.peers.secret == b"0123456789abcdef0123"
     assert config.peers.members == (Member("web-0", "10.0.0.4", 9170), Member("web-1", "peer.example", 9171))
-    assert config.peers.silence == timedelta(seconds=4)
+    assert config.peers.timeout == timedelta(seconds=4)
 
 
 def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
@@ -138,7 +138,8 @@ def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
         ("[peers]\nlisten='1.2.3.4:5'", "peers.secret_file: Is missing."),
         ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'", "peers.members: Is missing."),
         ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={a='b'}", "peers.members.a: Must be HOST:PORT"),
-        ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={a='b:1'}\nsilence='0s'", "at least 1s"),
+        ("[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={a='b:1'}\ntimeout='0s'", "at least 1s"),
+        ("[peers]\nsilence='4s'", "peers.silence: Is now called timeout. Rename the key."),
         (
             "[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={web-0='b:1', WEB-0='c:1'}",
             "peers.members.WEB-0: web-0 is the same machine",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from agent.raw_server import RawServer, answer, document, event, silence, then
-from forewarn.agent import AsyncClient, EndpointTrouble
+from forewarn.agent import AsyncClient, EndpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +44,8 @@ async def test_a_life_from_the_notice_to_the_end(forewarn_async: AsyncService) -
     told = []
     async with AsyncClient(vm.endpoint) as client:
         async for change in client.changes():
-            told.append((change.what, await change.approve()))
-            if change.what == "started":
+            told.append((change.kind, await change.approve()))
+            if change.kind == "started":
                 await forewarn_async.advance(minutes=10)
             if change.over:
                 break
@@ -76,12 +76,12 @@ async def test_troubles_are_raised_and_polls_say_them(forewarn_async: AsyncServi
     async with AsyncClient(vm.endpoint) as client:
         vm.fault(500, on="any", count=3)
         for work in (client.document, lambda: client.approve("one")):
-            with pytest.raises(EndpointTrouble) as trouble:
+            with pytest.raises(EndpointError) as trouble:
                 await work()
             assert trouble.value.kind == "failing"
         polled = await client.poll()
-        assert polled.trouble is not None
-        assert polled.trouble.kind == "failing"
+        assert polled.error is not None
+        assert polled.error.kind == "failing"
 
 
 @pytest.mark.parametrize("deed", [silence, then(b"HTTP/1.1 200 OK\r\n", silence)])
@@ -105,7 +105,7 @@ async def test_a_task_that_is_cancelled_ends_at_once_and_the_client_goes_on(deed
             task.cancel()
             assert await is_cancelled(task)
             assert (await client.document()).incarnation == 1
-            assert (await anext(client.changes())).what == "scheduled"
+            assert (await anext(client.changes())).kind == "scheduled"
 
 
 async def test_one_that_waits_for_its_turn_may_be_cancelled_without_hurting_the_other() -> None:
@@ -150,12 +150,12 @@ async def test_closing_ends_what_others_wait_for() -> None:
         await client.close()
         async with asyncio.timeout(LONG):
             polled = await poll
-            with pytest.raises(EndpointTrouble):
+            with pytest.raises(EndpointError):
                 await ask
-        assert polled.trouble is not None
-        assert polled.trouble.kind == "closed"
+        assert polled.error is not None
+        assert polled.error.kind == "closed"
         assert [change async for change in client.changes()] == []
-        assert (await client.poll()).trouble is not None
+        assert (await client.poll()).error is not None
         await client.close()
 
 
@@ -183,8 +183,8 @@ async def test_a_search_for_an_address_keeps_neither_a_task_nor_the_loop(monkeyp
         found.set()
     async with asyncio.timeout(LONG):
         polled = await other
-    assert polled.trouble is not None
-    assert polled.trouble.kind == "closed"
+    assert polled.error is not None
+    assert polled.error.kind == "closed"
     for thread in threading.enumerate():
         if thread.name.startswith("forewarn-"):
             await asyncio.to_thread(thread.join, LONG)

@@ -158,7 +158,7 @@ def test_an_old_python_says_what_it_lacks(bundle: Path) -> None:
     older = start.replace("sys.version_info < (3, 10)", "sys.version_info < (9, 9)")
     done = subprocess.run([sys.executable, "-c", older], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith("forewarn: this needs Python 3.10 or newer, and is run by 3.")
+    assert done.stderr.startswith("forewarn: Python 3.10 or newer is required, but this is 3.")
     assert done.stderr.count("\n") == 1
 
 

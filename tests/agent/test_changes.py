@@ -9,30 +9,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.raw_server import event
-from forewarn.agent.changes import BELIEVED_AFTER_SECONDS, CHANGED, GONE, SCHEDULED, STARTED, Account, Change, compare
-from forewarn.errors import NobodyToApprove
-from forewarn.wire.document_reader import ToldDocument, ToldEvent, read_document, start_requests
+from forewarn.agent.changes import (
+    CHANGED,
+    GONE,
+    OLD_DOCUMENT_SECONDS,
+    SCHEDULED,
+    STARTED,
+    Change,
+    ChangeTracker,
+    compare,
+)
+from forewarn.errors import ChangeWithoutClient
+from forewarn.wire.document_reader import EventsDocument, ScheduledEvent, read_document, start_requests
 
 LATER = "Thu, 22 Jul 2021 05:50:17 GMT"
 
 
-def told(number: int, status: str = "Scheduled", **changes: object) -> ToldEvent:
+def told(number: int, status: str = "Scheduled", **changes: object) -> ScheduledEvent:
     raw = {**event(number, status), **changes}
     return read_document(json.dumps({"DocumentIncarnation": 0, "Events": [raw]})).events[0]
 
 
 def said(changes: list[Change]) -> list[tuple[str, int]]:
-    return [(change.what, int(change.event.id[-4:])) for change in changes]
+    return [(change.kind, int(change.event.id[-4:])) for change in changes]
 
 
-def document(incarnation: int, *events: ToldEvent) -> ToldDocument:
-    return ToldDocument(incarnation, events)
+def document(incarnation: int, *events: ScheduledEvent) -> EventsDocument:
+    return EventsDocument(incarnation, events)
 
 
 def test_a_life_is_told_in_its_steps() -> None:
-    account = Account()
+    account = ChangeTracker()
     course = [(), (told(1),), (told(1),), (told(1, NotBefore=LATER),), (told(1, "Started"),), ()]
-    lines = [account.take(document(number, *events), number) for number, events in enumerate(course)]
+    lines = [account.update(document(number, *events), number) for number, events in enumerate(course)]
     assert [said(line) for line in lines] == [
         *([], [(SCHEDULED, 1)], [], [(CHANGED, 1)], [(STARTED, 1)], [(GONE, 1)]),
     ]
@@ -44,12 +53,12 @@ def test_a_life_is_told_in_its_steps() -> None:
 
 def test_what_goes_before_it_started_was_cancelled() -> None:
     (gone,) = compare([told(1)], [])
-    assert (gone.what, gone.over, gone.cancelled, gone.event) == (GONE, False, True, told(1))
+    assert (gone.kind, gone.over, gone.cancelled, gone.event) == (GONE, False, True, told(1))
 
 
 def test_what_is_first_seen_started_has_started() -> None:
     (change,) = compare([], [told(1, "Started")])
-    assert (change.what, change.before, change.waits) == (STARTED, None, False)
+    assert (change.kind, change.before, change.waits) == (STARTED, None, False)
 
 
 def test_changes_come_in_the_order_of_the_document_and_what_is_gone_last() -> None:
@@ -62,51 +71,51 @@ def test_an_event_that_is_listed_twice_is_one() -> None:
 
 
 def test_an_old_document_in_between_says_nothing_again() -> None:
-    account = Account()
-    account.take(document(1, told(1)), 0)
-    account.take(document(2, told(1, "Started")), 1)
-    assert account.take(document(1, told(1)), 2) == []
-    assert account.take(document(2, told(1, "Started")), 3) == []
-    assert said(account.take(document(3), 4)) == [(GONE, 1)]
-    assert account.take(document(2, told(1, "Started")), 5) == []
-    assert account.take(document(3), 6) == []
+    account = ChangeTracker()
+    account.update(document(1, told(1)), 0)
+    account.update(document(2, told(1, "Started")), 1)
+    assert account.update(document(1, told(1)), 2) == []
+    assert account.update(document(2, told(1, "Started")), 3) == []
+    assert said(account.update(document(3), 4)) == [(GONE, 1)]
+    assert account.update(document(2, told(1, "Started")), 5) == []
+    assert account.update(document(3), 6) == []
 
 
 def test_a_document_that_went_back_adds_what_is_new_and_what_has_started() -> None:
-    account = Account()
-    account.take(document(192, told(1), told(2)), 0)
-    assert said(account.take(document(1, told(3), told(2, "Started")), 1)) == [(SCHEDULED, 3), (STARTED, 2)]
-    assert account.take(document(1, told(3), told(2, "Started")), 2) == []
+    account = ChangeTracker()
+    account.update(document(192, told(1), told(2)), 0)
+    assert said(account.update(document(1, told(3), told(2, "Started")), 1)) == [(SCHEDULED, 3), (STARTED, 2)]
+    assert account.update(document(1, told(3), told(2, "Started")), 2) == []
 
 
 def test_one_that_stays_is_believed_in_the_end() -> None:
-    account = Account()
-    account.take(document(192, told(1)), 0)
-    assert account.take(document(0), 100) == []
-    assert account.take(document(0), 100 + BELIEVED_AFTER_SECONDS - 0.1) == []
-    assert said(account.take(document(0), 100 + BELIEVED_AFTER_SECONDS)) == [(GONE, 1)]
-    assert said(account.take(document(1, told(2)), 111)) == [(SCHEDULED, 2)]
-    assert said(account.take(document(2), 112)) == [(GONE, 2)]
+    account = ChangeTracker()
+    account.update(document(192, told(1)), 0)
+    assert account.update(document(0), 100) == []
+    assert account.update(document(0), 100 + OLD_DOCUMENT_SECONDS - 0.1) == []
+    assert said(account.update(document(0), 100 + OLD_DOCUMENT_SECONDS)) == [(GONE, 1)]
+    assert said(account.update(document(1, told(2)), 111)) == [(SCHEDULED, 2)]
+    assert said(account.update(document(2), 112)) == [(GONE, 2)]
 
 
 def test_it_may_go_on_at_the_lower_numbers_while_it_is_doubted() -> None:
-    account = Account()
-    account.take(document(192, told(1)), 0)
-    assert account.take(document(0), 1) == []
-    assert said(account.take(document(1, told(2)), 5)) == [(SCHEDULED, 2)]
-    assert said(account.take(document(1, told(2)), 11)) == [(GONE, 1)]
+    account = ChangeTracker()
+    account.update(document(192, told(1)), 0)
+    assert account.update(document(0), 1) == []
+    assert said(account.update(document(1, told(2)), 5)) == [(SCHEDULED, 2)]
+    assert said(account.update(document(1, told(2)), 11)) == [(GONE, 1)]
 
 
 def test_doubt_begins_anew_when_the_right_document_was_there_in_between() -> None:
-    account = Account()
-    account.take(document(192, told(1)), 0)
+    account = ChangeTracker()
+    account.update(document(192, told(1)), 0)
     for now in (1, 12, 23):
-        assert account.take(document(191), now) == []
-        assert account.take(document(192, told(1)), now + 9) == []
+        assert account.update(document(191), now) == []
+        assert account.update(document(192, told(1)), now + 9) == []
 
 
 def test_a_change_of_nobody_cannot_be_approved() -> None:
-    with pytest.raises(NobodyToApprove):
+    with pytest.raises(ChangeWithoutClient):
         Change(SCHEDULED, told(1)).approve()
 
 
@@ -122,11 +131,11 @@ def test_a_change_of_nobody_cannot_be_approved() -> None:
 def test_only_what_waits_is_approved(change: Change, sent: bool) -> None:
     approved: list[bytes] = []
 
-    def send(one: ToldEvent) -> bool:
+    def send(one: ScheduledEvent) -> bool:
         approved.append(start_requests(one.id))
         return True
 
-    assert change.of(send).approve() is sent
+    assert change.bound_to(send).approve() is sent
     assert len(approved) == sent
 
 
@@ -138,21 +147,21 @@ DOCUMENTS = st.builds(
 
 
 @given(st.lists(st.tuples(DOCUMENTS, st.floats(0, 8)), max_size=20))
-def test_whatever_comes_each_event_has_an_orderly_life(course: list[tuple[ToldDocument, float]]) -> None:
+def test_whatever_comes_each_event_has_an_orderly_life(course: list[tuple[EventsDocument, float]]) -> None:
     """Nothing goes that was not there, nothing is announced twice without having gone."""
-    account, now = Account(), 0.0
-    there: dict[str, ToldEvent] = {}
+    account, now = ChangeTracker(), 0.0
+    there: dict[str, ScheduledEvent] = {}
     for one, later in course:
         now += later
-        for change in account.take(one, now):
+        for change in account.update(one, now):
             assert (change.event.id in there) == (change.before is not None)
             assert change.before == there.get(change.event.id)
-            if change.what == GONE:
+            if change.kind == GONE:
                 del there[change.event.id]
             else:
                 there[change.event.id] = change.event
     last = course[-1][0] if course else document(0)
-    account.take(last, now + 1)
-    account.take(last, now + 100)
-    assert account.take(last, now + 101) == []
-    assert not [change for change in compare(last.events, last.events) if change.what != GONE]
+    account.update(last, now + 1)
+    account.update(last, now + 100)
+    assert account.update(last, now + 101) == []
+    assert not [change for change in compare(last.events, last.events) if change.kind != GONE]

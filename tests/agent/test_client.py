@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from agent.raw_server import RawServer, answer, close, document, event, reset, silence, then
 from agent.shifted import Shifted, allow_seconds
 from depth import amount
-from forewarn.agent import Change, Client, Document, EndpointTrouble, Event
-from forewarn.agent.address import Endpoint
+from forewarn.agent import Change, Client, Document, EndpointError, Event
+from forewarn.agent.address import EndpointAddress
 from forewarn.core.faults import FAULTS
 from forewarn.errors import BadEndpoint, BadPollSeconds, EndpointNotFound, NothingToApprove
 
@@ -50,7 +50,7 @@ def vm(forewarn: Service) -> VM:
 
 @pytest.fixture
 def client(vm: VM, shifted: Shifted) -> Iterator[Client]:
-    with Client(vm.endpoint, pause=shifted.pause, luck=lambda: 0.5) as client:
+    with Client(vm.endpoint, pause=shifted.pause, jitter=lambda: 0.5) as client:
         yield client
 
 
@@ -60,7 +60,7 @@ def at(shifted: Shifted) -> Iterator[Callable[[RawServer], Client]]:
     clients = []
 
     def make(server: RawServer) -> Client:
-        clients.append(Client(server.url, "web-0", pause=shifted.pause, luck=lambda: 0.5))
+        clients.append(Client(server.url, "web-0", pause=shifted.pause, jitter=lambda: 0.5))
         return clients[-1]
 
     yield make
@@ -69,7 +69,7 @@ def at(shifted: Shifted) -> Iterator[Callable[[RawServer], Client]]:
 
 
 def kind_of(work: Callable[[], object]) -> str:
-    with pytest.raises(EndpointTrouble) as trouble:
+    with pytest.raises(EndpointError) as trouble:
         work()
     return trouble.value.kind
 
@@ -111,11 +111,11 @@ def test_a_life_from_the_notice_to_the_end(forewarn: Service, client: Client, vm
     scheduled = next(changes)
     assert isinstance(scheduled, Change)
     assert isinstance(scheduled.event, Event)
-    assert (scheduled.what, scheduled.event.id, scheduled.event.type) == ("scheduled", made.id.upper(), "Reboot")
+    assert (scheduled.kind, scheduled.event.id, scheduled.event.type) == ("scheduled", made.id.upper(), "Reboot")
     assert scheduled.approve()
     assert made.was_approved_by(vm)
     started = next(changes)
-    assert (started.what, started.before, started.approve()) == ("started", scheduled.event, False)
+    assert (started.kind, started.before, started.approve()) == ("started", scheduled.event, False)
     forewarn.advance(minutes=10)
     assert next(changes).over
 
@@ -143,10 +143,10 @@ def test_two_may_follow_the_changes_of_one_client(vm: VM) -> None:
     with Client(vm.endpoint) as client, ThreadPoolExecutor(2) as threads:
         followers = [client.changes(), client.changes()]
         vm.restart()
-        assert [next(changes).what for changes in followers] == ["scheduled", "scheduled"]
+        assert [next(changes).kind for changes in followers] == ["scheduled", "scheduled"]
         waiting = [threads.submit(next, changes) for changes in followers]
         client.approve(client.document().events[0])
-        assert [told.result(LONG).what for told in waiting] == ["started", "started"]
+        assert [told.result(LONG).kind for told in waiting] == ["started", "started"]
 
 
 def test_one_request_gives_the_document_and_one_approves_several(forewarn: Service) -> None:
@@ -161,7 +161,7 @@ def test_one_request_gives_the_document_and_one_approves_several(forewarn: Servi
 
 def test_an_unknown_id_is_refused_in_the_endpoints_words_and_nothing_is_approved(client: Client, vm: VM) -> None:
     made = vm.restart()
-    with pytest.raises(EndpointTrouble, match="refused that with 400: ") as trouble:
+    with pytest.raises(EndpointError, match="refused that with 400: ") as trouble:
         client.approve(made.id, "00000000-0000-0000-0000-000000000000")
     assert trouble.value.kind == "refused"
     assert not made.was_approved
@@ -175,7 +175,7 @@ def test_nothing_cannot_be_approved(client: Client, given: tuple[str, ...]) -> N
 
 def test_polls_tell_what_has_changed(client: Client, vm: VM) -> None:
     first = client.poll()
-    assert (first.document, first.changed, first.trouble) == (Document(0, ()), True, None)
+    assert (first.document, first.changed, first.error) == (Document(0, ()), True, None)
     again = client.poll()
     assert (again.document, again.changed) == (first.document, False)
     assert 0 < again.pause_seconds <= 1
@@ -207,8 +207,8 @@ def test_closing_from_another_thread_ends_what_is_under_way(forewarn: Service, v
         client.close()
         assert told.result(LONG) == []
     polled = client.poll()
-    assert polled.trouble is not None
-    assert polled.trouble.kind == "closed"
+    assert polled.error is not None
+    assert polled.error.kind == "closed"
     assert polled.pause_seconds > 0
     assert list(client.changes()) == []
     assert kind_of(client.document) == "closed"
@@ -280,10 +280,10 @@ def test_a_poll_lives_through_every_fault_of_a_get(
     vm.restart()
     strike(vm, kind, 3)
     polls = [client.poll() for _ in range(5)]
-    troubles = [polled.trouble.kind for polled in polls if polled.trouble is not None]
+    troubles = [polled.error.kind for polled in polls if polled.error is not None]
     assert troubles == ([GETS[kind]] * 3 if GETS[kind] else [])
-    assert all(polled.pause_seconds >= 0.5 for polled in polls if polled.trouble is not None)
-    assert polls[-1].trouble is None
+    assert all(polled.pause_seconds >= 0.5 for polled in polls if polled.error is not None)
+    assert polls[-1].error is None
     assert polls[-1].document is not None
     assert len(polls[-1].document.events) == 1
     said = [record.levelname for record in caplog.records if record.name.startswith("forewarn.agent")]
@@ -304,7 +304,7 @@ def test_changes_live_through_every_fault_of_a_get(
             strike(vm, kind, 2)
         told.append(next(changes))
         forewarn.clear_faults()
-    assert [change.what for change in told] == ["scheduled", "started", "gone", "scheduled"]
+    assert [change.kind for change in told] == ["scheduled", "started", "gone", "scheduled"]
 
 
 def test_incarnations_that_begin_anew_are_believed_in_the_end(
@@ -313,15 +313,15 @@ def test_incarnations_that_begin_anew_are_believed_in_the_end(
     """After a day of silence the group is enabled anew. What was going on is told at lower numbers."""
     first = vm.restart()
     changes = client.changes()
-    assert next(changes).what == "scheduled"
+    assert next(changes).kind == "scheduled"
     first.approve()
-    assert next(changes).what == "started"
+    assert next(changes).kind == "started"
     vm.fault("disabled")
     forewarn.advance(minutes=10)
     vm.poll()  # enables it
     second = vm.redeploy()
     told = [next(changes), next(changes)]
-    assert {(change.what, change.event.id) for change in told} == {
+    assert {(change.kind, change.event.id) for change in told} == {
         ("gone", first.id.upper()),
         ("scheduled", second.id.upper()),
     }
@@ -395,9 +395,9 @@ def test_the_first_call_may_take_long_and_a_silence_later_gets_more_time_each_ti
 ) -> None:
     allow_seconds(monkeypatch, LONG, 0.2, 0.3, LONG)
     vm.fault("slow", count=1, delay=1)
-    assert client.poll().trouble is None
+    assert client.poll().error is None
     vm.fault("slow", count=3, delay=1)
-    kinds = [polled.trouble and polled.trouble.kind for polled in (client.poll() for _ in range(4))]
+    kinds = [polled.error and polled.error.kind for polled in (client.poll() for _ in range(4))]
     assert kinds == ["timeout", "timeout", None, None]
 
 
@@ -409,7 +409,7 @@ def test_at_its_own_pace_it_is_never_throttled(forewarn: Service) -> None:
         changes = client.changes()
         for what in ("scheduled", "started"):
             change = next(changes)
-            assert change.what == what
+            assert change.kind == what
             change.approve()
         assert client.me.name == "web-0"
         for _ in range(4):
@@ -426,7 +426,7 @@ def test_an_endpoint_that_does_not_hold_polls_is_asked_once_a_second(
         client = at(server)
         for number in range(10):
             polled = client.poll(30)
-            assert polled.trouble is None
+            assert polled.error is None
             assert 0.5 < polled.pause_seconds <= 1
             shifted.pause(polled.pause_seconds)
             assert ("prefer" in server.asked[-1].headers) == (number == 1)
@@ -455,7 +455,7 @@ def test_a_storm_of_not_modified_is_trouble_that_is_over_when_a_document_comes(
     at: Callable[[RawServer], Client],
 ) -> None:
     with RawServer(answer(304), answer(304), document(1, event(1))) as server:
-        assert next(at(server).changes()).what == "scheduled"
+        assert next(at(server).changes()).kind == "scheduled"
         assert ["if-none-match" in asked.headers for asked in server.asked] == [False] * 3
 
 
@@ -491,7 +491,7 @@ def test_where_nobody_knows_any_version_it_is_not_here(at: Callable[[RawServer],
         client = at(server)
         assert kind_of(client.document) == "not-here"
         polls = [client.poll() for _ in range(7)]
-        assert [polled.trouble and polled.trouble.kind for polled in polls] == [None] * 6 + ["not-here"]
+        assert [polled.error and polled.error.kind for polled in polls] == [None] * 6 + ["not-here"]
         assert min(polled.pause_seconds for polled in polls) >= 0.2
 
 
@@ -499,15 +499,15 @@ def test_who_has_moved_is_found_again_unless_the_endpoint_was_given(
     shifted: Shifted, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
-        nowhere = Endpoint("http", "127.0.0.1", gone.getsockname()[1], "first")
+        nowhere = EndpointAddress("http", "127.0.0.1", gone.getsockname()[1], "first")
     with RawServer(document(7, event(1))) as server:
         for given, expected in (("", server.url), (nowhere.url, nowhere.url)):
             client = Client(nowhere.url, "web-0", pause=shifted.pause)
             found = iter([nowhere, nowhere, server.endpoint])
             client._locator._find = lambda *_, found=found, **__: next(found)
-            client._locator._settled = bool(given)
+            client._locator._is_given = bool(given)
             began = shifted.monotonic()
-            while client.poll().trouble is not None and shifted.monotonic() - began < 120:
+            while client.poll().error is not None and shifted.monotonic() - began < 120:
                 shifted.pause(5)
             assert client.endpoint.url == expected
             client.close()
@@ -519,13 +519,13 @@ def test_what_one_endpoint_has_taught_is_not_held_against_the_next(shifted: Shif
     """Its tag would mean nothing there, or another document."""
     with RawServer(answer(404, b"no such version"), document(7, tag='"5"'), answer(304)) as first:
         client = Client(first.url, "web-0", pause=shifted.pause)
-        client._locator._settled = False
+        client._locator._is_given = False
         for _ in range(3):
             client.poll(20)
         assert (first.asked[-1].headers["if-none-match"], client.offers_long_poll) == ('"5"', False)
     with RawServer(document(3, tag='"5"')) as second:
         client._locator._find = lambda *_, **__: second.endpoint
-        while client.poll(20).trouble is not None:
+        while client.poll(20).error is not None:
             shifted.pause(5)
         assert "if-none-match" not in second.asked[0].headers
         assert second.asked[0].target.endswith("2020-07-01")
@@ -538,7 +538,7 @@ def test_as_long_as_no_endpoint_is_found_it_is_looked_for(shifted: Shifted) -> N
         client = Client(server.url, "web-0", pause=shifted.pause)
         tries = []
 
-        def find(*_: object, **__: object) -> Endpoint:
+        def find(*_: object, **__: object) -> EndpointAddress:
             tries.append(1)
             if len(tries) < 4:
                 raise EndpointNotFound(problem="nothing here.")
@@ -547,7 +547,7 @@ def test_as_long_as_no_endpoint_is_found_it_is_looked_for(shifted: Shifted) -> N
         client._locator._find = find
         assert kind_of(lambda: client.endpoint) == "unreachable"
         assert kind_of(client.document) == "unreachable"
-        assert next(client.changes()).what == "scheduled"
+        assert next(client.changes()).kind == "scheduled"
         assert len(tries) == 4
         client.close()
 
@@ -594,9 +594,9 @@ def test_an_event_that_cannot_be_read_hides_no_other_and_is_said_once(
     with RawServer(both) as server:
         client = at(server)
         change = next(client.changes())
-        assert (change.what, change.event.resources) == ("scheduled", ("web-0",))
+        assert (change.kind, change.event.resources) == ("scheduled", ("web-0",))
         for _ in range(5):
-            assert client.poll().trouble is None
+            assert client.poll().error is None
             assert len(client.document().events) == 1
     assert len([record for record in caplog.records if "cannot be read" in record.message]) == 1
 
@@ -606,11 +606,11 @@ def test_a_document_of_ever_other_nonsense_does_not_fill_the_log(
 ) -> None:
     with RawServer(document(1, *({"EventId": f"x{number}"} for number in range(1000)))) as server:
         client = at(server)
-        assert client.poll().trouble is None
+        assert client.poll().error is None
         said = [record.message for record in caplog.records]
         assert 0 < len(said) <= 100
         assert len(set(said)) == len(said)
-        assert client.poll().trouble is None
+        assert client.poll().error is None
     assert [record.message for record in caplog.records] == said
 
 
@@ -618,13 +618,13 @@ def test_an_event_that_is_told_badly_for_a_while_is_not_gone(at: Callable[[RawSe
     bad = document(2, event(1, EventStatus=None), tag="")
     with RawServer(document(1, event(1)), bad, bad, document(3, event(1, "Started"))) as server:
         changes = at(server).changes()
-        assert [next(changes).what for _ in range(2)] == ["scheduled", "started"]
+        assert [next(changes).kind for _ in range(2)] == ["scheduled", "started"]
 
 
 def test_an_event_whose_moment_cannot_be_read_is_told(at: Callable[[RawServer], Client]) -> None:
     with RawServer(document(1, event(1, NotBefore=None))) as server:
         change = next(at(server).changes())
-        assert (change.what, change.event.not_before, change.waits) == ("scheduled", None, True)
+        assert (change.kind, change.event.not_before, change.waits) == ("scheduled", None, True)
 
 
 # --- How often ----------------------------------------------------------------------------------------
@@ -667,7 +667,7 @@ def test_what_is_sent_again_over_a_new_connection_counts(shifted: Shifted) -> No
     ):
         for _ in range(12):
             polled = client.poll()
-            assert polled.trouble is None
+            assert polled.error is None
             shifted.pause(polled.pause_seconds)
         assert len(server.asked) > 20
         assert server.most_in_a_second <= 5
@@ -750,7 +750,7 @@ def test_no_course_of_answers_makes_a_poll_raise_or_spin(
         ):
             for _ in course:
                 polled = client.poll(wait)
-                if polled.trouble is not None:
+                if polled.error is not None:
                     assert polled.document is None
                     assert polled.pause_seconds >= 0.5
                 elif polled.document is None:
@@ -761,6 +761,6 @@ def test_no_course_of_answers_makes_a_poll_raise_or_spin(
             allow_seconds(patch, 20, 20)  # it answers from now on, but a busy machine may take a while
             for _ in range(12):
                 polled = client.poll()
-            assert polled.trouble is None
+            assert polled.error is None
             assert polled.document is not None
             assert polled.document.incarnation == 3

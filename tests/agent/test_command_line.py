@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from agent.events import WRITTEN as EVENT
-from forewarn.agent.cli.main import VERBS, main
-from forewarn.agent.cli.options import Given, choose_places, config_path, read_address
+from forewarn.agent.cli.main import COMMANDS, main
+from forewarn.agent.cli.options import ResolvedValue, config_path, read_address, resolve_options
 from forewarn.agent.policy import Config
 from forewarn.errors import BadOption
 
@@ -63,7 +63,7 @@ def test_help_lists_the_verbs_and_loads_none_of_what_the_service_needs(folder: P
         "finally: print(sorted({'click', 'asyncio', 'rich', 'forewarn.cli', 'inspect'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    for verb, does in VERBS.items():
+    for verb, does in COMMANDS.items():
         assert f"  {verb:<9} {does}" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
     assert done.returncode == 0
@@ -88,17 +88,17 @@ def test_the_command_line_of_the_service_hands_it_on(folder: Path) -> None:
     [
         (["runn"], 2, "There is no command 'runn'. Did you mean 'run'? See: forewarn agent --help"),
         (["--verison"], 2, "There is no option '--verison'. See: forewarn agent --help"),
-        (["check", "--jsn", "agent.toml"], 2, "There is no option '--jsn' here. Did you mean '--json'?"),
-        (["check", "agent.toml", "other.toml"], 2, "Nobody expects 'other.toml' here."),
-        (["check"], 2, "Say which config: --config FILE, or FOREWARN_AGENT_CONFIG."),
+        (["check", "--jsn", "agent.toml"], 2, "There is no option '--jsn'. Did you mean '--json'?"),
+        (["check", "agent.toml", "other.toml"], 2, "Unexpected argument 'other.toml'."),
+        (["check"], 2, "Name the policy file with --config FILE or FOREWARN_AGENT_CONFIG."),
         (["check", "--config"], 2, "--config: expected one argument."),
-        (["check", "agent.toml", "--config", "agent.toml"], 2, "The config is named twice"),
+        (["check", "agent.toml", "--config", "agent.toml"], 2, "The policy file is given twice"),
         (["check", "missing.toml"], 2, "missing.toml"),
         (["check", "bad.toml"], 2, "bad.toml:2: rule[0].on: "),
-        (["plan"], 2, "Say which event: --event FILE."),
+        (["plan"], 2, "Name the file with the event: --event FILE."),
         (["plan", "--event", "missing.json"], 2, "Cannot read missing.json: No such file"),
         (["plan", "--event", "agent.toml"], 2, "it is not JSON"),
-        (["plan", "--event", "event.json", "--now", "noon"], 2, "write it like 2026-11-20T02:00:00Z."),
+        (["plan", "--event", "event.json", "--now", "noon"], 2, "write a time like 2026-11-20T02:00:00Z."),
         (["run", "--listen", "9169"], 2, "write it like 127.0.0.1:9169"),
         (["run", "--endpoint", ""], 2, "--endpoint '' does not fit"),
         (["run", "--vm-name", " "], 2, "--vm-name ' ' does not fit"),
@@ -166,7 +166,7 @@ def test_plan_reads_its_input_and_says_when_there_is_nothing(folder: Path) -> No
     command = [sys.executable, "-m", "forewarn.agent", "plan", "--config", "agent.toml", "--event", "-"]
     given = json.dumps({"DocumentIncarnation": 3, "Events": []})
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "The document has no event.\n"
+    assert done.stdout == "The document contains no events.\n"
 
 
 def test_plan_without_a_config_leaves_everything_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,24 +195,28 @@ def options(**given: str) -> Namespace:
 def test_a_flag_beats_a_variable_which_beats_the_config_which_beats_the_default(folder: Path) -> None:
     config = Config(source="agent.toml", endpoint="c", vm_name="c", state="/c")
     variables = {"FOREWARN_ENDPOINT": "v", "FOREWARN_VM_NAME": "v", "FOREWARN_AGENT_STATE": "v"}
-    found = choose_places(options(endpoint="f", vm_name="f", state="f"), config, variables)
-    assert found == (Given("f", "--endpoint"), Given("f", "--vm-name"), Given("f", "--state"))
-    found = choose_places(options(), config, variables)
-    assert found == tuple(Given("v", name) for name in variables)
-    found = choose_places(options(), config, {"FOREWARN_ENDPOINT": "", "FOREWARN_VM_NAME": " "})
-    assert found == (Given("c", "agent.toml"), Given("c", "agent.toml"), Given("/c", "agent.toml"))
-    found = choose_places(options(), Config(), {})
-    assert found[:2] == (Given("", ""), Given("", ""))
+    found = resolve_options(options(endpoint="f", vm_name="f", state="f"), config, variables)
+    assert found == (ResolvedValue("f", "--endpoint"), ResolvedValue("f", "--vm-name"), ResolvedValue("f", "--state"))
+    found = resolve_options(options(), config, variables)
+    assert found == tuple(ResolvedValue("v", name) for name in variables)
+    found = resolve_options(options(), config, {"FOREWARN_ENDPOINT": "", "FOREWARN_VM_NAME": " "})
+    assert found == (
+        ResolvedValue("c", "agent.toml"),
+        ResolvedValue("c", "agent.toml"),
+        ResolvedValue("/c", "agent.toml"),
+    )
+    found = resolve_options(options(), Config(), {})
+    assert found[:2] == (ResolvedValue("", ""), ResolvedValue("", ""))
 
 
 def test_the_state_is_where_systemd_says_or_where_the_user_keeps_such_things(folder: Path) -> None:
     systemd = {"STATE_DIRECTORY": "/var/lib/private/forewarn-agent:/var/lib/other"}
-    assert choose_places(options(), Config(), systemd).folder == Path("/var/lib/private/forewarn-agent")
+    assert resolve_options(options(), Config(), systemd).folder == Path("/var/lib/private/forewarn-agent")
     code = (
         "import os, sys; os.geteuid = lambda: int(sys.argv[1])\n"
         "from argparse import Namespace as N; from forewarn.agent.cli.options import *\n"
         "from forewarn.agent.policy import Config\n"
-        "print(choose_places(N(endpoint=None, vm_name=None, state=None), Config()).folder)"
+        "print(resolve_options(N(endpoint=None, vm_name=None, state=None), Config()).folder)"
     )
     for user, expected in (("0", "/var/lib/forewarn-agent"), ("1000", f"{folder}/state/forewarn-agent")):
         done = subprocess.run(

@@ -13,7 +13,7 @@ import pytest
 
 from agent.events import WRITTEN as EVENT
 from forewarn.agent.cli.main import main
-from forewarn.agent.files import LARGEST
+from forewarn.agent.files import MAX_FILE_SIZE
 
 CONFIG = '[[rule]]\nname = "Büro"\nmax_duration = "10s"\nprepare = ["x"]\nwhen = "5m"\napprove = "self"\n'
 HANDLER = '[handler.x]\nkind = "command"\nprepare = ["true"]\n'
@@ -63,8 +63,7 @@ def test_a_closed_output_is_nobodys_trouble() -> None:
     done = shell("agent plan --event - <&-")
     assert done.returncode == 2
     assert (
-        done.stderr
-        == "forewarn: Cannot read the standard input: This is no document of scheduled events: it is empty.\n"
+        done.stderr == "forewarn: Cannot read standard input: This is no document of scheduled events: it is empty.\n"
     )
 
 
@@ -168,9 +167,9 @@ def test_a_file_without_end_is_not_read_to_its_end() -> None:
 
 def test_a_file_of_the_largest_size_is_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = json.dumps(EVENT)
-    (folder / "event.json").write_text(text + " " * (LARGEST - len(text)))
+    (folder / "event.json").write_text(text + " " * (MAX_FILE_SIZE - len(text)))
     assert main(["plan", "--event", "event.json"]) == 0
-    (folder / "event.json").write_text(text + " " * (LARGEST + 1 - len(text)))
+    (folder / "event.json").write_text(text + " " * (MAX_FILE_SIZE + 1 - len(text)))
     assert main(["plan", "--event", "event.json"]) == 2
     assert "Cannot read event.json: it has more than 4 MB" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""The configs that the agent's pages show: each is one that an agent takes."""
+"""Every policy printed on a page is valid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from forewarn.agent.config_file import read_text
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("agent*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHOWN = [
     (f"{page.name}:{text.count(chr(10), 0, block.start()) + 1}", block[1])

@@ -17,9 +17,9 @@ from agent.raw_server import EMPTY_DOCUMENT, RawServer, answer, close, reset, si
 from agent.shifted import Shifted
 from depth import amount
 from forewarn.agent import transport
-from forewarn.agent.address import Endpoint
-from forewarn.agent.transport import LARGEST_BODY, Answer, EndpointConnection
-from forewarn.errors import EndpointTrouble
+from forewarn.agent.address import EndpointAddress
+from forewarn.agent.transport import MAX_BODY_SIZE, EndpointConnection, EndpointResponse
+from forewarn.errors import EndpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,10 +32,12 @@ SHORT, LONG = 0.3, 20.0
 
 
 @pytest.fixture
-def ask() -> Iterator[Callable[..., Answer]]:
+def ask() -> Iterator[Callable[..., EndpointResponse]]:
     connections: dict[int, EndpointConnection] = {}
 
-    def exchange(server: RawServer, method: str = "GET", seconds: float = LONG, body: bytes | None = None) -> Answer:
+    def exchange(
+        server: RawServer, method: str = "GET", seconds: float = LONG, body: bytes | None = None
+    ) -> EndpointResponse:
         connection = connections.setdefault(server.port, EndpointConnection(server.endpoint))
         return connection.exchange(method, "/x", {"Metadata": "true"}, body, seconds)
 
@@ -44,7 +46,7 @@ def ask() -> Iterator[Callable[..., Answer]]:
         connection.close()
 
 
-def test_an_answer_comes_with_its_status_headers_body_and_date(ask: Callable[..., Answer]) -> None:
+def test_an_answer_comes_with_its_status_headers_body_and_date(ask: Callable[..., EndpointResponse]) -> None:
     raw = answer(404, b"none", {"Date": "Thu, 22 Jul 2021 04:50:17 GMT", "X-One": "1", "x-one": "2"})
     with RawServer(raw) as server:
         got = ask(server)
@@ -53,12 +55,12 @@ def test_an_answer_comes_with_its_status_headers_body_and_date(ask: Callable[...
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "0", "Thu, 99 Jul 2021 04:50:17 GMT", "2021-07-22T04:50:17Z"])
-def test_a_date_that_cannot_be_read_is_none(ask: Callable[..., Answer], date: str) -> None:
+def test_a_date_that_cannot_be_read_is_none(ask: Callable[..., EndpointResponse], date: str) -> None:
     with RawServer(answer(200, b"", {"Date": date})) as server:
         assert ask(server).date is None
 
 
-def test_the_connection_is_kept(ask: Callable[..., Answer]) -> None:
+def test_the_connection_is_kept(ask: Callable[..., EndpointResponse]) -> None:
     with RawServer(GOOD) as server:
         for _ in range(3):
             ask(server)
@@ -66,7 +68,7 @@ def test_the_connection_is_kept(ask: Callable[..., Answer]) -> None:
 
 
 @pytest.mark.parametrize("raw", [answer(200, b"one", {"Connection": "close"}), b"HTTP/1.0 200 OK\r\n\r\none"])
-def test_an_answer_that_ends_the_connection_is_whole(ask: Callable[..., Answer], raw: bytes) -> None:
+def test_an_answer_that_ends_the_connection_is_whole(ask: Callable[..., EndpointResponse], raw: bytes) -> None:
     with RawServer(then(raw, close), GOOD) as server:
         assert ask(server).body == b"one"
         assert ask(server).body == b"good"
@@ -75,7 +77,7 @@ def test_an_answer_that_ends_the_connection_is_whole(ask: Callable[..., Answer],
 
 @pytest.mark.parametrize("end", [close, reset])
 def test_a_kept_connection_that_was_closed_is_no_trouble(
-    ask: Callable[..., Answer], end: Callable[[socket.socket], object]
+    ask: Callable[..., EndpointResponse], end: Callable[[socket.socket], object]
 ) -> None:
     """Closed when the second request is there already: the client could not have known."""
     with RawServer(GOOD, end, GOOD) as server:
@@ -86,26 +88,26 @@ def test_a_kept_connection_that_was_closed_is_no_trouble(
 
 @pytest.mark.parametrize("end", [close, reset])
 def test_an_approval_has_a_connection_of_its_own_and_is_never_sent_twice(
-    ask: Callable[..., Answer], end: Callable[[socket.socket], object]
+    ask: Callable[..., EndpointResponse], end: Callable[[socket.socket], object]
 ) -> None:
     """What was right when it was decided need not be so when the connection has ended."""
     with RawServer(GOOD, GOOD, end, GOOD) as server:
         ask(server)
         assert ask(server, "POST", body=b"approved").body == b"good"
-        with pytest.raises(EndpointTrouble, match="without an answer"):
+        with pytest.raises(EndpointError, match="without an answer"):
             ask(server, "POST", body=b"approved")
         assert [(asked.method, asked.connection) for asked in server.asked] == [("GET", 0), ("POST", 1), ("POST", 2)]
 
 
-def test_it_is_tried_again_only_once(ask: Callable[..., Answer]) -> None:
+def test_it_is_tried_again_only_once(ask: Callable[..., EndpointResponse]) -> None:
     with RawServer(GOOD, reset) as server:
         ask(server)
-        with pytest.raises(EndpointTrouble, match="without an answer"):
+        with pytest.raises(EndpointError, match="without an answer"):
             ask(server)
         assert len(server.asked) == 3
 
 
-def test_what_was_not_asked_for_is_not_taken_for_the_next_answer(ask: Callable[..., Answer]) -> None:
+def test_what_was_not_asked_for_is_not_taken_for_the_next_answer(ask: Callable[..., EndpointResponse]) -> None:
     with RawServer(GOOD + answer(200, b"not asked for" * 2000), GOOD) as server:
         assert ask(server).body == b"good"
         assert ask(server).body == b"good"
@@ -120,7 +122,7 @@ def flood_of(text: bytes) -> Callable[[socket.socket], object]:
     def deed(connection: socket.socket) -> None:
         many = text * (65_536 // len(text))
         with suppress(OSError):
-            for _ in range(4 * LARGEST_BODY // len(many)):
+            for _ in range(4 * MAX_BODY_SIZE // len(many)):
                 connection.sendall(many)
         close(connection)
 
@@ -166,7 +168,7 @@ TROUBLES: dict[str, tuple[str, Deed, float]] = {
     "a huge length": ("unreadable", b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", LONG),
     "a huge body": (
         "unreadable",
-        then(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (LARGEST_BODY + 70_000), close),
+        then(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (MAX_BODY_SIZE + 70_000), close),
         LONG,
     ),
 }
@@ -175,12 +177,12 @@ TROUBLES: dict[str, tuple[str, Deed, float]] = {
 @pytest.mark.parametrize("name", TROUBLES)
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_every_failure_is_a_trouble_and_the_next_exchange_goes_well(
-    ask: Callable[..., Answer], name: str, method: str
+    ask: Callable[..., EndpointResponse], name: str, method: str
 ) -> None:
     kind, deed, seconds = TROUBLES[name]
     body = b"x" if method == "POST" else None
     with RawServer(deed, GOOD) as server:
-        with pytest.raises(EndpointTrouble) as trouble:
+        with pytest.raises(EndpointError) as trouble:
             ask(server, method, seconds, body)
         assert trouble.value.kind == kind
         assert ask(server, method, body=body).body == b"good"
@@ -189,18 +191,18 @@ def test_every_failure_is_a_trouble_and_the_next_exchange_goes_well(
 def test_what_follows_the_first_byte_has_a_limit_of_its_own() -> None:
     with RawServer(then(b"HTTP/1.1 200 OK\r\n", silence)) as server:
         connection = EndpointConnection(server.endpoint)
-        with pytest.raises(EndpointTrouble, match="and not the rest of it within ") as trouble:
+        with pytest.raises(EndpointError, match="and not the rest of it within ") as trouble:
             connection.exchange("GET", "/", {}, None, 600, SHORT)
         assert trouble.value.kind == "stalled"
         connection.close()
 
 
-def test_the_largest_body_is_taken(ask: Callable[..., Answer]) -> None:
-    with RawServer(answer(200, b"x" * LARGEST_BODY)) as server:
-        assert len(ask(server).body) == LARGEST_BODY
+def test_the_largest_body_is_taken(ask: Callable[..., EndpointResponse]) -> None:
+    with RawServer(answer(200, b"x" * MAX_BODY_SIZE)) as server:
+        assert len(ask(server).body) == MAX_BODY_SIZE
 
 
-def test_what_is_taken_in_has_a_bound_whatever_its_length_says(ask: Callable[..., Answer]) -> None:
+def test_what_is_taken_in_has_a_bound_whatever_its_length_says(ask: Callable[..., EndpointResponse]) -> None:
     """http.client reads a chunk of -1 bytes until the connection ends."""
     taken = []
 
@@ -208,19 +210,19 @@ def test_what_is_taken_in_has_a_bound_whatever_its_length_says(ask: Callable[...
         connection.sendall(CHUNKED + b"-1\r\n")
         with suppress(OSError):
             for _ in range(1000):
-                connection.sendall(b"x" * LARGEST_BODY)
-                taken.append(LARGEST_BODY)
+                connection.sendall(b"x" * MAX_BODY_SIZE)
+                taken.append(MAX_BODY_SIZE)
                 if len(taken) > 10:
                     break
         close(connection)
 
-    with RawServer(pour) as server, pytest.raises(EndpointTrouble, match="it is too large"):
+    with RawServer(pour) as server, pytest.raises(EndpointError, match="it is too large"):
         ask(server)
     # What the kernel holds for a reader that never came is in it too.
-    assert sum(taken) < 6 * LARGEST_BODY
+    assert sum(taken) < 6 * MAX_BODY_SIZE
 
 
-def test_each_time_that_something_is_sent_it_is_admitted(ask: Callable[..., Answer]) -> None:
+def test_each_time_that_something_is_sent_it_is_admitted(ask: Callable[..., EndpointResponse]) -> None:
     """The second one over a connection that the server has closed is sent twice."""
     admitted = []
     with RawServer(GOOD, close, GOOD) as server:
@@ -239,14 +241,16 @@ def test_what_an_admission_takes_is_not_taken_from_the_answer(monkeypatch: pytes
         connection.close()
 
 
-def test_a_redirect_is_not_followed(ask: Callable[..., Answer]) -> None:
+def test_a_redirect_is_not_followed(ask: Callable[..., EndpointResponse]) -> None:
     with RawServer(GOOD) as other, RawServer(answer(302, b"", {"Location": other.url})) as server:
         assert ask(server).status == 302
         assert other.asked == []
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"])
-def test_a_proxy_is_never_used(ask: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+def test_a_proxy_is_never_used(
+    ask: Callable[..., EndpointResponse], monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
     with RawServer(answer(502)) as proxy, RawServer(GOOD) as server:
         monkeypatch.setenv(variable, proxy.url)
         assert ask(server).body == b"good"
@@ -261,8 +265,8 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "x" * 70])
 def test_who_is_not_there_cannot_be_reached(host: str) -> None:
-    connection = EndpointConnection(Endpoint("http", host, free_port(), "test"))
-    with pytest.raises(EndpointTrouble, match="cannot be reached") as trouble:
+    connection = EndpointConnection(EndpointAddress("http", host, free_port(), "test"))
+    with pytest.raises(EndpointError, match="cannot be reached") as trouble:
         connection.exchange("GET", "/", {}, None, LONG)
     assert trouble.value.kind == "unreachable"
 
@@ -270,7 +274,7 @@ def test_who_is_not_there_cannot_be_reached(host: str) -> None:
 def test_tls_with_somebody_who_does_not_speak_it_is_a_trouble() -> None:
     with RawServer(GOOD) as server:
         connection = EndpointConnection(server.endpoint._replace(scheme="https"))
-        with pytest.raises(EndpointTrouble, match="cannot be reached"):
+        with pytest.raises(EndpointError, match="cannot be reached"):
             connection.exchange("GET", "/", {}, None, SHORT)
 
 
@@ -290,27 +294,27 @@ def full() -> Iterator[int]:
 
 
 def test_who_takes_no_call_in_time_cannot_be_reached(full: int) -> None:
-    connection = EndpointConnection(Endpoint("http", "127.0.0.1", full, "test"))
-    with pytest.raises(EndpointTrouble, match="no connection was made in time") as trouble:
+    connection = EndpointConnection(EndpointAddress("http", "127.0.0.1", full, "test"))
+    with pytest.raises(EndpointError, match="no connection was made in time") as trouble:
         connection.exchange("GET", "/", {}, None, SHORT)
     assert trouble.value.kind == "unreachable"
 
 
 def test_cutting_ends_a_connection_that_is_being_made(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = EndpointConnection(Endpoint("http", "127.0.0.1", full, "test"))
+    connection = EndpointConnection(EndpointAddress("http", "127.0.0.1", full, "test"))
     connecting = threading.Event()
-    addresses = transport.addresses
+    resolve = transport.resolve_addresses
 
     def noted(host: str, port: int) -> list[object]:
         connecting.set()
-        return addresses(host, port)
+        return resolve(host, port)
 
-    monkeypatch.setattr("forewarn.agent.transport.addresses", noted)
+    monkeypatch.setattr("forewarn.agent.transport.resolve_addresses", noted)
     with ThreadPoolExecutor(1) as thread:
         under_way = thread.submit(connection.exchange, "GET", "/", {}, None, 600.0)
         assert connecting.wait(LONG)
-        connection.cut()
-        with pytest.raises(EndpointTrouble) as trouble:
+        connection.abort()
+        with pytest.raises(EndpointError) as trouble:
             under_way.result(LONG)
     assert trouble.value.kind == "closed"
 
@@ -325,21 +329,21 @@ def test_cutting_ends_an_exchange_in_another_thread_and_mending_lets_the_next_pa
         assert server.came.acquire(timeout=LONG)
         under_way = thread.submit(connection.exchange, "GET", "/", {}, None, 600.0)
         assert server.came.acquire(timeout=LONG)
-        connection.cut()
-        with pytest.raises(EndpointTrouble) as trouble:
+        connection.abort()
+        with pytest.raises(EndpointError) as trouble:
             under_way.result(LONG)
         assert trouble.value.kind == "closed"
-        with pytest.raises(EndpointTrouble):
+        with pytest.raises(EndpointError):
             connection.exchange("GET", "/", {}, None, LONG)
-        connection.mend()
+        connection.reset()
         assert connection.exchange("GET", "/", {}, None, LONG).body == b"good"
         connection.close()
 
 
 def test_a_limit_of_time_holds_for_sending_too() -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        connection = EndpointConnection(Endpoint("http", "127.0.0.1", deaf.getsockname()[1], "test"))
-        with pytest.raises(EndpointTrouble) as trouble:
+        connection = EndpointConnection(EndpointAddress("http", "127.0.0.1", deaf.getsockname()[1], "test"))
+        with pytest.raises(EndpointError) as trouble:
             connection.exchange("POST", "/", {}, b"x" * 50_000_000, SHORT)
     assert trouble.value.kind == "timeout"
 
@@ -369,7 +373,7 @@ def test_whatever_comes_back_is_an_answer_or_a_trouble(raw: bytes) -> None:
         kind = "none"
         try:
             connection.exchange("GET", "/", {}, None, LONG)
-        except EndpointTrouble as trouble:
+        except EndpointError as trouble:
             kind = trouble.kind
         connection.close()
         assert kind in {"none", "reset", "cut-off", "unreadable"}

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from agent.configs import Words, config, named
 from agent.events import NOW, told
-from forewarn.agent.explain import _covers, as_json, doubts_about, explain
+from forewarn.agent.explain import _covers, as_json, config_warnings, explain
 from forewarn.agent.plan import plan
 from forewarn.agent.policy import Member, NamedHandler, PeersSettings, Rule
 
 if TYPE_CHECKING:
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.wire.document_reader import ScheduledEvent
 
 M = timedelta(minutes=1)
 PEERS = PeersSettings(("127.0.0.1", 0), b"s" * 16, (Member("web-0", "h", 1), Member("web-1", "h", 2)), 10 * M)
@@ -97,7 +97,7 @@ def test_what_has_nothing_to_undo_is_not_listed() -> None:
 
 def test_peers_are_named() -> None:
     found = config(Rule("a", approve="leader", prepare=("x",)))._replace(peers=PEERS)
-    assert explain(found)[-1] == ("Agents that tell each other: web-0, web-1. Silent is who has not answered for 10m.")
+    assert explain(found)[-1] == "Peers: web-0, web-1. A peer without a response for 10m is unreachable."
 
 
 def test_the_same_for_programs() -> None:
@@ -154,17 +154,17 @@ def test_doubts(rules: list[Rule], doubt: str) -> None:
     found = config(
         *rules, handlers=(mute,) if any("mute" in (*rule.prepare, *(rule.undo or ())) for rule in rules) else ()
     )
-    assert doubts_about(found) == [doubt]
+    assert config_warnings(found) == [doubt]
     assert explain(found)[-1] == f"warning: {doubt}"
 
 
 def test_a_handler_that_nobody_uses() -> None:
-    assert doubts_about(config(handlers=(named("x"),))) == ["handler x is used by no rule."]
+    assert config_warnings(config(handlers=(named("x"),))) == ["handler x is used by no rule."]
 
 
 def test_peers_that_nobody_needs() -> None:
     found = config(Rule("a", prepare=("x",)))._replace(peers=PEERS)
-    assert doubts_about(found) == ['There is a [peers], and no rule has approve = "leader".']
+    assert config_warnings(found) == ['There is a [peers], and no rule has approve = "leader".']
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_peers_that_nobody_needs() -> None:
     ],
 )
 def test_rules_that_are_all_reached_raise_no_doubt(rules: list[Rule]) -> None:
-    assert doubts_about(config(*rules)) == []
+    assert config_warnings(config(*rules)) == []
 
 
 rules = st.builds(
@@ -203,7 +203,7 @@ events = st.builds(
 
 
 @given(rules, rules, events)
-def test_what_is_said_never_to_be_reached_is_not(earlier: Rule, later: Rule, event: ToldEvent) -> None:
+def test_what_is_said_never_to_be_reached_is_not(earlier: Rule, later: Rule, event: ScheduledEvent) -> None:
     covered = all(_covers(earlier, later, kind) for kind in later.on or ("",))
     assert not (covered and later.fits(event, NOW)) or earlier.fits(event, NOW)
 

@@ -122,7 +122,7 @@ def test_every_script_is_executable_and_refuses_what_it_does_not_know(script: Pa
     assert "is run by forewarn agent" in alone.stderr
     wrong = subprocess.run([script], env={**known, "FOREWARN_ACTION": "x"}, capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
-    assert "neither prepare nor undo" in wrong.stdout
+    assert "must be prepare or undo" in wrong.stdout
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -133,7 +133,7 @@ def test_every_script_is_clean(script: Path) -> None:
 
 
 def test_every_example_of_the_page_on_handlers_is_accepted(tmp_path: Path) -> None:
-    page = (EXAMPLES.parents[1] / "docs" / "agent-handlers.md").read_text()
+    page = (EXAMPLES.parents[1] / "docs" / "reference" / "handlers.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert [kind for kind, _ in blocks].count("python") == 1
     for kind, text in blocks:
@@ -147,7 +147,7 @@ def test_every_example_of_the_page_on_handlers_is_accepted(tmp_path: Path) -> No
 
 
 def test_the_handler_of_the_page_does_what_it_says(tmp_path: Path) -> None:
-    page = (EXAMPLES.parents[1] / "docs" / "agent-handlers.md").read_text()
+    page = (EXAMPLES.parents[1] / "docs" / "reference" / "handlers.md").read_text()
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "own.py").write_text(code)
     shown = tmp_path / "maintenance.html"
@@ -322,7 +322,7 @@ def test_a_batch_goes_on_where_it_was(tmp_path: Path, batch: BatchWorker) -> Non
     # Once more, as after a kill: it runs already. And the next time it has gone on from there.
     again = then(job)
     checkpoint.undo(again)
-    assert again.said == ["the worker runs already"]
+    assert again.said == ["the worker is already running"]
     checkpoint.prepare(then(job, "prepare"))
     assert kept.read_text() == "43"
 

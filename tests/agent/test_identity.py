@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.agent.identity import ASKED, GIVEN, HOST_NAME, Me, find_me
+from forewarn.agent.identity import FROM_ENDPOINT, GIVEN, HOST_NAME, MachineIdentity, choose_identity
 
-ANY = (GIVEN, ASKED, HOST_NAME)
-TOLD = (GIVEN, ASKED)
+ANY = (GIVEN, FROM_ENDPOINT, HOST_NAME)
+TOLD = (GIVEN, FROM_ENDPOINT)
 HOST = (HOST_NAME,)
 
 CASES = [
@@ -77,8 +77,8 @@ CASES = [
     [(origin, name, resources, own) for origins, name, resources, own in CASES for origin in origins],
 )
 def test_which_name_is_ones_own(origin: str, name: str, resources: list[str], own: str | None) -> None:
-    assert Me(name, origin).listed_as(resources) == own
-    assert Me(name, origin).listed_as(tuple(reversed(resources))) == own
+    assert MachineIdentity(name, origin).listed_as(resources) == own
+    assert MachineIdentity(name, origin).listed_as(tuple(reversed(resources))) == own
 
 
 @given(st.integers(0, 36**6 - 1), st.integers(0, 36**6 - 1), st.sampled_from(["web", "web-1", "web_1", "a0", "x1_IN"]))
@@ -91,15 +91,15 @@ def test_instances_of_a_scale_set_are_never_mixed_up(mine: int, other: int, name
         return name + digits.rjust(6, "0")
 
     expected = f"{name}_{mine}"
-    assert Me(host(mine), HOST_NAME).listed_as([expected]) == expected
+    assert MachineIdentity(host(mine), HOST_NAME).listed_as([expected]) == expected
     if other != mine:
-        assert Me(host(mine), HOST_NAME).listed_as([f"{name}_{other}", host(other)]) is None
-        assert Me(expected, ASKED).listed_as([f"{name}_{other}", host(other)]) is None
+        assert MachineIdentity(host(mine), HOST_NAME).listed_as([f"{name}_{other}", host(other)]) is None
+        assert MachineIdentity(expected, FROM_ENDPOINT).listed_as([f"{name}_{other}", host(other)]) is None
 
 
 @given(st.text(), st.sampled_from(ANY), st.lists(st.text()))
 def test_what_is_found_is_in_the_list(name: str, origin: str, resources: list[str]) -> None:
-    own = Me(name, origin).listed_as(resources)
+    own = MachineIdentity(name, origin).listed_as(resources)
     assert own is None or own in resources
     if name and name in resources:
         assert own == name
@@ -109,11 +109,16 @@ def test_the_name_that_is_given_is_used_and_nobody_is_asked() -> None:
     def ask() -> str:
         raise AssertionError("asked")
 
-    assert find_me(" web-1 ", ask, "host") == Me("web-1", GIVEN)
+    assert choose_identity(" web-1 ", ask, "host") == MachineIdentity("web-1", GIVEN)
 
 
 @pytest.mark.parametrize(
-    ("answer", "me"), [("web-1\n", Me("web-1", ASKED)), ("", Me("h", HOST_NAME)), (None, Me("h", HOST_NAME))]
+    ("answer", "me"),
+    [
+        ("web-1\n", MachineIdentity("web-1", FROM_ENDPOINT)),
+        ("", MachineIdentity("h", HOST_NAME)),
+        (None, MachineIdentity("h", HOST_NAME)),
+    ],
 )
-def test_else_the_endpoint_is_asked_and_else_it_is_the_host_name(answer: str | None, me: Me) -> None:
-    assert find_me("", lambda: answer, "h") == me
+def test_else_the_endpoint_is_asked_and_else_it_is_the_host_name(answer: str | None, me: MachineIdentity) -> None:
+    assert choose_identity("", lambda: answer, "h") == me

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forewarn.agent.discovery import (
     LEASES,
-    option_245,
+    find_option_245,
     read_dhclient,
     read_network_manager,
     read_networkd,
@@ -197,7 +197,7 @@ FILES = [
 @pytest.mark.parametrize(("name", "content"), FILES, ids=[name for name, _ in FILES])
 def test_where_they_are(tmp_path: Path, name: str, content: str) -> None:
     path = place(tmp_path, name, content.format(hex="0a2d0002", colons="a:2d:0:2"), age=0)
-    assert option_245(tmp_path) == [("10.45.0.2", path)]
+    assert find_option_245(tmp_path) == [("10.45.0.2", path)]
 
 
 def test_every_pattern_is_shown_to_be_read() -> None:
@@ -210,19 +210,19 @@ def test_the_newest_file_comes_first(tmp_path: Path) -> None:
     middle = place(tmp_path, "run/systemd/netif/leases/2", "OPTION_245=0a000002", age=20)
     oldest = place(tmp_path, "var/lib/dhcp/dhclient.eth0.leases", lease("option unknown-245 a:0:0:3;"), age=30)
     newest = place(tmp_path, "run/udhcpc.eth1.lease", "opt245=0a000001", age=10)
-    assert option_245(tmp_path) == [("10.0.0.1", newest), ("10.0.0.2", middle), ("10.0.0.3", oldest)]
+    assert find_option_245(tmp_path) == [("10.0.0.1", newest), ("10.0.0.2", middle), ("10.0.0.3", oldest)]
 
 
 def test_a_file_keeps_its_own_order(tmp_path: Path) -> None:
     text = lease("option unknown-245 a:0:0:1;", "eth0") + lease("option unknown-245 a:0:0:2;", "eth1")
     place(tmp_path, "var/lib/dhcp/dhclient.leases", text, age=0)
-    assert [address for address, _ in option_245(tmp_path)] == ["10.0.0.2", "10.0.0.1"]
+    assert [address for address, _ in find_option_245(tmp_path)] == ["10.0.0.2", "10.0.0.1"]
 
 
 def test_other_files_are_not_read(tmp_path: Path) -> None:
     for name in ("tmp/udhcpc.eth0.lease", "var/lib/dhcp/dhcpd.leases", "var/lib/NetworkManager/timestamps", "run/x"):
         place(tmp_path, name, "opt245=0a2d0002\nOPTION_245=0a2d0002\nlease { option unknown-245 a:2d:0:2; }", age=0)
-    assert option_245(tmp_path) == []
+    assert find_option_245(tmp_path) == []
 
 
 def test_strange_files_are_passed_over(tmp_path: Path) -> None:
@@ -234,19 +234,19 @@ def test_strange_files_are_passed_over(tmp_path: Path) -> None:
     place(tmp_path, "run/systemd/netif/leases/5", b"\0\xff\xfeOPTION_245=zz", age=0)
     place(tmp_path, "var/lib/dhcp", "a file where a folder should be", age=0)
     (tmp_path / "run/NetworkManager").symlink_to("/proc/self/mem")
-    assert option_245(tmp_path) == [("10.45.0.2", good)]
+    assert find_option_245(tmp_path) == [("10.45.0.2", good)]
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert option_245(tmp_path) == []
-    assert option_245(tmp_path / "nowhere") == []
+    assert find_option_245(tmp_path) == []
+    assert find_option_245(tmp_path / "nowhere") == []
 
 
 def test_of_a_file_that_has_grown_the_end_is_read(tmp_path: Path) -> None:
     many = lease("option unknown-245 a:0:0:1;") * 5000 + lease("option unknown-245 a:0:0:2;")
     assert len(many) > 1 << 20
     place(tmp_path, "var/lib/dhcp/dhclient.leases", many, age=0)
-    assert [address for address, _ in option_245(tmp_path)] == ["10.0.0.2"]
+    assert [address for address, _ in find_option_245(tmp_path)] == ["10.0.0.2"]
 
 
 PIECES = st.sampled_from(
@@ -278,5 +278,5 @@ def test_any_bytes_are_read_without_an_error(tmp_path_factory: pytest.TempPathFa
         "run/udhcpc.lease",
     ):
         place(root, name, content, age=0)
-    for address, _ in option_245(root):
+    for address, _ in find_option_245(root):
         assert to_address(address) == address

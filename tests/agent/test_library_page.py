@@ -1,4 +1,4 @@
-"""The programs of docs/agent-library.md, run as somebody else would run them; and that the page says all there is."""
+"""The programs of docs/reference/agent-library.md run as printed, and the page is complete."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import forewarn.agent
 from forewarn import errors
 from forewarn.agent import Client, Event
-from forewarn.agent.changes import WHATS, Change
+from forewarn.agent.changes import CHANGE_KINDS, Change
 from project.test_examples import PYTEST, run
 
-PAGE = (Path(__file__).parents[2] / "docs" / "agent-library.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "agent-library.md").read_text()
 
 
 def files_of_the_page() -> dict[str, str]:
@@ -36,13 +36,13 @@ def test_the_library_is_used_in_three_lines() -> None:
     assert len([line for line in lines if line and not line.startswith("#")]) == 3
 
 
-def test_every_kind_of_trouble_is_on_the_page() -> None:
-    kinds = {found.kind for found in all_troubles(errors.EndpointTrouble)}
-    rows = [line.split(" | ")[0] for line in PAGE.partition("## Troubles")[2].splitlines() if line.startswith("| `")]
+def test_every_kind_of_error_is_on_the_page() -> None:
+    kinds = {found.kind for found in all_troubles(errors.EndpointError)}
+    rows = [line.split(" | ")[0] for line in PAGE.partition("## Errors")[2].splitlines() if line.startswith("| `")]
     assert set(re.findall(r"`([\w-]+)`", " ".join(rows))) == kinds
 
 
-def all_troubles(family: type[errors.EndpointTrouble]) -> set[type[errors.EndpointTrouble]]:
+def all_troubles(family: type[errors.EndpointError]) -> set[type[errors.EndpointError]]:
     return {found for one in family.__subclasses__() for found in {one, *all_troubles(one)}}
 
 
@@ -55,7 +55,7 @@ def test_every_public_name_is_on_the_page() -> None:
         )
     for name in ("waits", "cancelled", "over", "approve", *Change._fields):
         assert f"`change.{name}" in PAGE
-    for name in (*WHATS, *Event._fields):
+    for name in (*CHANGE_KINDS, *Event._fields):
         assert f"`{name}`" in PAGE
 
 

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 
 from agent.events import ME, NOW, told
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.loop import Agent, Options
+from forewarn.agent.loop import Agent, AgentOptions
 from forewarn.agent.peers.network import PeerClient
 from forewarn.agent.peers.participation import Participation
 from forewarn.agent.policy import Config, Member, PeersSettings, Rule
-from forewarn.agent.state import PREPARED, begin
+from forewarn.agent.state import PREPARED, new_work
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-READY = begin(told(resources=(ME, "web-1")), ME, Rule("r", prepare=("a",), approve="leader"), "boot").with_step(
+READY = new_work(told(resources=(ME, "web-1")), ME, Rule("r", prepare=("a",), approve="leader"), "boot").with_step(
     0, state=PREPARED
 )
 
 
 def test_a_loop_that_hangs_keeps_nobody_waiting_who_asks_how_it_is(tmp_path: Path) -> None:
-    agent = Agent(Config(), Options("http://127.0.0.1:1", ME, tmp_path / "state"))
+    agent = Agent(Config(), AgentOptions("http://127.0.0.1:1", ME, tmp_path / "state"))
     held, go = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -36,7 +36,7 @@ def test_a_loop_that_hangs_keeps_nobody_waiting_who_asks_how_it_is(tmp_path: Pat
     hanging.start()
     assert held.wait(60)
     shown = agent.snapshot()
-    assert shown["turned_seconds_ago"] > 0
+    assert shown["seconds_since_last_loop"] > 0
     assert shown["ready"]
     go.set()
     hanging.join()
@@ -58,12 +58,12 @@ def test_no_handler_begins_while_another_may_act_on_the_word_that_this_machine_i
             assert real_seconds() < begun + 60
 
     def asked() -> str:
-        return client.ask("web-1").events[0].state
+        return client.request_status("web-1").events[0].state
 
     try:
         assert not participation.may_run_handler()  # an earlier run may have said so
         until_it_may()
-        participation.begin(ME)
+        participation.start(ME)
         participation.report([READY], NOW, busy=False)
         assert participation.may_run_handler()  # nobody has asked
         assert asked() == "ready"

@@ -8,26 +8,26 @@ import pytest
 
 from forewarn.agent import identity
 from forewarn.agent.identity import NameResolver
-from forewarn.agent.transport import Answer
+from forewarn.agent.transport import EndpointResponse
 from forewarn.errors import EndpointReset
 
 
-def named(_: str) -> Answer:
-    return Answer(200, {}, b"web_3", None)
+def named(_: str) -> EndpointResponse:
+    return EndpointResponse(200, {}, b"web_3", None)
 
 
-def in_trouble(_: str) -> Answer:
+def in_trouble(_: str) -> EndpointResponse:
     raise EndpointReset(url="http://127.0.0.1", problem="reset")
 
 
-def nobody(_: str) -> Answer:
+def nobody(_: str) -> EndpointResponse:
     raise AssertionError("it was asked though it is known")
 
 
 def until_settled() -> NameResolver:
     asked = NameResolver("")
     for _ in range(100):
-        if asked.settled:
+        if asked.is_known:
             return asked
         assert asked.me(in_trouble).name == socket.gethostname()
     raise AssertionError("it waits for ever")
@@ -38,7 +38,7 @@ def test_a_trouble_that_goes_on_leaves_the_host_name_for_a_while(monkeypatch: py
     monkeypatch.setattr(identity, "ASK_AGAIN_SECONDS", 0.0)
     asked = until_settled()
     assert asked.me(in_trouble).name == socket.gethostname()
-    assert asked.settled
+    assert asked.is_known
     assert asked.me(named).name == "web_3"
     assert asked.me(nobody).name == "web_3"
 
@@ -46,8 +46,8 @@ def test_a_trouble_that_goes_on_leaves_the_host_name_for_a_while(monkeypatch: py
 @pytest.mark.parametrize("status", [400, 404])
 def test_an_endpoint_without_names_is_not_asked_again(status: int) -> None:
     asked = NameResolver("")
-    asked.me(lambda _: Answer(status, {}, b"", None))
-    assert asked.settled
+    asked.me(lambda _: EndpointResponse(status, {}, b"", None))
+    assert asked.is_known
     assert asked.me(nobody).name == socket.gethostname()
 
 

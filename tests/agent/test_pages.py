@@ -18,7 +18,7 @@ from agent.snapshots import event, snapshot
 from forewarn.agent.cli.main import main
 from forewarn.agent.cli.status import status_lines
 from forewarn.agent.metrics import METRICS, render_metrics
-from forewarn.agent.status_server import SOCKET_NAME, Pages, Watchdog, connect
+from forewarn.agent.status_server import SOCKET_NAME, StatusPages, Watchdog, connect
 from forewarn.errors import CannotListen, StateInUse
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ def said() -> Said:
 
 
 @pytest.fixture
-def pages(said: Said, tmp_path: Path) -> Iterator[Pages]:
-    with Pages(said, tmp_path / "state", ("127.0.0.1", 0)) as pages:
+def pages(said: Said, tmp_path: Path) -> Iterator[StatusPages]:
+    with StatusPages(said, tmp_path / "state", ("127.0.0.1", 0)) as pages:
         yield pages
 
 
-def ask(pages: Pages, path: str, method: str = "GET") -> tuple[int, dict[str, str], str]:
+def ask(pages: StatusPages, path: str, method: str = "GET") -> tuple[int, dict[str, str], str]:
     assert pages.address is not None
     with closing(http.client.HTTPConnection(*pages.address, timeout=20)) as line:
         line.request(method, path)
@@ -57,32 +57,32 @@ def ask(pages: Pages, path: str, method: str = "GET") -> tuple[int, dict[str, st
         return answer.status, dict(answer.getheaders()), answer.read().decode()
 
 
-def raw(pages: Pages, request: bytes) -> bytes:
+def raw(pages: StatusPages, request: bytes) -> bytes:
     assert pages.address is not None
     with socket.create_connection(pages.address, 20) as line:
         line.sendall(request)
         return b"".join(iter(lambda: line.recv(65536), b""))
 
 
-def test_health_is_whether_the_loop_turns(pages: Pages, said: Said) -> None:
+def test_health_is_whether_the_loop_turns(pages: StatusPages, said: Said) -> None:
     assert ask(pages, "/healthz")[::2] == (200, "ok\n")
-    said.value = snapshot(turned_seconds_ago=61.0)
+    said.value = snapshot(seconds_since_last_loop=61.0)
     assert ask(pages, "/healthz")[::2] == (503, "the loop has not turned for 61 s\n")
 
 
-def test_ready_turns_red_on_an_event(pages: Pages, said: Said) -> None:
+def test_ready_turns_red_on_an_event(pages: StatusPages, said: Said) -> None:
     status, headers, body = ask(pages, "/readyz")
     assert (status, json.loads(body)) == (503, {"ready": False, "reason": "Reboot E1: preparing"})
     assert headers["Content-Type"] == "application/json"
     said.value = snapshot(ready=True, ready_reason="")
     status, _, body = ask(pages, "/readyz")
     assert (status, json.loads(body)) == (200, {"ready": True, "reason": ""})
-    said.value = snapshot(ready=True, ready_reason="", turned_seconds_ago=75)
+    said.value = snapshot(ready=True, ready_reason="", seconds_since_last_loop=75)
     status, _, body = ask(pages, "/readyz")
     assert (status, json.loads(body)["reason"]) == (503, "the loop has not turned for 75 s")
 
 
-def test_the_other_pages(pages: Pages, said: Said) -> None:
+def test_the_other_pages(pages: StatusPages, said: Said) -> None:
     assert json.loads(ask(pages, "/status")[2]) == said.value
     assert json.loads(ask(pages, "/status?pretty=1")[2]) == said.value
     assert ask(pages, "/metrics")[1]["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -92,14 +92,14 @@ def test_the_other_pages(pages: Pages, said: Said) -> None:
         assert all(page in body for page in ("/healthz", "/readyz", "/metrics", "/status"))
 
 
-def test_head_has_the_headers_alone(pages: Pages) -> None:
+def test_head_has_the_headers_alone(pages: StatusPages) -> None:
     status, headers, body = ask(pages, "/status", "HEAD")
     assert (status, body) == (200, "")
     assert int(headers["Content-Length"]) == len(ask(pages, "/status")[2])
     assert raw(pages, b"HEAD /status HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
 
 
-def test_what_is_not_asked_well(pages: Pages, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_asked_well(pages: StatusPages, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     status, headers, _ = ask(pages, "/status", "POST")
     assert (status, headers["Allow"]) == (405, "GET, HEAD")
     assert raw(pages, b"hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
@@ -111,7 +111,7 @@ def test_what_is_not_asked_well(pages: Pages, said: Said, monkeypatch: pytest.Mo
     assert ask(pages, "/healthz")[0] == 200
 
 
-def test_what_cannot_be_shown_is_no_end_of_the_pages(pages: Pages, said: Said) -> None:
+def test_what_cannot_be_shown_is_no_end_of_the_pages(pages: StatusPages, said: Said) -> None:
     said.value = snapshot(now="noon", odd={1})
     assert ask(pages, "/metrics")[0] == 500
     assert ask(pages, "/status")[0] == 500
@@ -121,7 +121,7 @@ def test_what_cannot_be_shown_is_no_end_of_the_pages(pages: Pages, said: Said) -
 def test_the_socket_is_for_its_owner_alone_and_as_deep_as_anybody_likes(said: Said, tmp_path: Path) -> None:
     folder = tmp_path / ("deep" * 20) / ("down" * 20)
     assert len(str(folder)) > 107
-    with Pages(said, folder):
+    with StatusPages(said, folder):
         found = (folder / SOCKET_NAME).stat()
         assert stat.S_ISSOCK(found.st_mode)
         assert stat.S_IMODE(found.st_mode) == 0o600
@@ -135,32 +135,34 @@ def test_what_a_killed_agent_has_left_is_replaced(said: Said, tmp_path: Path) ->
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / SOCKET_NAME))
     dead.close()  # as after a kill: the name stays, nobody listens
-    with Pages(said, tmp_path), connect(tmp_path):
+    with StatusPages(said, tmp_path), connect(tmp_path):
         pass
     (tmp_path / SOCKET_NAME).write_text("no socket at all")
-    with Pages(said, tmp_path), connect(tmp_path):
+    with StatusPages(said, tmp_path), connect(tmp_path):
         pass
 
 
 def test_a_running_agent_is_not_replaced(said: Said, tmp_path: Path) -> None:
-    with Pages(said, tmp_path):
+    with StatusPages(said, tmp_path):
         with pytest.raises(StateInUse, match="Another agent works in"):
-            Pages(said, tmp_path).start()
+            StatusPages(said, tmp_path).start()
         with connect(tmp_path):
             pass
 
 
-def test_an_address_that_is_taken(pages: Pages, said: Said, tmp_path: Path) -> None:
+def test_an_address_that_is_taken(pages: StatusPages, said: Said, tmp_path: Path) -> None:
     with pytest.raises(CannotListen, match=r"127\.0\.0\.1:\d+: Address already in use. Choose another with --listen"):
-        Pages(said, tmp_path / "other", pages.address).start()
+        StatusPages(said, tmp_path / "other", pages.address).start()
     assert not (tmp_path / "other" / SOCKET_NAME).exists()
     with pytest.raises(CannotListen):
-        Pages(said, tmp_path / "other", ("no such host.invalid", 1)).start()
+        StatusPages(said, tmp_path / "other", ("no such host.invalid", 1)).start()
 
 
-def test_status_asks_the_agent(pages: Pages, said: Said, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_asks_the_agent(
+    pages: StatusPages, said: Said, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["status", "--state", str(tmp_path / "state")]) == 0
-    assert "machine    web-0 (from --vm-name)\n" in capsys.readouterr().out
+    assert "vm         web-0 (from --vm-name)\n" in capsys.readouterr().out
     assert main(["status", "--state", str(tmp_path / "state"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"running": True, **snapshot()}
     said.value = None
@@ -170,16 +172,16 @@ def test_status_asks_the_agent(pages: Pages, said: Said, tmp_path: Path, capsys:
 
 def test_the_status_for_people() -> None:
     assert status_lines(snapshot(), NOW) == [
-        "machine    web-0 (from --vm-name)",
+        "vm         web-0 (from --vm-name)",
         "endpoint   http://127.0.0.1:8169 (from FOREWARN_ENDPOINT)",
         "config     agent.toml",
-        "running    for 1h2m6s",
-        "asking     1,234 answers, the last 0.5s ago, long poll",
+        "uptime     1h2m6s",
+        "polling    1,234 responses, last 0.5s ago, long poll",
         "ready      no: Reboot E1: preparing",
         "",
         "Reboot E1  Scheduled 2031-05-04 12:15:00 UTC (in 15m)",
         "  web-0, web-1",
-        "  Platform; Host server is undergoing maintenance.; interrupted for 9s",
+        "  Platform; Host server is undergoing maintenance.; duration 9s",
         "  rule       web",
         "  phase      preparing",
         "  handler    leave-pool: prepared (1.2 s)",
@@ -187,25 +189,31 @@ def test_the_status_for_people() -> None:
         "  approval   self: it is not prepared yet",
         "  next       is preparing stop-web",
         "",
-        "So far: 1 prepared, 2 approved.",
+        "Since the agent started: 1 prepared, 2 approved.",
     ]
 
 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"dry_run": True}, "running    for 1h2m6s, dry run: nothing is done"),
+        ({"dry_run": True}, "uptime     1h2m6s (dry run)"),
         ({"ready": True}, "ready      yes"),
-        ({"events": []}, "Nothing is coming."),
+        ({"events": []}, "No scheduled events."),
         (
-            {"polling": {"trouble": "is throttling", "trouble_seconds": 70}},
-            "asking     in trouble for 1m10s: is throttling",
+            {"polling": {"error": "is throttling", "failing_seconds": 70}},
+            "polling    failing for 1m10s: is throttling",
         ),
-        ({"polling": {"answers": 0}}, "asking     no answer yet"),
-        ({"peers": {"web-1": {"heard_seconds_ago": 0.4, "silent": False}}}, "peer       web-1: heard 0.4s ago"),
-        ({"peers": {"web-1": {"heard_seconds_ago": None, "silent": True}}}, "peer       web-1: never heard, silent"),
-        ({"events": [event(mine=False)]}, "  not this machine: web-0, web-1"),
-        ({"events": [event(rule=None)]}, "  rule       none fits"),
+        ({"polling": {"responses": 0}}, "polling    no response yet"),
+        (
+            {"peers": {"web-1": {"seconds_since_last_response": 0.4, "unreachable": False}}},
+            "peer       web-1: last response 0.4s ago",
+        ),
+        (
+            {"peers": {"web-1": {"seconds_since_last_response": None, "unreachable": True}}},
+            "peer       web-1: no response yet, unreachable",
+        ),
+        ({"events": [event(mine=False)]}, "  not this VM: web-0, web-1"),
+        ({"events": [event(rule=None)]}, "  rule       no rule matches"),
         (
             {"events": [event(next="approves it", next_at="2031-05-04T12:05:00Z")]},
             "  next       approves it (in 5m)",
@@ -218,7 +226,7 @@ def test_the_status_for_people() -> None:
             {"events": [event(steps=[{"handler": "a", "state": "failed", "problem": "exit code 1", "seconds": 2}])]},
             "  handler    a: failed (2.0 s): exit code 1",
         ),
-        ({"events": [event(description="\x1b[2Jboo")]}, "  Platform; \\x1b[2Jboo; interrupted for 9s"),
+        ({"events": [event(description="\x1b[2Jboo")]}, "  Platform; \\x1b[2Jboo; duration 9s"),
     ],
 )
 def test_lines_of_the_status(changes: dict[str, Any], line: str) -> None:
@@ -235,19 +243,19 @@ def metrics(**changes: Any) -> dict[tuple[str, tuple[tuple[str, str], ...]], flo
 
 
 def test_metrics_are_what_prometheus_reads() -> None:
-    found = metrics(peers={"web-1": {"heard_seconds_ago": 0.4, "silent": False}})
+    found = metrics(peers={"web-1": {"seconds_since_last_response": 0.4, "unreachable": False}})
     e1 = (("event", "E1"), ("type", "Reboot"), ("rule", "web"))
     assert found == {
         ("info", (("version", "0.1.0"), ("vm", "web-0"), ("endpoint", "http://127.0.0.1:8169"))): 1,
         ("ready", ()): 0,
         ("dry_run", ()): 0,
-        ("run_seconds", ()): 3725.5,
-        ("turned_seconds_ago", ()): 0.2,
-        ("answers_total", ()): 1234,
-        ("troubles_total", (("kind", "throttled"),)): 3,
-        ("troubles_total", (("kind", "timeout"),)): 1,
-        ("in_trouble", ()): 0,
-        ("answered_seconds_ago", ()): 0.5,
+        ("uptime_seconds", ()): 3725.5,
+        ("seconds_since_last_loop", ()): 0.2,
+        ("responses_total", ()): 1234,
+        ("request_errors_total", (("kind", "throttled"),)): 3,
+        ("request_errors_total", (("kind", "timeout"),)): 1,
+        ("endpoint_failing", ()): 0,
+        ("seconds_since_last_response", ()): 0.5,
         ("incarnation", ()): 5,
         ("long_poll", ()): 1,
         ("events", (("type", "Reboot"), ("status", "Scheduled"), ("mine", "true"))): 1,
@@ -259,8 +267,8 @@ def test_metrics_are_what_prometheus_reads() -> None:
         ("handler_runs_total", (("action", "undo"), ("result", "failed"))): 0,
         ("approvals_total", (("result", "done"),)): 2,
         ("approvals_total", (("result", "failed"),)): 0,
-        ("peer_silent", (("peer", "web-1"),)): 0,
-        ("peer_heard_seconds_ago", (("peer", "web-1"),)): 0.4,
+        ("peer_unreachable", (("peer", "web-1"),)): 0,
+        ("seconds_since_peer_response", (("peer", "web-1"),)): 0.4,
     }
     assert {name for name, _ in found} == set(METRICS)
 
@@ -274,10 +282,10 @@ def test_a_label_may_hold_anything() -> None:
 
 
 def test_what_is_not_known_yet_is_left_out() -> None:
-    names = {name for name, _ in metrics(polling={"answers": 0, "trouble": "x"}, now=None, vm=None, events=[])}
-    assert "answered_seconds_ago" not in names
+    names = {name for name, _ in metrics(polling={"responses": 0, "error": "x"}, now=None, vm=None, events=[])}
+    assert "seconds_since_last_response" not in names
     assert "events" not in names
-    assert "in_trouble" in names
+    assert "endpoint_failing" in names
 
 
 def test_systemd_is_told_that_it_has_started_how_it_is_and_that_it_does_not_hang(tmp_path: Path) -> None:
@@ -288,13 +296,13 @@ def test_systemd_is_told_that_it_has_started_how_it_is_and_that_it_does_not_hang
         said = Said()
         watchdog.started()
         assert systemd.recv(1000) == b"READY=1"
-        with Pages(said, tmp_path, None, watchdog) as pages:
+        with StatusPages(said, tmp_path, None, watchdog) as pages:
             assert systemd.recv(1000) == b"WATCHDOG=1\nSTATUS=Reboot preparing"
             assert pages.address is None
             said.value = snapshot(events=[event(type="\ud800")])
             while (word := systemd.recv(1000)) != b"WATCHDOG=1\nSTATUS=\\ud800 preparing":
                 assert word == b"WATCHDOG=1\nSTATUS=Reboot preparing"
-            said.value = snapshot(events=[], polling={"trouble": "is throttling"})
+            said.value = snapshot(events=[], polling={"error": "is throttling"})
             while (word := systemd.recv(1000)) != b"WATCHDOG=1\nSTATUS=nothing is coming; the endpoint is throttling":
                 assert word == b"WATCHDOG=1\nSTATUS=\\ud800 preparing"
             watchdog.stopping()
@@ -313,13 +321,13 @@ def test_an_agent_that_hangs_tells_systemd_nothing(tmp_path: Path) -> None:
         assert systemd.recv(1000) == b"READY=1"
         assert watchdog.due_at is not None
         watchdog.due_at -= 1
-        watchdog.beat(lambda: snapshot(turned_seconds_ago=61))
+        watchdog.notify_if_due(lambda: snapshot(seconds_since_last_loop=61))
         watchdog.due_at -= 1
-        watchdog.beat(lambda: None)
+        watchdog.notify_if_due(lambda: None)
         with pytest.raises(BlockingIOError):
             systemd.recv(1000)
         watchdog.due_at -= 1
-        watchdog.beat(lambda: snapshot())
+        watchdog.notify_if_due(lambda: snapshot())
         assert systemd.recv(1000).startswith(b"WATCHDOG=1")
 
 
@@ -335,4 +343,4 @@ def test_where_nobody_wants_to_hear_nothing_is_said(environment: dict[str, str])
     watchdog = Watchdog(environment)
     watchdog.started()
     assert watchdog.due_at is None
-    watchdog.beat(snapshot)
+    watchdog.notify_if_due(snapshot)

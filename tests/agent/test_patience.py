@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forewarn.agent.retry import LONGEST_PAUSE, MOST_REQUESTS, SHORTEST_PAUSE, Pace, answer_seconds, pause_after
+from forewarn.agent.retry import MAX_PAUSE, MAX_REQUESTS, MIN_PAUSE, RequestPacer, pause_after, response_seconds
 
 
 def test_pauses_begin_near_a_second_and_double_up_to_the_longest() -> None:
@@ -36,20 +36,20 @@ def test_what_the_endpoint_asks_for_is_heeded_as_far_as_a_preempt_allows(asked: 
     asked=st.none() | st.floats(allow_nan=False),
 )
 def test_no_pause_is_too_short_or_too_long(kind: str, in_a_row: int, luck: float, asked: float | None) -> None:
-    assert SHORTEST_PAUSE <= pause_after(kind, in_a_row, luck, asked) <= LONGEST_PAUSE
+    assert MIN_PAUSE <= pause_after(kind, in_a_row, luck, asked) <= MAX_PAUSE
 
 
 def test_the_first_answer_may_take_two_minutes_and_others_may_not() -> None:
-    assert answer_seconds(has_document=False, silences=0) == 130
-    assert answer_seconds(has_document=True, silences=0) == 10
+    assert response_seconds(has_document=False, timeouts=0) == 130
+    assert response_seconds(has_document=True, timeouts=0) == 10
 
 
 def test_after_silence_there_is_more_time_but_no_more_than_a_preempt_leaves() -> None:
-    assert [answer_seconds(has_document=True, silences=number) for number in (1, 2, 3, 99)] == [25] * 4
+    assert [response_seconds(has_document=True, timeouts=number) for number in (1, 2, 3, 99)] == [25] * 4
 
 
 def test_at_rest_it_is_one_poll_in_its_time_whatever_the_exchange_took() -> None:
-    pace = Pace(1.0)
+    pace = RequestPacer(1.0)
     assert pace.admit(100.0, is_poll=True) == 0
     assert pace.pause(100.25, 100.0, at_once=False) == 0.75
     assert pace.admit(101.0, is_poll=True) == 0
@@ -60,21 +60,21 @@ def test_at_rest_it_is_one_poll_in_its_time_whatever_the_exchange_took() -> None
 @given(steps=st.lists(st.tuples(st.floats(0, 0.5), st.booleans()), max_size=60))
 def test_never_more_than_the_limit_in_a_second(steps: list[tuple[float, bool]]) -> None:
     """However many want to ask, and for what."""
-    pace, now = Pace(1.0), 0.0
+    pace, now = RequestPacer(1.0), 0.0
     sent: dict[bool, list[float]] = {True: [], False: []}
     for passed, is_poll in steps:
         now += passed
         while room := pace.admit(now, is_poll=is_poll):
             now += room
         sent[is_poll].append(now)
-    for moments, most in ((sorted(sent[True] + sent[False]), MOST_REQUESTS), *((some, 4) for some in sent.values())):
+    for moments, most in ((sorted(sent[True] + sent[False]), MAX_REQUESTS), *((some, 4) for some in sent.values())):
         for first, beyond in zip(moments, moments[most:], strict=False):
             assert beyond - first >= 1.0
 
 
 @pytest.mark.parametrize("is_poll", [True, False])
 def test_one_kind_leaves_room_for_the_other(is_poll: bool) -> None:
-    pace = Pace(1.0)
+    pace = RequestPacer(1.0)
     rooms = [pace.admit(100.0, is_poll=is_poll) for _ in range(6)]
     assert [room == 0 for room in rooms] == [True] * 4 + [False] * 2
     assert pace.admit(100.0, is_poll=not is_poll) == 0

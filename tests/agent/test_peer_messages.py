@@ -11,13 +11,21 @@ from hypothesis import strategies as st
 
 from agent.peer_groups import SECRET
 from forewarn.agent.http_server import listen_on
-from forewarn.agent.peers.messages import LARGEST, READY, STATES, EventStatus, StatusMessage, read_status, write_status
+from forewarn.agent.peers.messages import (
+    MAX_MESSAGE_SIZE,
+    READY,
+    STATES,
+    PeerEventStatus,
+    StatusMessage,
+    read_status,
+    write_status,
+)
 from forewarn.agent.peers.network import PeerClient, PeerServer
 from forewarn.agent.policy import Member
 from forewarn.errors import BadPeerMessage, CannotListen
 
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
-EVENTS = st.builds(EventStatus, NAMES, NAMES, st.sampled_from(STATES))
+EVENTS = st.builds(PeerEventStatus, NAMES, NAMES, st.sampled_from(STATES))
 MESSAGES = st.builds(
     StatusMessage,
     NAMES,
@@ -33,15 +41,15 @@ def test_a_message_is_read_as_it_was_meant(message: StatusMessage) -> None:
 
 @pytest.mark.parametrize("bad", ["x" * 300, "with\nlines", "no\u00a0break", ""])
 def test_an_event_with_an_invalid_id_does_not_silence_the_others(bad: str) -> None:
-    good = EventStatus("one", "digest", READY)
+    good = PeerEventStatus("one", "digest", READY)
     message = StatusMessage("web-0", 1.0, (good._replace(id=bad), good))
     assert read_status(write_status(message)).events == (good,)
 
 
 def test_no_message_is_too_large_to_be_read() -> None:
-    events = tuple(EventStatus(f"{number:0256}", "d" * 32, READY) for number in range(1000))
+    events = tuple(PeerEventStatus(f"{number:0256}", "d" * 32, READY) for number in range(1000))
     body = write_status(StatusMessage("web-0", 1.0, events))
-    assert len(body) <= LARGEST
+    assert len(body) <= MAX_MESSAGE_SIZE
     assert read_status(body).events == events[:256]
 
 
@@ -86,7 +94,7 @@ def test_names_of_all_letters_come_through(name: str) -> None:
     server.start()
     client = PeerClient(Member(name, *server.address), SECRET, 60)
     try:
-        assert client.ask(f"{name}-2").vm == name
+        assert client.request_status(f"{name}-2").vm == name
     finally:
         client.close()
         server.stop()

@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from agent.peer_groups import EVENT, PATIENCE_SECONDS, SECRET, Machines
+from agent.peer_groups import EVENT, PATIENCE_SECONDS, SECRET, Machines, logged
 from forewarn.agent.peers.group import PeerGroup
-from forewarn.agent.peers.messages import LARGEST, PATH, PREPARING, READY, Question, StatusMessage, write_status
+from forewarn.agent.peers.messages import (
+    MAX_MESSAGE_SIZE,
+    PATH,
+    PREPARING,
+    READY,
+    StatusMessage,
+    StatusRequest,
+    write_status,
+)
 from forewarn.agent.peers.network import CHALLENGE, HEADERS, SIGNATURE, PeerClient
 from forewarn.agent.policy import Member, PeersSettings
 from forewarn.errors import PeersNotListening
@@ -28,12 +36,14 @@ def test_another_secret_is_no_member(make_machines: Callable[..., Machines], cap
     caplog.set_level(logging.INFO)
     machines = make_machines(2, secrets={"web-1": b"another secret, long enough"})
     machines.report(READY)
-    machines.until_why("web-0", "web-1 (not heard, silent)")
-    machines.until_why("web-1", "web-0 (not heard, silent)")
+    machines.until_why("web-0", "web-1 (no response, unreachable)")
+    machines.until_why("web-1", "web-0 (no response, unreachable)")
     assert not machines.may_have
-    told = [record.getMessage() for record in caplog.records]
-    assert sum(line.startswith("web-1 does not accept our secret: [peers] secret_file must be") for line in told) == 1
-    assert sum(line.startswith("127.0.0.1 asked as a peer and does not have our secret") for line in told) == 2
+    lines = logged(caplog)
+    assert sum("web-1 rejects our secret. Use the same [peers] secret_file" in line for line in lines) == 1
+    rejected = [line for line in lines if "peer_request_rejected: " in line]
+    assert len(rejected) == 2
+    assert all(line.endswith(" address=127.0.0.1") for line in rejected)
 
 
 def test_an_old_answer_is_not_taken_again(
@@ -46,8 +56,8 @@ def test_an_old_answer_is_not_taken_again(
     old = link.answers[-1]
     assert b'"state":"ready"' in old
     link.instead = lambda _: old
-    machines.until_why("web-0", "web-1 (ready, silent)")
-    machines.until_logged(caplog, "not signed with our secret for this question")
+    machines.until_why("web-0", "web-1 (ready, unreachable)")
+    machines.until_logged(caplog, "web-1 sent a response without a valid signature.")
 
 
 def test_an_answer_of_one_does_not_stand_for_another(
@@ -56,10 +66,10 @@ def test_an_answer_of_one_does_not_stand_for_another(
     machines = make_machines(3)
     machines.links["web-0", "web-2"].target = machines.groups["web-1"].address
     machines.report(READY)
-    machines.until_why("web-0", "web-2 (not heard, silent)")
-    assert machines.groups["web-0"].snapshot()["web-2"]["heard_seconds_ago"] is None
-    machines.until_logged(caplog, "web-2 is not what answers at 127.0.0.1:")
-    machines.until_logged(caplog, "web-0 takes this machine for web-2: see its [peers] members.")
+    machines.until_why("web-0", "web-2 (no response, unreachable)")
+    assert machines.groups["web-0"].snapshot()["web-2"]["seconds_since_last_response"] is None
+    machines.until_logged(caplog, "web-2 is not the VM at 127.0.0.1:")
+    machines.until_logged(caplog, "Check its [peers] members. peer=web-0 expected_vm=web-2")
 
 
 def reply(signature: str, body: bytes) -> bytes:
@@ -72,7 +82,7 @@ def signed(body: bytes) -> Callable[[bytes], bytes]:
     def answer(request: bytes) -> bytes:
         lines = dict(line.split(": ") for line in request.decode().splitlines()[1:] if line)
         *texts, _ = (lines[name] for name in HEADERS)
-        return reply(Question(*texts).sign_answer(SECRET, body), body)
+        return reply(StatusRequest(*texts).sign_response(SECRET, body), body)
 
     return answer
 
@@ -83,19 +93,22 @@ GOOD = write_status(StatusMessage("web-1", 1.0, ()))
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (lambda _: b"", "does not answer as an agent does"),
-        (lambda _: b"SSH-2.0-OpenSSH_9.2p1\r\n", "does not answer as an agent does"),
-        (lambda _: b"\x00\xff" * 5000, "does not answer as an agent does"),
-        (lambda _: b"HTTP/1.1 200 OK\r\n\r\n", "not signed"),
-        (lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{}", "does not answer as an agent does"),
-        (lambda _: b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", "answers with status 500"),
-        (lambda _: b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n", "answers with status 302"),
-        (lambda _: b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (LARGEST + 10_000), "the answer is too large"),
-        (lambda _: reply(Question("", "0", "web-0", "web-1").sign_answer(b"another", GOOD), GOOD), "not signed"),
-        (signed(b"[]"), "cannot be used: the answer is not an object"),
-        (signed(b"{" * 100_000), "cannot be used: it is not JSON"),
+        (lambda _: b"", "sent no valid HTTP response"),
+        (lambda _: b"SSH-2.0-OpenSSH_9.2p1\r\n", "sent no valid HTTP response"),
+        (lambda _: b"\x00\xff" * 5000, "sent no valid HTTP response"),
+        (lambda _: b"HTTP/1.1 200 OK\r\n\r\n", "without a valid signature"),
+        (lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n{}", "sent no valid HTTP response"),
+        (lambda _: b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", "responded with status 500"),
+        (lambda _: b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n", "responded with status 302"),
+        (lambda _: b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (MAX_MESSAGE_SIZE + 10_000), "a response that is larger than"),
+        (
+            lambda _: reply(StatusRequest("", "0", "web-0", "web-1").sign_response(b"another", GOOD), GOOD),
+            "without a valid signature",
+        ),
+        (signed(b"[]"), "an invalid response: the response is not an object"),
+        (signed(b"{" * 100_000), "an invalid response: it is not JSON"),
         (signed(b'{"vm":"web-1","fresh":-1,"events":[]}'), "fresh is not a number of seconds"),
-        (signed(write_status(StatusMessage("web-7", 1.0, ()))), "was asked, and web-7 answers"),
+        (signed(write_status(StatusMessage("web-7", 1.0, ()))), "has the address of web-7"),
     ],
 )
 def test_what_is_no_answer_is_said_once_and_not_believed(
@@ -108,11 +121,11 @@ def test_what_is_no_answer_is_said_once_and_not_believed(
     machines = make_machines(2)
     machines.links["web-0", "web-1"].instead = answer
     machines.report(READY)
-    machines.until_why("web-0", "web-1 (not heard, silent)")
-    assert sum(told in record.getMessage() for record in caplog.records) == 1
+    machines.until_why("web-0", "web-1 (no response, unreachable)")
+    assert sum(told in line for line in logged(caplog)) == 1
     machines.links["web-0", "web-1"].instead = None
     machines.until_may("web-0")
-    machines.until_logged(caplog, "web-1 answers again.")
+    machines.until_logged(caplog, "peer_recovered: The peer responds again. peer=web-1")
 
 
 # Who comes to the door.
@@ -126,8 +139,9 @@ def call(address: tuple[str, int], request: bytes) -> bytes:
 
 
 def asking(secret: bytes = SECRET, asked: str = "web-0", challenge: str = "", **changes: str) -> bytes:
-    question = Question(challenge, "0", "web-1", asked)
-    fields = {**question._asdict(), "signature": question.sign(secret), **changes}
+    request = StatusRequest(challenge, "0", "web-1", asked)
+    names = (name.removeprefix("forewarn-") for name in HEADERS)
+    fields = {**dict(zip(names, (*request, request.sign(secret)), strict=True)), **changes}
     lines = [f"GET {PATH} HTTP/1.1", *(f"forewarn-{name}: {text}" for name, text in fields.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
@@ -169,18 +183,18 @@ def test_there_is_a_new_challenge_from_time_to_time(
     monkeypatch: pytest.MonkeyPatch, make_machines: Callable[..., Machines]
 ) -> None:
     """So the server has to remember few questions, and the peers learn it by themselves."""
-    monkeypatch.setattr("forewarn.agent.peers.network._MOST_NONCES", 2)
+    monkeypatch.setattr("forewarn.agent.peers.network._MAX_NONCES", 2)
     address = make_machines(1).groups["web-0"].address
     client = PeerClient(Member("web-0", *address), SECRET, PATIENCE_SECONDS)
     seen = set()
     for _ in range(6):
-        client.ask("web-1")
+        client.request_status("web-1")
         seen.add(challenge_of(address))
     assert len(seen) > 2
     client.close()
 
 
-QUESTION = Question("", "0", "web-1", "web-0")
+QUESTION = StatusRequest("", "0", "web-1", "web-0")
 
 
 @pytest.mark.parametrize(
@@ -199,8 +213,8 @@ QUESTION = Question("", "0", "web-1", "web-0")
         asking(asker="web-2"),
         asking(nonce="1"),
         # A signature for one machine is none for another; and no signature of an answer is one of a question.
-        asking(signature=QUESTION._replace(asked="web-2").sign(SECRET)),
-        asking(signature=QUESTION.sign_answer(SECRET, b"")),
+        asking(signature=QUESTION._replace(receiver="web-2").sign(SECRET)),
+        asking(signature=QUESTION.sign_response(SECRET, b"")),
         asking().replace(PATH.encode(), b"/v2/other"),
     ],
 )
@@ -223,11 +237,12 @@ def test_a_member_that_means_another_machine_is_told_so_and_nothing_else(
     address = machines.groups["web-0"].address
     challenge = challenge_of(address)
     for number in range(3):
-        question = Question(challenge, str(number), "web-1", "web-5")
-        told = call(address, asking(**question._asdict(), signature=question.sign(SECRET)))
+        question = StatusRequest(challenge, str(number), "web-1", "web-5")
+        signature = question.sign(SECRET)
+        told = call(address, asking(asked="web-5", challenge=challenge, nonce=str(number), signature=signature))
         assert told.startswith(b"HTTP/1.1 421 ")
         assert told.endswith(b"\r\n\r\n")
-    assert caplog.text.count("takes this machine for web-5") == 1
+    assert sum("expected_vm=web-5" in line for line in logged(caplog)) == 1
 
 
 @pytest.mark.parametrize("request_without_end", [b"GET /v2/status HTTP/1.1\r\n" * 1000, b"x" * 100_000])

@@ -29,7 +29,7 @@ def test_when_all_are_ready_the_first_may_and_when_it_has_approved_nobody_else(
     machines.until_may("web-0")
     machines.report(APPROVED, "web-0")
     for name in machines.names[1:]:
-        machines.until_why(name, "all are ready; web-0 has approved")
+        machines.until_why(name, "all VMs are ready; web-0 has approved")
 
 
 def test_the_next_may_when_the_first_does_not_approve(make_machines: Callable[..., Machines]) -> None:
@@ -43,17 +43,17 @@ def test_nobody_may_while_one_is_not_ready(make_machines: Callable[..., Machines
     machines = make_machines(3)
     machines.report(WAITING)
     machines.report(READY, "web-0", "web-1")
-    machines.until_why("web-0", "waits for web-2 (waiting)")
+    machines.until_why("web-0", "waiting for web-2 (waiting)")
     machines.report(PREPARING, "web-2")
-    machines.until_why("web-0", "waits for web-2 (preparing)")
+    machines.until_why("web-0", "waiting for web-2 (preparing)")
     machines.report(FAILED, "web-2")
-    machines.until_why("web-1", "waits for web-2 (failed)")
-    machines.until_why("web-0", "waits for web-2 (failed)")
+    machines.until_why("web-1", "waiting for web-2 (failed)")
+    machines.until_why("web-0", "waiting for web-2 (failed)")
     assert not machines.may_have
     machines.report(READY, "web-2")
     machines.until_may("web-0")
     machines.report(PREPARING, "web-2")
-    machines.until_why("web-0", "waits for web-2 (preparing)")
+    machines.until_why("web-0", "waiting for web-2 (preparing)")
 
 
 @pytest.mark.parametrize("stage", [WAITING, PREPARING, FAILED])
@@ -66,8 +66,8 @@ def test_a_machine_that_dies_before_it_is_ready_is_waited_for(
     machines.until_why("web-1", f"web-0 ({stage})")
     machines.until_why("web-2", f"web-0 ({stage})")
     machines.stop("web-0")
-    machines.until_why("web-1", f"web-0 ({stage}, silent)")
-    machines.until_why("web-2", f"web-0 ({stage}, silent)")
+    machines.until_why("web-1", f"web-0 ({stage}, unreachable)")
+    machines.until_why("web-2", f"web-0 ({stage}, unreachable)")
     assert not machines.may_have
 
 
@@ -78,13 +78,13 @@ def test_a_machine_that_dies_ready_counts_while_its_answer_is_fresh(
     machines = make_machines(3, LONG)
     machines.report(PREPARING, "web-2")
     machines.report(READY, "web-0", "web-1")
-    machines.until_why("web-0", "waits for web-2 (preparing)")
-    machines.until_why("web-1", "waits for web-2 (preparing)")
+    machines.until_why("web-0", "waiting for web-2 (preparing)")
+    machines.until_why("web-1", "waiting for web-2 (preparing)")
     machines.stop(dies)
     machines.report(READY, "web-2")
     machines.until_may("web-1" if dies == "web-0" else "web-0")
-    machines.until_why("web-2", f"waits for {dies} (ready, no fresh answer)")
-    machines.until_why("web-2", f"waits for {dies} (ready, silent)")
+    machines.until_why("web-2", f"waiting for {dies} (ready, no fresh response)")
+    machines.until_why("web-2", f"waiting for {dies} (ready, unreachable)")
 
 
 def test_a_machine_that_comes_back_begins_anew(make_machines: Callable[..., Machines]) -> None:
@@ -94,7 +94,7 @@ def test_a_machine_that_comes_back_begins_anew(make_machines: Callable[..., Mach
     machines.stop("web-0")
     machines.start("web-0")
     # It answers and knows nothing of the event: what it was ready for in its earlier life does not count.
-    machines.until_why("web-1", "web-0 (knows nothing of it)")
+    machines.until_why("web-1", "web-0 (event unknown)")
     machines.report(PREPARING, "web-0")
     machines.until_why("web-1", "web-0 (preparing)")
     machines.report(READY, "web-0")
@@ -105,11 +105,11 @@ def test_a_machine_that_is_cut_off_may_no_longer_and_is_waited_for(make_machines
     machines = make_machines(3)
     machines.report(READY)
     machines.until_may("web-0")
-    machines.until_why("web-1", "all are ready")
+    machines.until_why("web-1", "all VMs are ready")
     machines.cut("web-0", "web-1")
     machines.cut("web-0", "web-2")
-    machines.until_why("web-0", "web-1 (ready, silent)", "web-2 (ready, silent)")
-    machines.until_why("web-1", "waits for web-0 (ready, silent)")
+    machines.until_why("web-0", "web-1 (ready, unreachable)", "web-2 (ready, unreachable)")
+    machines.until_why("web-1", "waiting for web-0 (ready, unreachable)")
     machines.join("web-0", "web-1")
     machines.join("web-0", "web-2")
     machines.until_may("web-0")
@@ -120,8 +120,8 @@ def test_where_a_link_is_cut_the_first_that_hears_all_may(make_machines: Callabl
     machines.cut("web-0", "web-2")
     machines.report(READY)
     machines.until_may("web-1")
-    machines.until_why("web-0", "waits for web-2 (not heard")
-    machines.until_why("web-2", "waits for web-0 (not heard")
+    machines.until_why("web-0", "waiting for web-2 (no response")
+    machines.until_why("web-2", "waiting for web-0 (no response")
     assert machines.may_have == {"web-1"}
 
 
@@ -131,7 +131,7 @@ def test_a_machine_that_hears_and_is_not_heard(make_machines: Callable[..., Mach
     machines.links["web-2", "web-0"].cut()
     machines.report(READY)
     machines.until_may("web-0")
-    machines.until_why("web-1", "waits for web-0 (not heard, silent)")
+    machines.until_why("web-1", "waiting for web-0 (no response, unreachable)")
     assert machines.may_have == {"web-0"}
 
 
@@ -139,7 +139,7 @@ def test_a_machine_that_is_no_member_is_never_approved_for(make_machines: Callab
     machines = make_machines(2)
     for group in machines.groups.values():
         group.report(EVENT, ["web-0", "web-1", "db-0"], READY)
-    machines.until(lambda decisions: all("db-0 is not among [peers] members" in one.why for one in decisions.values()))
+    machines.until(lambda decisions: all("db-0 is not in [peers] members" in one.reason for one in decisions.values()))
     assert not machines.may_have
 
 
@@ -147,7 +147,7 @@ def test_who_sees_other_machines_in_the_event_does_not_count(make_machines: Call
     machines = make_machines(3)
     machines.report(READY, "web-0", "web-1")
     machines.groups["web-2"].report(EVENT, ["web-2", "web-0"], READY)
-    machines.until_why("web-0", "waits for web-2 (sees other machines in the event)")
+    machines.until_why("web-0", "waiting for web-2 (sees other VMs in the event)")
     assert not machines.may_have
     machines.report(READY, "web-2")
     machines.until_may("web-0")
@@ -160,13 +160,13 @@ def test_each_event_is_decided_by_itself(make_machines: Callable[..., Machines])
     groups["web-1"].report("a-1", ["WEB-1", "WEB-0"], READY, as_name="WEB-1")
     groups["web-2"].report("B-2", ["web-2", "web-1"], WAITING)
     groups["web-1"].report("B-2", ["web-2", "web-1"], READY)
-    machines.until(lambda _: "WEB-0 (preparing)" in groups["web-1"].decide("A-1").why)
+    machines.until(lambda _: "WEB-0 (preparing)" in groups["web-1"].decide("A-1").reason)
     groups["web-0"].report("A-1", ["WEB-1", "WEB-0"], READY)
-    machines.until(lambda _: groups["web-1"].decide("A-1").may)
-    machines.until(lambda _: "web-2 (waiting)" in groups["web-1"].decide("B-2").why)
-    assert groups["web-0"].decide("B-2").why == "nothing is known of this event"
+    machines.until(lambda _: groups["web-1"].decide("A-1").allowed)
+    machines.until(lambda _: "web-2 (waiting)" in groups["web-1"].decide("B-2").reason)
+    assert groups["web-0"].decide("B-2").reason == "the event is unknown"
     groups["web-1"].forget("A-1")
-    machines.until(lambda _: "WEB-1 (knows nothing of it)" in groups["web-0"].decide("A-1").why)
+    machines.until(lambda _: "WEB-1 (event unknown)" in groups["web-0"].decide("A-1").reason)
 
 
 def test_a_machine_may_have_another_name_in_an_event() -> None:
@@ -188,9 +188,9 @@ def test_a_machine_may_have_another_name_in_an_event() -> None:
         first.report(EVENT, resources, READY, as_name="pool_0")
         second.report(EVENT, resources, READY, as_name="pool_1")
         with news:
-            assert news.wait_for(lambda: second.decide(EVENT).may, PATIENCE_SECONDS), second.decide(EVENT)
+            assert news.wait_for(lambda: second.decide(EVENT).allowed, PATIENCE_SECONDS), second.decide(EVENT)
         assert list(second.snapshot()) == ["pool_0"]
-        assert first.decide(EVENT).why == "pool_1 is not among [peers] members"
+        assert first.decide(EVENT).reason == "pool_1 is not in [peers] members"
     finally:
         first.stop()
         second.stop()
@@ -199,16 +199,16 @@ def test_a_machine_may_have_another_name_in_an_event() -> None:
 def test_a_snapshot_says_who_was_heard(make_machines: Callable[..., Machines]) -> None:
     machines = make_machines(3)
     assert machines.groups["web-0"].snapshot() == {
-        "web-1": {"heard_seconds_ago": None, "silent": False},
-        "web-2": {"heard_seconds_ago": None, "silent": False},
+        "web-1": {"seconds_since_last_response": None, "unreachable": False},
+        "web-2": {"seconds_since_last_response": None, "unreachable": False},
     }
     machines.stop("web-2")
     machines.report(READY)
-    machines.until_why("web-0", "web-2 (not heard, silent)")
+    machines.until_why("web-0", "web-2 (no response, unreachable)")
     seen = machines.groups["web-0"].snapshot()
-    assert seen["web-2"] == {"heard_seconds_ago": None, "silent": True}
-    assert seen["web-1"]["heard_seconds_ago"] is not None
-    assert not seen["web-1"]["silent"]
+    assert seen["web-2"] == {"seconds_since_last_response": None, "unreachable": True}
+    assert seen["web-1"]["seconds_since_last_response"] is not None
+    assert not seen["web-1"]["unreachable"]
 
 
 def test_nobody_is_asked_without_an_event(make_machines: Callable[..., Machines]) -> None:

@@ -13,14 +13,14 @@ from agent.configs import config, named
 from agent.events import ME, NOW, told
 from depth import amount
 from forewarn.agent.decisions import (
-    Approve,
+    ApproveEvent,
     DecisionContext,
     DocumentContext,
-    Finish,
-    Run,
+    FinishWork,
+    RunHandler,
+    apply_document,
     limit_seconds,
     next_instructions,
-    take_in,
     with_outcome,
 )
 from forewarn.agent.explain import explain
@@ -31,8 +31,8 @@ from forewarn.agent.policy import Config, Member, PeersSettings, Rule
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from forewarn.agent.state import Work
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.agent.state import EventWork
+    from forewarn.wire.document_reader import ScheduledEvent
 
 M = timedelta(minutes=1)
 PEERS = PeersSettings(("127.0.0.1", 0), b"s" * 16, (Member(ME, "h", 1), Member("web-1", "h", 2)), M)
@@ -88,7 +88,7 @@ def test_why_it_would_not_be_approved(rule: Rule, resources: tuple[str, ...], st
     found = plan(config(rule), told(resources=resources, status=status), NOW, ME)
     assert found.approval is not None
     assert found.approval.at is None
-    assert found.approval.words.startswith(words)
+    assert found.approval.text.startswith(words)
 
 
 def test_a_leader_approves_for_several() -> None:
@@ -100,7 +100,7 @@ def test_a_leader_approves_for_several() -> None:
     stranger = plan(led, told(resources=(ME, "db-0")), NOW, ME).approval
     assert stranger is not None
     assert stranger.at is None
-    assert stranger.words == "not at all: db-0 is not among [peers] members"
+    assert stranger.text == "not at all: db-0 is not in [peers] members"
 
 
 def test_what_has_started_is_prepared_for_at_once() -> None:
@@ -213,13 +213,13 @@ class Course(NamedTuple):
     undone: list[str]
 
 
-def course(whole: Config, event: ToldEvent, *, slow: bool, cancelled: bool = False) -> Course:
+def course(whole: Config, event: ScheduledEvent, *, slow: bool, cancelled: bool = False) -> Course:
     """As the loop has it: one look each 30 seconds, handlers that run meanwhile, an event that starts and goes."""
-    works: dict[str, Work] = {}
+    works: dict[str, EventWork] = {}
     begun: dict[str, datetime] = {}
     ended: dict[str, datetime] = {}
     undone: list[str] = []
-    running: dict[str, tuple[Run, datetime]] = {}
+    running: dict[str, tuple[RunHandler, datetime]] = {}
     begun_at: dict[str, float] = {}
     approved_at = None
     gone_at = NOW if cancelled else NOW + LONGEST
@@ -230,9 +230,9 @@ def course(whole: Config, event: ToldEvent, *, slow: bool, cancelled: bool = Fal
         shown = event._replace(status="Started", not_before=None) if starts else event
         around = DocumentContext(whole.rules, lambda _: ME, now, "boot", 10**6, is_first=False)
         if cancelled and now == NOW:
-            works = take_in({}, [event], around).works
+            works = apply_document({}, [event], around).works
             works = {each.id: each for each in map(prepared, works.values())}
-        works = take_in(works, [] if now >= gone_at else [shown], around).works
+        works = apply_document(works, [] if now >= gone_at else [shown], around).works
         busy = True
         while busy:
             for handler, (run, until) in list(running.items()):
@@ -243,18 +243,18 @@ def course(whole: Config, event: ToldEvent, *, slow: bool, cancelled: bool = Fal
                     changed = with_outcome(works, run.work.id, run.step, run.action)
                     works.update((each.id, each) for each in changed)
             context = DecisionContext(
-                now, seconds, frozenset(running), leading={"E1": ""} if whole.peers else {}, begun_at=begun_at
+                now, seconds, frozenset(running), leader_problems={"E1": ""} if whole.peers else {}, begun_at=begun_at
             )
             instructions = next_instructions(works, context)
             busy = bool(instructions)
             for instruction in instructions:
-                if isinstance(instruction, Finish):
+                if isinstance(instruction, FinishWork):
                     return Course(begun, ended, approved_at, undone)
                 works[instruction.work.id] = instruction.work
-                if isinstance(instruction, Approve):
+                if isinstance(instruction, ApproveEvent):
                     approved_at = now
                     works[instruction.work.id] = instruction.work._replace(approved_at="then")
-                elif isinstance(instruction, Run):
+                elif isinstance(instruction, RunHandler):
                     handler = instruction.work.steps[instruction.step].handler
                     first = begun_at.setdefault(instruction.work.id, seconds)
                     limit = limit_seconds(instruction, whole.handlers[handler].timeout, first, seconds)
@@ -270,7 +270,7 @@ def course(whole: Config, event: ToldEvent, *, slow: bool, cancelled: bool = Fal
     return Course(begun, ended, approved_at, undone)
 
 
-def prepared(work: Work) -> Work:
+def prepared(work: EventWork) -> EventWork:
     return work._replace(steps=tuple(step._replace(state="prepared") for step in work.steps))
 
 
@@ -302,7 +302,7 @@ events = st.builds(
 
 @settings(max_examples=amount(2000, 400))
 @given(configs, events | events | events | events.map(lambda event: event._replace(not_before=None)))
-def test_the_plan_is_what_the_decisions_make(whole: Config, event: ToldEvent) -> None:
+def test_the_plan_is_what_the_decisions_make(whole: Config, event: ScheduledEvent) -> None:
     found = plan(whole, event, NOW, ME)
     quick, slow = course(whole, event, slow=False), course(whole, event, slow=True)
     assert {step.handler: step.earliest for step in found.steps} == quick.begun

@@ -17,15 +17,15 @@ from forewarn.agent.peers.messages import (
     READY,
     STARTED,
     WAITING,
-    EventStatus,
+    PeerEventStatus,
     StatusMessage,
     digest,
 )
-from forewarn.agent.peers.readiness import Readiness, Timing
+from forewarn.agent.peers.readiness import PeerTiming, Readiness
 from forewarn.agent.policy import Member, PeersSettings
 
 NAMES = ("web-0", "web-1", "web-2")
-SILENCE = 6.0
+PEER_TIMEOUT = 6.0
 FRESH, TURN = 3.0, 1.0
 NOW = 1000.0
 
@@ -33,7 +33,7 @@ NOW = 1000.0
 def machine(me: str = "web-0", resources: tuple[str, ...] = NAMES, state: str = READY, **others: str) -> Readiness:
     """It has asked the others at NOW, and each was ready, or as is said; `none`: it has not answered."""
     members = tuple(Member(name, "127.0.0.1", 1) for name in (*NAMES, "web-3"))
-    made = Readiness(PeersSettings(("127.0.0.1", 0), b"", members, timedelta(seconds=SILENCE)), NOW - 100)
+    made = Readiness(PeersSettings(("127.0.0.1", 0), b"", members, timedelta(seconds=PEER_TIMEOUT)), NOW - 100)
     made.me = me
     made.report(EVENT, resources, state, me, NOW)
     for name in resources:
@@ -44,70 +44,70 @@ def machine(me: str = "web-0", resources: tuple[str, ...] = NAMES, state: str = 
 
 
 def hear(made: Readiness, name: str, state: str, sent: float = NOW, fresh: float = FRESH, seen: str = "") -> None:
-    events = (EventStatus(EVENT, seen or digest(NAMES), state),) if state else ()
-    made.take(name, StatusMessage(name, fresh, events), sent, sent)
+    events = (PeerEventStatus(EVENT, seen or digest(NAMES), state),) if state else ()
+    made.record_response(name, StatusMessage(name, fresh, events), sent, sent)
 
 
 def test_the_first_may_at_once_and_each_other_a_turn_later() -> None:
     for rank, name in enumerate(NAMES):
         decisions = [machine(name).decide(EVENT, NOW + seconds / 4) for seconds in range(12)]
-        assert [decision.may for decision in decisions] == [seconds / 4 >= rank * TURN for seconds in range(12)]
+        assert [decision.allowed for decision in decisions] == [seconds / 4 >= rank * TURN for seconds in range(12)]
         for decision in decisions[: rank * 4]:
-            assert decision == (False, "all are ready; web-0 is to approve")
+            assert decision == (False, "all VMs are ready; web-0 approves")
 
 
 def test_the_turns_count_from_when_the_last_became_ready() -> None:
     made = machine("web-1", web_2=PREPARING)
     hear(made, "web-0", READY, NOW + 1.5)
     hear(made, "web-2", READY, NOW + 2)
-    assert not made.decide(EVENT, NOW + 2.9).may
-    assert made.decide(EVENT, NOW + 3.1).may
+    assert not made.decide(EVENT, NOW + 2.9).allowed
+    assert made.decide(EVENT, NOW + 3.1).allowed
 
 
 def test_the_turns_count_anew_after_a_gap() -> None:
     made = machine("web-1")
     hear(made, "web-2", READY, NOW + 10)
     hear(made, "web-0", READY, NOW + 10)
-    assert not made.decide(EVENT, NOW + 10.9).may
-    assert made.decide(EVENT, NOW + 11).may
+    assert not made.decide(EVENT, NOW + 10.9).allowed
+    assert made.decide(EVENT, NOW + 11).allowed
 
 
 def test_where_the_rule_gives_a_time_the_turns_count_from_then() -> None:
     made = machine("web-1")
     made.report(EVENT, NAMES, READY, "web-1", NOW + 1, is_due=False)
     made.report(EVENT, NAMES, READY, "web-1", NOW + 1.5)
-    assert not made.decide(EVENT, NOW + 1.9).may
-    assert made.decide(EVENT, NOW + 2).may
+    assert not made.decide(EVENT, NOW + 1.9).allowed
+    assert made.decide(EVENT, NOW + 2).allowed
 
 
 def test_a_word_counts_from_the_question_on_and_not_longer_than_either_says() -> None:
     made = machine()
-    assert made.decide(EVENT, NOW + FRESH - 0.01).may
+    assert made.decide(EVENT, NOW + FRESH - 0.01).allowed
     assert (
-        made.decide(EVENT, NOW + FRESH).why
-        == "waits for web-1 (ready, no fresh answer), web-2 (ready, no fresh answer)"
+        made.decide(EVENT, NOW + FRESH).reason
+        == "waiting for web-1 (ready, no fresh response), web-2 (ready, no fresh response)"
     )
     hear(made, "web-1", READY, NOW + 4, fresh=0.5)
     hear(made, "web-2", READY, NOW + 4, fresh=100)
-    assert made.decide(EVENT, NOW + 4.4).may
-    assert made.decide(EVENT, NOW + 4.6).why == "waits for web-1 (ready, no fresh answer)"
-    assert "web-2 (ready, no fresh answer)" in made.decide(EVENT, NOW + 4 + FRESH).why
+    assert made.decide(EVENT, NOW + 4.4).allowed
+    assert made.decide(EVENT, NOW + 4.6).reason == "waiting for web-1 (ready, no fresh response)"
+    assert "web-2 (ready, no fresh response)" in made.decide(EVENT, NOW + 4 + FRESH).reason
 
 
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (machine(state=PREPARING), "waits for web-0 (preparing)"),
-        (machine(state=FAILED), "waits for web-0 (failed)"),
-        (machine(state=STARTED), "waits for web-0 (started)"),
-        (machine(web_2="none"), "waits for web-2 (not heard)"),
-        (machine(web_2=""), "waits for web-2 (knows nothing of it)"),
-        (machine(web_2=FAILED, web_1=WAITING), "waits for web-1 (waiting), web-2 (failed)"),
-        (machine("web-2", web_1=APPROVED), "all are ready; web-1 has approved"),
-        (machine(resources=(*NAMES, "db-9")), "db-9 is not among [peers] members"),
-        (machine(resources=(*NAMES, "db-8", "db-9")), "db-8, db-9 are not among [peers] members"),
-        (machine("web-7"), "web-7 is not one of the machines of the event"),
-        (machine(resources=("web-0", "web-1")), "waits for web-1 (sees other machines in the event)"),
+        (machine(state=PREPARING), "waiting for web-0 (preparing)"),
+        (machine(state=FAILED), "waiting for web-0 (failed)"),
+        (machine(state=STARTED), "waiting for web-0 (started)"),
+        (machine(web_2="none"), "waiting for web-2 (no response)"),
+        (machine(web_2=""), "waiting for web-2 (event unknown)"),
+        (machine(web_2=FAILED, web_1=WAITING), "waiting for web-1 (waiting), web-2 (failed)"),
+        (machine("web-2", web_1=APPROVED), "all VMs are ready; web-1 has approved"),
+        (machine(resources=(*NAMES, "db-9")), "db-9 is not in [peers] members"),
+        (machine(resources=(*NAMES, "db-8", "db-9")), "db-8, db-9 are not in [peers] members"),
+        (machine("web-7"), "web-7 is not one of the event's VMs"),
+        (machine(resources=("web-0", "web-1")), "waiting for web-1 (sees other VMs in the event)"),
     ],
 )
 def test_else_it_says_who_is_waited_for(made: Readiness, why: str) -> None:
@@ -116,27 +116,33 @@ def test_else_it_says_who_is_waited_for(made: Readiness, why: str) -> None:
 
 def test_who_is_silent_is_said_to_be() -> None:
     made = machine(web_1=WAITING, web_2="none")
-    assert made.decide(EVENT, NOW + SILENCE).why == "waits for web-1 (waiting, silent), web-2 (not heard, silent)"
+    assert (
+        made.decide(EVENT, NOW + PEER_TIMEOUT).reason
+        == "waiting for web-1 (waiting, unreachable), web-2 (no response, unreachable)"
+    )
     made = machine()
-    assert made.decide(EVENT, NOW + SILENCE).why == "waits for web-1 (ready, silent), web-2 (ready, silent)"
+    assert (
+        made.decide(EVENT, NOW + PEER_TIMEOUT).reason
+        == "waiting for web-1 (ready, unreachable), web-2 (ready, unreachable)"
+    )
 
 
 def test_who_has_started_anew_and_knows_nothing_is_waited_for() -> None:
     made = machine()
-    assert made.decide(EVENT, NOW).may
+    assert made.decide(EVENT, NOW).allowed
     hear(made, "web-1", "", NOW + 0.1)
-    assert made.decide(EVENT, NOW + 0.1).why == "waits for web-1 (knows nothing of it)"
+    assert made.decide(EVENT, NOW + 0.1).reason == "waiting for web-1 (event unknown)"
 
 
 def test_names_are_the_same_in_any_letter_case_and_count_once() -> None:
     made = machine("WEB-0", resources=("web-0", "web-1", "Web-1", "web-2", "WEB-0"))
-    assert made.decide(EVENT.lower(), NOW).may
+    assert made.decide(EVENT.lower(), NOW).allowed
 
 
 def test_one_machine_needs_nobody() -> None:
     made = machine(resources=("web-0",))
-    assert made.decide(EVENT, NOW) == (True, "this machine is ready, and the only one")
-    assert made.members_to_ask() == []
+    assert made.decide(EVENT, NOW) == (True, "this VM is ready, and the only one")
+    assert made.members_to_poll() == []
     assert made.may_run_handler(NOW)
 
 
@@ -144,39 +150,39 @@ def test_what_was_said_about_other_machines_does_not_count() -> None:
     made = machine()
     made.report(EVENT, (*NAMES, "web-3"), READY, "web-0", NOW)
     hear(made, "web-3", READY, seen=digest((*NAMES, "web-3")))
-    assert made.decide(EVENT, NOW).why == "waits for web-1 (not heard), web-2 (not heard)"
+    assert made.decide(EVENT, NOW).reason == "waiting for web-1 (no response), web-2 (no response)"
 
 
 def test_no_handler_runs_while_somebody_may_act_on_the_word() -> None:
     made = machine("web-1", web_0=PREPARING)
     assert made.may_run_handler(NOW)
-    made.answer("web-1", NOW + 1)
+    made.status_message("web-1", NOW + 1)
     made.report(EVENT, NAMES, PREPARING, "web-1", NOW + 2)
-    made.answer("web-1", NOW + 2)  # that it is not ready does not bind it
+    made.status_message("web-1", NOW + 2)  # that it is not ready does not bind it
     assert not made.may_run_handler(NOW + 1 + FRESH)
     assert made.may_run_handler(NOW + 1 + FRESH * 1.02)
 
 
 def test_no_handler_runs_while_this_machine_approves() -> None:
     made = machine()
-    assert made.decide(EVENT, NOW).may
+    assert made.decide(EVENT, NOW).allowed
     assert not made.may_run_handler(NOW + FRESH - 0.01)
     assert made.may_run_handler(NOW + FRESH)
 
 
 def test_no_handler_runs_just_after_a_start() -> None:
-    made = Readiness(PeersSettings(("", 0), b"", (), timedelta(seconds=SILENCE)), NOW)
+    made = Readiness(PeersSettings(("", 0), b"", (), timedelta(seconds=PEER_TIMEOUT)), NOW)
     assert not made.may_run_handler(NOW + FRESH)
     assert made.may_run_handler(NOW + FRESH * 1.02)
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1, 4, 10, 600])
 def test_a_dead_machine_counts_until_the_next_has_had_its_turn(seconds: float) -> None:
-    timing = Timing.of(timedelta(seconds=seconds))
-    assert timing.fresh <= min(3, timing.silence / 2)
-    assert timing.timeout <= timing.fresh
+    timing = PeerTiming.of(timedelta(seconds=seconds))
+    assert timing.fresh <= min(3, timing.peer_timeout / 2)
+    assert timing.request_timeout <= timing.fresh
     # It answered one interval before it died, and all the others became ready one interval later.
-    assert 2 * timing.interval + timing.turn < timing.fresh
+    assert 2 * timing.poll_interval + timing.turn < timing.fresh
 
 
 # Whole networks.
@@ -230,7 +236,7 @@ def test_whatever_happens_never_too_early_and_in_the_end_somebody(
     network.heal()
     network.run(2 * network.timing.fresh + 2)  # handlers that have waited, and their two seconds
     network.approvals.clear()
-    network.run(network.timing.timeout + 2 * network.timing.interval)
+    network.run(network.timing.request_timeout + 2 * network.timing.poll_interval)
     assert network.approvals, [one.agent and one.agent.decide_all(0) for one in network.machines.values()]
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forewarn.agent.clock import real_seconds
-from forewarn.agent.http_server import BoundedServer, Reply, Request, listen_on
+from forewarn.agent.http_server import BoundedServer, LocalRequest, LocalResponse, listen_on
 from forewarn.errors import CannotListen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Answer = Callable[[Request], Reply | None]
+    Answer = Callable[[LocalRequest], LocalResponse | None]
 
 ASK = b"GET / HTTP/1.1\r\n\r\n"
 PATIENCE_SECONDS = 60
@@ -65,13 +65,13 @@ def send_on(line: socket.socket) -> None:
         line.sendall(b"x")
 
 
-def well(_: Request) -> Reply:
-    return Reply(200, b"well")
+def well(_: LocalRequest) -> LocalResponse:
+    return LocalResponse(200, b"well")
 
 
-def echo(request: Request) -> Reply:
+def echo(request: LocalRequest) -> LocalResponse:
     said = " ".join((request.caller, request.method, request.target, request.headers.get("A", "")))
-    return Reply(request.error or 200, said.encode())
+    return LocalResponse(request.error or 200, said.encode())
 
 
 # What is asked and answered.
@@ -87,7 +87,7 @@ def test_a_head_ends_with_its_empty_line_and_what_follows_is_not_of_it(head: byt
 
 
 def test_an_answer_is_one_and_ends_its_connection() -> None:
-    with serving(lambda _: Reply(405, b"no", (("Allow", "GET"),))) as door, door.connect() as line:
+    with serving(lambda _: LocalResponse(405, b"no", (("Allow", "GET"),))) as door, door.connect() as line:
         line.sendall(ASK + ASK)
         told = b"HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 2\r\nConnection: close\r\nAllow: GET\r\n\r\nno"
         assert all_from(line) == told
@@ -118,9 +118,9 @@ def test_every_method_is_asked_about(method: str) -> None:
 def test_what_is_no_request_is_known_as_such(garbage: bytes) -> None:
     errors = []
 
-    def answer(request: Request) -> Reply:
+    def answer(request: LocalRequest) -> LocalResponse:
         errors.append(request.error)
-        return Reply(400, b"no")
+        return LocalResponse(400, b"no")
 
     with serving(answer) as door:
         assert door.ask(garbage) == b"no"
@@ -143,28 +143,28 @@ def test_a_head_may_come_in_pieces() -> None:
 def test_a_head_that_is_too_long(head: bytes) -> None:
     requests = []
 
-    def answer(request: Request) -> Reply:
+    def answer(request: LocalRequest) -> LocalResponse:
         requests.append(request)
-        return Reply(431, b"too long")
+        return LocalResponse(431, b"too long")
 
-    with serving(answer, largest_head=100) as door:
+    with serving(answer, max_head_size=100) as door:
         assert door.ask(head) == b"too long"
     assert [request.error for request in requests] == [431]  # asked about once, however much came
 
 
 def test_a_head_of_just_the_size_is_taken() -> None:
     head = b"GET / HTTP/1.1\r\nA: " + b"x" * 77 + b"\r\n\r\n"
-    with serving(echo, largest_head=len(head)) as door:
+    with serving(echo, max_head_size=len(head)) as door:
         assert door.ask(head).endswith(b"x")
-    with serving(echo, largest_head=len(head) - 2) as door:
+    with serving(echo, max_head_size=len(head) - 2) as door:
         assert door.ask(head + b"more") == b"127.0.0.1   "
 
 
 def test_a_long_answer_comes_whole_and_others_need_not_wait_for_it() -> None:
     long = b"0123456789" * 2_000_000  # more than fits between the two
 
-    def answer(request: Request) -> Reply:
-        return Reply(200, long if request.target == "/long" else b"well")
+    def answer(request: LocalRequest) -> LocalResponse:
+        return LocalResponse(200, long if request.target == "/long" else b"well")
 
     with serving(answer) as door, door.connect() as slow:
         slow.sendall(b"GET /long HTTP/1.1\r\n\r\n")
@@ -192,12 +192,12 @@ def test_one_who_is_to_be_told_nothing_is_sent_away() -> None:
 
 
 def test_a_request_that_cannot_be_answered_is_no_end_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    def answer(request: Request) -> Reply:
+    def answer(request: LocalRequest) -> LocalResponse:
         if request.target == "/bad":
             raise RuntimeError("beside itself")
         return well(request)
 
-    with serving(answer, callers="a tester") as door:
+    with serving(answer) as door:
         for _ in range(3):
             assert door.ask(b"GET /bad HTTP/1.1\r\n\r\n") == b""
             assert door.ask() == b"well"
@@ -229,7 +229,7 @@ def test_listeners_of_several_kinds() -> None:
 
 
 def test_the_oldest_makes_room_and_those_who_say_nothing_keep_nobody_out() -> None:
-    with serving(well, seconds_each=1000.0) as door, ExitStack() as stack:  # they would not go by themselves
+    with serving(well, timeout_seconds=1000.0) as door, ExitStack() as stack:  # they would not go by themselves
         silent = [stack.enter_context(door.connect()) for _ in range(32)]
         for line in silent:
             line.sendall(b"GET /")
@@ -242,14 +242,14 @@ def test_the_oldest_makes_room_and_those_who_say_nothing_keep_nobody_out() -> No
 def test_whoever_is_being_answered_does_not_make_room() -> None:
     asked, go_on = threading.Semaphore(0), threading.Event()
 
-    def answer(request: Request) -> Reply:
+    def answer(request: LocalRequest) -> LocalResponse:
         if request.target == "/slow":
             asked.release()
             assert go_on.wait(PATIENCE_SECONDS)
         return well(request)
 
     with (
-        serving(answer, most_connections=2, seconds_each=1000.0) as door,
+        serving(answer, max_connections=2, timeout_seconds=1000.0) as door,
         door.connect() as oldest,
         door.connect() as silent,
     ):
@@ -268,7 +268,7 @@ def test_whoever_is_being_answered_does_not_make_room() -> None:
 
 @pytest.mark.parametrize("said", [b"", b"GET /", ASK], ids=["nothing", "a part", "all, and stays"])
 def test_whoever_takes_too_long_is_sent_away(said: bytes) -> None:
-    door = Door(well, seconds_each=0.1)
+    door = Door(well, timeout_seconds=0.1)
     with door.connect() as line:
         line.sendall(said)
         door.server.start()
@@ -282,7 +282,7 @@ def test_whoever_takes_too_long_is_sent_away(said: bytes) -> None:
 
 @pytest.mark.parametrize("begin", [b"", b"GET / HTTP/1.1\r\nA: ", ASK], ids=["request", "header", "after the answer"])
 def test_to_send_slowly_does_not_buy_time(begin: bytes) -> None:
-    with serving(well, seconds_each=0.1, largest_head=10**9) as door, door.connect() as line:
+    with serving(well, timeout_seconds=0.1, max_head_size=10**9) as door, door.connect() as line:
         line.sendall(begin)
         with pytest.raises(ConnectionError):
             send_on(line)
@@ -293,7 +293,7 @@ def test_without_descriptors_the_oldest_goes_the_others_go_on_and_newcomers_wait
 ) -> None:
     caplog.set_level(logging.INFO)
     with (
-        serving(well, seconds_each=1000.0, callers="a tester") as door,
+        serving(well, timeout_seconds=1000.0) as door,
         socket.socket() as newcomer,
         ExitStack() as stack,
     ):
@@ -332,7 +332,7 @@ def test_whoever_comes_before_it_is_served_waits() -> None:
 
 
 def test_it_stops_at_once_and_leaves_nothing() -> None:
-    with serving(well, seconds_each=1000.0) as door, door.connect() as line:
+    with serving(well, timeout_seconds=1000.0) as door, door.connect() as line:
         line.sendall(b"GET /")
         assert door.ask() == b"well"
         door.server.stop()

@@ -12,14 +12,14 @@ import pytest
 
 from agent.events import ME, told
 from forewarn.agent.policy import Rule
-from forewarn.agent.state import FILE, PREPARED, StateFile, WorkStore, begin, from_json, to_json
+from forewarn.agent.state import FILE, PREPARED, StateFile, WorkStore, from_json, new_work, to_json
 from forewarn.errors import NotPermitted, StateInUse
-from forewarn.wire.document_reader import read_event_if_possible
+from forewarn.wire.document_reader import read_event_leniently
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-WORK = begin(told(), ME, Rule("r", prepare=("a",)), "boot").with_step(0, state=PREPARED, memo={"was": "ready"})
+WORK = new_work(told(), ME, Rule("r", prepare=("a",)), "boot").with_step(0, state=PREPARED, memo={"was": "ready"})
 
 
 def test_the_next_agent_finds_what_was_begun(tmp_path: Path) -> None:
@@ -60,10 +60,10 @@ def test_what_cannot_be_written_is_written_later(tmp_path: Path, caplog: pytest.
     store = WorkStore(StateFile(tmp_path))
     (tmp_path / FILE).mkdir()  # in the way of every write, also for root
     assert not store.keep(WORK)
-    assert not store.settle()
+    assert not store.save_pending()
     assert caplog.text.count("cannot be noted") == 1
     (tmp_path / FILE).rmdir()
-    assert store.settle()
+    assert store.save_pending()
     assert "can be noted again" in caplog.text
     store.close()
     assert StateFile(tmp_path).load() == [WORK]
@@ -90,8 +90,8 @@ def test_an_event_whose_moment_cannot_be_read_is_kept_like_any_other() -> None:
         "Resources": ["web-0"],
         "NotBefore": "0001-01-01T00:00:00Z",
     }
-    event, problem = read_event_if_possible(raw)
+    event, problem = read_event_leniently(raw)
     assert event is not None
     assert problem
-    work = begin(event, "web-0", Rule("one", on=("Reboot",)), "boot")
+    work = new_work(event, "web-0", Rule("one", on=("Reboot",)), "boot")
     assert from_json(json.loads(json.dumps(to_json(work)))) == work

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.agent.cli.install import UNIT_NAME, Unit, command_line, render_unit
+from forewarn.agent.cli.install import UNIT_NAME, SystemdUnit, command_line, render_unit
 from forewarn.agent.cli.main import main, parser_of
-from forewarn.agent.cli.options import choose_places
+from forewarn.agent.cli.options import resolve_options
 from forewarn.agent.config_file import read_config
 from forewarn.errors import BadOption
 
@@ -94,7 +94,7 @@ def test_systemd_reads_every_path_as_it_is(folder: Path, name: str) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     file = folder / UNIT_NAME
-    file.write_text(render_unit(Unit((str(program), "--config", f"/etc/{name}", 'it\'s \\ "odd"'))))
+    file.write_text(render_unit(SystemdUnit((str(program), "--config", f"/etc/{name}", 'it\'s \\ "odd"'))))
     assert verify(file) == ""
     program.unlink()
     assert "is not executable" in verify(file)
@@ -103,9 +103,9 @@ def test_systemd_reads_every_path_as_it_is(folder: Path, name: str) -> None:
 def test_what_systemd_would_expand_is_not_expanded() -> None:
     assert command_line(["/bin/a", "50%", 'say "x"', "c:\\d"]) == '/bin/a "50%%" "say \\"x\\"" "c:\\\\d"'
     assert command_line(["/opt/$x/a", "$y"]) == '":/opt/$x/a" "$y"'
-    with pytest.raises(BadOption, match="a unit cannot hold it"):
+    with pytest.raises(BadOption, match="a unit file cannot contain it"):
         command_line(["/bin/a", "two\nlines"])
-    with pytest.raises(BadOption, match="systemd starts none with quotes in its path"):
+    with pytest.raises(BadOption, match="systemd cannot start a program with quotes in its path"):
         command_line(["/bin/it's", "x"])
 
 
@@ -150,7 +150,7 @@ def test_a_state_of_the_config_is_where_the_agent_will_look_for_it(
     words = shlex.split(started(folder / "units" / UNIT_NAME))
     options = parser_of("run").read(words[words.index("run") + 1 :])
     assert options.config == str(folder / "etc" / "agent.toml")
-    places = choose_places(options, read_config(Path(options.config)), {})
+    places = resolve_options(options, read_config(Path(options.config)), {})
     assert places.folder == folder / "etc" / "kept"
     assert main(["check", "etc/agent.toml"]) == 0
     assert f"State is kept in {folder}/etc/kept." in capsys.readouterr().out
@@ -172,7 +172,7 @@ def test_a_state_folder_that_is_not_there_is_made(folder: Path) -> None:
 def test_a_state_that_cannot_be_a_folder_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "file").touch()
     assert install("--state", "file") == 5
-    assert f"Cannot make the folder {folder}/file: " in capsys.readouterr().err
+    assert f"Cannot create the folder {folder}/file: " in capsys.readouterr().err
     assert list((folder / "units").iterdir()) == []
 
 
@@ -213,7 +213,7 @@ def test_it_is_not_written_over_by_accident(folder: Path, capsys: pytest.Capture
     assert "systemctl daemon-reload" in said
     assert "systemctl enable --now forewarn-agent.service" in said
     assert install() == 0
-    assert "is as it should be already" in capsys.readouterr().out
+    assert "is up to date" in capsys.readouterr().out
     file.write_text("# somebody's own")
     assert install() == 4
     assert "says something else" in capsys.readouterr().err
@@ -237,8 +237,8 @@ def test_a_config_that_is_wrong_is_not_installed(folder: Path, capsys: pytest.Ca
 
 
 def test_a_program_in_a_home_can_be_read_there() -> None:
-    assert "ProtectHome=read-only\n" in render_unit(Unit(("/home/me/forewarn",), user="me"))
-    assert "ProtectHome=read-only\n" in render_unit(Unit(("/bin/f", "--config=/home/me/a.toml"), user="me"))
-    assert "ProtectHome=read-only\n" in render_unit(Unit(("/bin/f",), user="me", state="/home/me/state"))
-    assert "ProtectHome=read-only\n" in render_unit(Unit(("/bin/f",), user="me", files=("/home/me/own.py",)))
-    assert "ProtectHome=yes\n" in render_unit(Unit(("/usr/bin/forewarn",), user="me"))
+    assert "ProtectHome=read-only\n" in render_unit(SystemdUnit(("/home/me/forewarn",), user="me"))
+    assert "ProtectHome=read-only\n" in render_unit(SystemdUnit(("/bin/f", "--config=/home/me/a.toml"), user="me"))
+    assert "ProtectHome=read-only\n" in render_unit(SystemdUnit(("/bin/f",), user="me", state="/home/me/state"))
+    assert "ProtectHome=read-only\n" in render_unit(SystemdUnit(("/bin/f",), user="me", files=("/home/me/own.py",)))
+    assert "ProtectHome=yes\n" in render_unit(SystemdUnit(("/usr/bin/forewarn",), user="me"))

@@ -9,34 +9,34 @@ from typing import Any
 import pytest
 
 from agent.raw_server import event
-from forewarn.agent.protocol import VERSIONS, AnswerContent, Watch
-from forewarn.agent.transport import Answer
-from forewarn.errors import EndpointTrouble
-from forewarn.wire.document_reader import ToldDocument
+from forewarn.agent.protocol import VERSIONS, PollContent, PollState
+from forewarn.agent.transport import EndpointResponse
+from forewarn.errors import EndpointError
+from forewarn.wire.document_reader import EventsDocument
 from forewarn.wire.versions import KNOWN_VERSIONS
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "documents").rglob("*.json"))
-NO_VERSION = Answer(404, {}, b'{ "error": "Not found. Invalid version requested" }', None)
-NOT_MODIFIED = Answer(304, {}, b"", None)
+NO_VERSION = EndpointResponse(404, {}, b'{ "error": "Not found. Invalid version requested" }', None)
+NOT_MODIFIED = EndpointResponse(304, {}, b"", None)
 
 
-def document(incarnation: int = 0, *events: dict[str, Any], **headers: str) -> Answer:
+def document(incarnation: int = 0, *events: dict[str, Any], **headers: str) -> EndpointResponse:
     body = json.dumps({"DocumentIncarnation": incarnation, "Events": events}).encode()
-    return Answer(200, {"etag": f'"{incarnation}"', **headers}, body, None)
+    return EndpointResponse(200, {"etag": f'"{incarnation}"', **headers}, body, None)
 
 
-def take(watch: Watch, answer: Answer, wait_seconds: int = 0) -> AnswerContent:
-    return watch.answered(watch.ask(wait_seconds), answer)
+def take(watch: PollState, answer: EndpointResponse, wait_seconds: int = 0) -> PollContent:
+    return watch.read_response(watch.make_request(wait_seconds), answer)
 
 
-def kind_of(watch: Watch, answer: Answer) -> str:
-    with pytest.raises(EndpointTrouble) as trouble:
+def kind_of(watch: PollState, answer: EndpointResponse) -> str:
+    with pytest.raises(EndpointError) as trouble:
         take(watch, answer)
     return trouble.value.kind
 
 
 def test_it_asks_as_the_endpoint_wants_it() -> None:
-    ask = Watch().ask()
+    ask = PollState().make_request()
     assert ask.path == "/metadata/scheduledevents?api-version=2020-07-01"
     assert ask.headers["Metadata"] == "true"
     assert "forewarn-agent" in ask.headers["User-Agent"]
@@ -44,97 +44,97 @@ def test_it_asks_as_the_endpoint_wants_it() -> None:
 
 
 def test_the_tag_of_the_last_document_is_sent_back() -> None:
-    watch = Watch()
+    watch = PollState()
     content = take(watch, document(3))
     assert (content.changed, content.went_back) == (True, False)
-    assert watch.ask().headers["If-None-Match"] == '"3"'
+    assert watch.make_request().headers["If-None-Match"] == '"3"'
     again = take(watch, NOT_MODIFIED)
     assert (again.document, again.changed) == (content.document, False)
 
 
 @pytest.mark.parametrize("tag", ["", "x" * 2000, '"\r\nX: 1"', '"\x00"', '"é"'])
 def test_a_tag_that_cannot_be_sent_back_is_none(tag: str) -> None:
-    watch = Watch()
+    watch = PollState()
     take(watch, document(1, etag=tag))
-    assert "If-None-Match" not in watch.ask().headers
+    assert "If-None-Match" not in watch.make_request().headers
 
 
 def test_the_same_document_without_a_tag_has_not_changed() -> None:
-    watch = Watch()
+    watch = PollState()
     take(watch, document(1, event(1), etag=""))
     assert not take(watch, document(1, event(1), etag="")).changed
 
 
 def test_not_modified_where_nothing_was_known_is_trouble_and_the_tag_is_dropped() -> None:
-    watch = Watch()
+    watch = PollState()
     assert kind_of(watch, NOT_MODIFIED) == "not-modified"
     take(watch, document(1, etag=""))
     assert kind_of(watch, NOT_MODIFIED) == "not-modified"
 
 
 def test_after_a_minute_of_nothing_new_the_whole_document_is_asked_for() -> None:
-    watch = Watch()
+    watch = PollState()
     take(watch, document(1))
     for _ in range(60):
-        assert watch.ask().tag
+        assert watch.make_request().tag
         take(watch, NOT_MODIFIED)
-    assert not watch.ask().tag
+    assert not watch.make_request().tag
     assert kind_of(watch, NOT_MODIFIED) == "not-modified"
     take(watch, document(2))
-    assert watch.ask().tag == '"2"'
+    assert watch.make_request().tag == '"2"'
 
 
 def test_a_document_that_goes_back_is_handed_on_and_said_to_be_so() -> None:
-    watch = Watch()
+    watch = PollState()
     take(watch, document(5, event(1)))
     content = take(watch, document(4))
-    assert content == AnswerContent(ToldDocument(4, ()), changed=True, went_back=True)
+    assert content == PollContent(EventsDocument(4, ()), changed=True, went_back=True)
     assert not take(watch, document(4)).went_back
-    assert take(watch, document(5, event(1))) == AnswerContent(watch.document, changed=True)
+    assert take(watch, document(5, event(1))) == PollContent(watch.document, changed=True)
 
 
 def test_a_wait_is_asked_for_when_a_document_is_there_and_until_it_is_known_to_mean_nothing() -> None:
-    watch = Watch()
-    assert "Prefer" not in watch.ask(30).headers
+    watch = PollState()
+    assert "Prefer" not in watch.make_request(30).headers
     take(watch, document(1), 30)
-    assert watch.ask(0).wait_seconds == 0
-    assert watch.ask(30).headers["Prefer"] == "wait=30"
-    assert watch.ask(500).headers["Prefer"] == "wait=60"
+    assert watch.make_request(0).wait_seconds == 0
+    assert watch.make_request(30).headers["Prefer"] == "wait=30"
+    assert watch.make_request(500).headers["Prefer"] == "wait=60"
     assert not take(watch, NOT_MODIFIED, 30).held
-    assert watch.holds is False
-    assert "Prefer" not in watch.ask(30).headers
+    assert watch.supports_long_poll is False
+    assert "Prefer" not in watch.make_request(30).headers
 
 
 def test_an_endpoint_that_heeds_the_wait_is_known_to() -> None:
-    watch = Watch()
+    watch = PollState()
     take(watch, document(1))
-    assert take(watch, Answer(304, {"preference-applied": "wait=30"}, b"", None), 30).held
-    assert watch.holds is True
+    assert take(watch, EndpointResponse(304, {"preference-applied": "wait=30"}, b"", None), 30).held
+    assert watch.supports_long_poll is True
     assert take(watch, document(2, **{"preference-applied": "wait=30"}), 30).held
-    assert watch.ask(30).wait_seconds == 30
+    assert watch.make_request(30).wait_seconds == 30
 
 
 def test_an_older_version_is_asked_for_where_the_newest_is_not_there_and_remembered() -> None:
-    watch = Watch()
+    watch = PollState()
     for version in VERSIONS[:3]:
-        assert watch.ask().path.endswith(version)
-        assert take(watch, NO_VERSION) == AnswerContent(None)
-    assert watch.ask().path.endswith("2019-01-01")
+        assert watch.make_request().path.endswith(version)
+        assert take(watch, NO_VERSION) == PollContent(None)
+    assert watch.make_request().path.endswith("2019-01-01")
     take(watch, document(1))
-    assert watch.ask().path.endswith("2019-01-01")
-    assert kind_of(watch, Answer(500, {}, b"", None)) == "failing"
-    assert watch.ask().path.endswith("2019-01-01")
+    assert watch.make_request().path.endswith("2019-01-01")
+    assert kind_of(watch, EndpointResponse(500, {}, b"", None)) == "failing"
+    assert watch.make_request().path.endswith("2019-01-01")
 
 
 def test_a_refusal_in_the_words_of_the_sister_endpoint_is_one_too() -> None:
-    watch = Watch()
+    watch = PollState()
     body = b'{"error":"Bad request. api-version is invalid","newest-versions":["2019-08-01"]}'
-    assert take(watch, Answer(400, {}, body, None)) == AnswerContent(None)
+    assert take(watch, EndpointResponse(400, {}, body, None)) == PollContent(None)
     assert watch.version == "2019-08-01"
 
 
 def test_no_version_at_all_is_trouble_and_it_begins_with_the_newest_again() -> None:
-    watch = Watch()
+    watch = PollState()
     for _ in VERSIONS[1:]:
         take(watch, NO_VERSION)
     assert kind_of(watch, NO_VERSION) == "not-here"
@@ -142,18 +142,18 @@ def test_no_version_at_all_is_trouble_and_it_begins_with_the_newest_again() -> N
 
 
 def test_another_404_does_not_cost_a_version_that_has_worked() -> None:
-    watch = Watch()
+    watch = PollState()
     take(watch, document(1))
-    assert kind_of(watch, Answer(404, {}, b'{ "error": "Not found." }', None)) == "not-here"
+    assert kind_of(watch, EndpointResponse(404, {}, b'{ "error": "Not found." }', None)) == "not-here"
     assert watch.version == VERSIONS[0]
 
 
 def test_an_answer_to_an_older_question_does_not_step_down_twice() -> None:
-    watch = Watch()
-    first, second = watch.ask(), watch.ask()
-    watch.answered(first, NO_VERSION)
+    watch = PollState()
+    first, second = watch.make_request(), watch.make_request()
+    watch.read_response(first, NO_VERSION)
     take(watch, NO_VERSION)
-    watch.answered(second, NO_VERSION)
+    watch.read_response(second, NO_VERSION)
     assert watch.version == VERSIONS[2]
 
 
@@ -163,11 +163,11 @@ def test_versions_are_all_that_are_not_in_preview() -> None:
 
 
 def test_another_endpoint_is_asked_from_the_beginning() -> None:
-    watch = Watch()
+    watch = PollState()
     take(watch, NO_VERSION)
     take(watch, document(1))
-    watch.move()
-    assert (watch.ask(30).path.endswith("2020-07-01"), watch.ask(30).tag) == (True, "")
+    watch.reset()
+    assert (watch.make_request(30).path.endswith("2020-07-01"), watch.make_request(30).tag) == (True, "")
     assert take(watch, document(0)).went_back
 
 
@@ -194,33 +194,33 @@ STATUSES = {
 @pytest.mark.parametrize("case", STATUSES, ids=lambda case: f"{case[0]} {case[1][:12]!r}")
 def test_every_answer_that_tells_nothing_is_a_trouble_with_words(case: tuple[int, bytes]) -> None:
     kind, words = STATUSES[case]
-    watch = Watch()
+    watch = PollState()
     take(watch, document(7))
-    with pytest.raises(EndpointTrouble) as trouble:
-        take(watch, Answer(case[0], {}, case[1], None))
+    with pytest.raises(EndpointError) as trouble:
+        take(watch, EndpointResponse(case[0], {}, case[1], None))
     assert trouble.value.kind == kind
     assert words in str(trouble.value)
     assert len(str(trouble.value)) < 500
     assert str(trouble.value).isprintable()
-    assert watch.ask().tag == '"7"'
+    assert watch.make_request().tag == '"7"'
 
 
 def test_a_redirect_is_said_to_be_one() -> None:
-    with pytest.raises(EndpointTrouble, match="a redirect"):
-        take(Watch(), Answer(301, {"location": "http://127.0.0.1"}, b"", None))
+    with pytest.raises(EndpointError, match="a redirect"):
+        take(PollState(), EndpointResponse(301, {"location": "http://127.0.0.1"}, b"", None))
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("5", 5.0), ("", None), ("soon", None), ("9" * 50, 999_999_999.0)])
 def test_the_endpoints_own_wish_is_read(text: str, seconds: float | None) -> None:
-    with pytest.raises(EndpointTrouble) as trouble:
-        take(Watch(), Answer(429, {"retry-after": text}, b"", None))
+    with pytest.raises(EndpointError) as trouble:
+        take(PollState(), EndpointResponse(429, {"retry-after": text}, b"", None))
     assert trouble.value.retry_after == seconds
 
 
 def test_documents_of_every_version_are_taken_in() -> None:
     assert GOLDEN
     for path in GOLDEN:
-        content = take(Watch(), Answer(200, {}, path.read_bytes(), None))
+        content = take(PollState(), EndpointResponse(200, {}, path.read_bytes(), None))
         assert content.document is not None, path
         assert [told.raw for told in content.document.events] == json.loads(path.read_bytes())["Events"], path
 
@@ -228,7 +228,7 @@ def test_documents_of_every_version_are_taken_in() -> None:
 @pytest.mark.parametrize("value", [5, None, ["x"], {"a": 1}, True])
 def test_what_an_event_need_not_have_counts_as_missing_when_it_is_something_else(value: object) -> None:
     odd = event(1, Description=value, EventSource=value, DurationInSeconds="x" if value == 5 else value)
-    content = take(Watch(), document(1, odd))
+    content = take(PollState(), document(1, odd))
     assert content.document is not None
     (told,) = content.document.events
     assert (told.description, told.source, told.duration_seconds) == (None, None, None)

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from agent.events import ME, NOW, told
 from forewarn.agent.decisions import (
-    Approve,
+    ApproveEvent,
     DecisionContext,
     DocumentContext,
-    Finish,
-    Note,
-    Run,
-    Taken,
+    DocumentDecision,
+    FinishWork,
+    RunHandler,
+    UpdateWork,
+    apply_document,
     approval_problem,
+    assume_restarts,
     end,
     next_instructions,
-    presume,
-    take_in,
     undone,
 )
 from forewarn.agent.handlers.handler import PREPARE, UNDO
@@ -39,42 +39,42 @@ from forewarn.agent.state import (
     TO_DO,
     UNDOING,
     UNDONE,
-    Step,
-    Work,
-    begin,
+    EventWork,
+    HandlerStep,
     from_json,
+    new_work,
     to_json,
 )
 
 if TYPE_CHECKING:
     from forewarn.agent.decisions import Instruction
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.wire.document_reader import ScheduledEvent
 
 CONTEXT = DecisionContext(NOW, 0.0)
 WEB = Rule("web", prepare=("leave-pool", "stop-web"), approve="self")
 MINUTE = timedelta(minutes=1)
 
 
-def work(rule: Rule = WEB, *states: str, event: ToldEvent | None = None, **fields: Any) -> Work:
+def work(rule: Rule = WEB, *states: str, event: ScheduledEvent | None = None, **fields: Any) -> EventWork:
     """Work whose steps are in these states; what is not said is still to do."""
-    made = begin(event or told(), ME, rule, "boot")
+    made = new_work(event or told(), ME, rule, "boot")
     for index, state in enumerate(states):
         made = made.with_step(index, state=state)
     return made._replace(**fields)
 
 
-def instructions(*works: Work, context: DecisionContext = CONTEXT) -> list[Instruction]:
+def instructions(*works: EventWork, context: DecisionContext = CONTEXT) -> list[Instruction]:
     return next_instructions({each.id: each for each in works}, context)
 
 
-def runs(*works: Work, context: DecisionContext = CONTEXT) -> list[tuple[str, str]]:
+def runs(*works: EventWork, context: DecisionContext = CONTEXT) -> list[tuple[str, str]]:
     """Which handlers are run, and for what; nothing else may be ordered."""
     found = instructions(*works, context=context)
-    assert all(isinstance(instruction, Run) for instruction in found)
+    assert all(isinstance(instruction, RunHandler) for instruction in found)
     return [
         (instruction.work.steps[instruction.step].handler, instruction.action)
         for instruction in found
-        if isinstance(instruction, Run)
+        if isinstance(instruction, RunHandler)
     ]
 
 
@@ -122,7 +122,7 @@ def test_the_beginning_of_all_time_is_a_moment_like_any_other() -> None:
     odd = told()._replace(not_before=datetime.min.replace(tzinfo=UTC))
     assert runs(work(WEB._replace(lead=5 * MINUTE), event=odd)) == [("leave-pool", PREPARE)]
     ready = work(WEB._replace(lead=5 * MINUTE, approve_lead=MINUTE), PREPARED, PREPARED, event=odd)
-    assert instructions(ready) == [Approve(ready)]
+    assert instructions(ready) == [ApproveEvent(ready)]
 
 
 def test_what_was_begun_goes_on_even_if_the_event_is_postponed() -> None:
@@ -145,7 +145,7 @@ def test_nothing_is_begun_while_an_approval_is_under_way() -> None:
 def test_the_limit_of_a_rule_fails_what_has_not_had_its_turn() -> None:
     slow = work(WEB._replace(timeout=MINUTE), PREPARED)
     (instruction,) = instructions(slow, context=CONTEXT._replace(seconds=100.0, begun_at={slow.id: 40.0}))
-    assert isinstance(instruction, Note)
+    assert isinstance(instruction, UpdateWork)
     assert instruction.work.steps[1].state == SKIPPED
     assert runs(slow, context=CONTEXT._replace(seconds=99.0, begun_at={slow.id: 40.0})) == [("stop-web", PREPARE)]
 
@@ -154,8 +154,8 @@ def test_a_handler_that_another_event_has_prepared_is_shared() -> None:
     first = work(WEB, PREPARED, PREPARED, approved_at="x").with_step(0, memo={"was": "ready"}, table={"a": 1})
     second = work(Rule("other", prepare=("leave-pool",)), event=told("E2", "Freeze"))
     (instruction,) = instructions(first, second)
-    assert isinstance(instruction, Note)
-    assert instruction.work.steps == (Step("leave-pool", PREPARED, {"a": 1}, {"was": "ready"}),)
+    assert isinstance(instruction, UpdateWork)
+    assert instruction.work.steps == (HandlerStep("leave-pool", PREPARED, {"a": 1}, {"was": "ready"}),)
 
 
 # --- Approving ----------------------------------------------------------------------------------------
@@ -179,19 +179,23 @@ DONE = work(WEB, PREPARED, PREPARED)
         (DONE, CONTEXT._replace(approving=frozenset({"E1"})), False),
         (DONE, CONTEXT._replace(approve_at={"E1": 1.0}), False),
         (DONE, CONTEXT._replace(approve_at={"E1": 0.0}), True),
-        (DONE, CONTEXT._replace(has_looked=False), False),
+        (DONE, CONTEXT._replace(has_document=False), False),
         (DONE, CONTEXT._replace(stopping=True), False),
         (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), CONTEXT, False),
         (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED), CONTEXT._replace(now=NOW + 14 * MINUTE), True),
         (work(WEB._replace(approve_lead=MINUTE), PREPARED, PREPARED, event=told(NotBefore="")), CONTEXT, False),
         (work(WEB._replace(approve="leader"), PREPARED, PREPARED), CONTEXT, False),
-        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), CONTEXT._replace(leading={"E1": "b first"}), False),
-        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), CONTEXT._replace(leading={"E1": ""}), True),
+        (
+            work(WEB._replace(approve="leader"), PREPARED, PREPARED),
+            CONTEXT._replace(leader_problems={"E1": "b first"}),
+            False,
+        ),
+        (work(WEB._replace(approve="leader"), PREPARED, PREPARED), CONTEXT._replace(leader_problems={"E1": ""}), True),
     ],
 )
-def test_when_it_is_approved(given: Work, context: DecisionContext, approves: bool) -> None:
-    assert instructions(given, context=context) == ([Approve(given)] if approves else [])
-    assert bool(approval_problem(given, context)) is not approves or context.stopping or not context.has_looked
+def test_when_it_is_approved(given: EventWork, context: DecisionContext, approves: bool) -> None:
+    assert instructions(given, context=context) == ([ApproveEvent(given)] if approves else [])
+    assert bool(approval_problem(given, context)) is not approves or context.stopping or not context.has_document
 
 
 # --- Undoing ------------------------------------------------------------------------------------------
@@ -218,7 +222,7 @@ def test_nothing_is_undone_while_one_of_its_handlers_runs() -> None:
 
 def test_it_is_finished_when_everything_is_undone() -> None:
     over = work(WEB, UNDONE, UNDONE, ending=OVER)
-    assert instructions(over) == [Finish(over)]
+    assert instructions(over) == [FinishWork(over)]
     assert instructions(over._replace(done=True)) == []
 
 
@@ -235,9 +239,9 @@ def test_a_rule_may_name_what_is_undone() -> None:
     over = over.with_step(2, state=UNDONE)
     assert runs(over) == [("leave-pool", UNDO)]
     over = over.with_step(0, state=UNDONE)
-    assert instructions(over) == [Finish(over)]
+    assert instructions(over) == [FinishWork(over)]
     nothing = end(work(WEB._replace(undo=()), PREPARED, PREPARED), OVER)
-    assert instructions(nothing) == [Finish(nothing)]
+    assert instructions(nothing) == [FinishWork(nothing)]
 
 
 @pytest.mark.parametrize("state", [PREPARED, FAILED, PREPARING])
@@ -252,7 +256,7 @@ def test_what_is_shared_in_a_turn_is_not_undone_in_the_same() -> None:
     needs = work(WEB, PREPARED)
     over = work(Rule("other", prepare=("stop-web",)), PREPARED, event=told("E2"), ending=OVER)
     (instruction,) = instructions(needs, over)
-    assert isinstance(instruction, Note)
+    assert isinstance(instruction, UpdateWork)
     assert instruction.work.id == needs.id
     assert runs(over, needs) == [("stop-web", UNDO)], "whoever is asked first"
 
@@ -272,7 +276,7 @@ def test_what_another_event_remembers_of_the_machine_is_not_lost(state: str) -> 
     first = work(WEB, state, ending=OVER).with_step(0, memo={"was": "running"}, table={"kind": "process"})
     second = work(Rule("other", prepare=("leave-pool",)), event=told("E2"))
     (instruction,) = [each for each in instructions(second, first._replace(ending="")) if each.work.id == "E2"]
-    assert isinstance(instruction, Run)
+    assert isinstance(instruction, RunHandler)
     assert instruction.work.steps[0].memo == {"was": "running"}
 
 
@@ -280,11 +284,11 @@ def test_what_another_event_remembers_of_the_machine_is_not_lost(state: str) -> 
 def test_what_was_never_begun_is_not_undone(states: tuple[str, ...]) -> None:
     given = work(WEB, *states)
     assert given.has_failed
-    assert instructions(given._replace(ending=CANCELLED)) == [Finish(given._replace(ending=CANCELLED))]
+    assert instructions(given._replace(ending=CANCELLED)) == [FinishWork(given._replace(ending=CANCELLED))]
 
 
 def test_nothing_is_prepared_before_the_first_look() -> None:
-    blind = CONTEXT._replace(has_looked=False)
+    blind = CONTEXT._replace(has_document=False)
     assert runs(work(), context=blind) == []
     assert runs(work(WEB, PREPARED, ending=CAME_BACK), context=blind) == [("leave-pool", UNDO)]
 
@@ -293,18 +297,18 @@ def test_nothing_is_prepared_before_the_first_look() -> None:
 
 
 def taken(
-    known: list[Work], *events: ToldEvent, boot: str = "boot", up_seconds: float = 1e6, is_first: bool = False
-) -> Taken:
+    known: list[EventWork], *events: ScheduledEvent, boot: str = "boot", up_seconds: float = 1e6, is_first: bool = False
+) -> DocumentDecision:
     around = DocumentContext(
         (WEB._replace(on=("Reboot",)),), lambda names: ME if ME in names else None, NOW, boot, up_seconds, is_first
     )
-    return take_in({each.id: each for each in known}, events, around)
+    return apply_document({each.id: each for each in known}, events, around)
 
 
 def test_an_event_of_this_machine_is_taken_by_its_rule() -> None:
     result = taken([], told(), told("E2", "Freeze"), told("E3", resources=("web-1",)))
     assert list(result.works) == ["E1"]
-    assert list(result.left_alone) == ["E2"]
+    assert list(result.ignored) == ["E2"]
     again = taken([*result.works.values()], told())
     assert again.works == result.works
     assert again.news == []
@@ -379,9 +383,9 @@ def test_an_event_that_began_before_the_machine_did_needs_nothing(
     ],
 )
 def test_an_endpoint_that_stays_silent_after_a_start_does_not_keep_a_machine_down(
-    given: Work, boot: str, undone: bool
+    given: EventWork, boot: str, undone: bool
 ) -> None:
-    result = presume({"E1": given}, boot, NOW)
+    result = assume_restarts({"E1": given}, boot, NOW)
     assert result["E1"].ending == (CAME_BACK if undone else "")
 
 
@@ -417,8 +421,8 @@ class Machine:
     """
 
     def __init__(self) -> None:
-        self.told: dict[str, ToldEvent] = {}
-        self.disk: dict[str, Work] = {}
+        self.told: dict[str, ScheduledEvent] = {}
+        self.disk: dict[str, EventWork] = {}
         self.running: dict[str, tuple[str, int, str]] = {}
         self.touched: set[str] = set()
         self.boot, self.first, self.now = 0, True, NOW
@@ -454,7 +458,7 @@ class Machine:
         around = DocumentContext(
             RULES, lambda names: ME if ME in names else None, self.now, str(self.boot), 1e6, self.first
         )
-        self.disk, self.first = take_in(self.disk, self.told.values(), around).works, False
+        self.disk, self.first = apply_document(self.disk, self.told.values(), around).works, False
         for _ in range(50):
             found = next_instructions(self.disk, DecisionContext(self.now, 0.0, frozenset(self.running)))
             if not found:
@@ -465,7 +469,7 @@ class Machine:
 
     def carry_out(self, instruction: Instruction) -> None:
         work = instruction.work
-        if isinstance(instruction, Run):
+        if isinstance(instruction, RunHandler):
             handler = work.steps[instruction.step].handler
             assert handler not in self.running, "twice at a time"
             state = PREPARING if instruction.action == PREPARE else UNDOING
@@ -480,8 +484,8 @@ class Machine:
                         later = [step for step in other.steps[instruction.step + 1 :] if step.state in BEGUN]
                         assert not later, "undone before what was prepared after it"
                     elif not other.ending:
-                        assert not other.held(handler), "undone though another event needs it"
-        elif isinstance(instruction, Approve):
+                        assert not other.begun_step(handler), "undone though another event needs it"
+        elif isinstance(instruction, ApproveEvent):
             assert not self.running
             assert self.told[work.id].status == "Scheduled"
             assert work.id not in self.approved
@@ -489,7 +493,7 @@ class Machine:
             assert work.rule.name == "redeploy" or not work.has_failed
             self.approved.append(work.id)
             self.disk[work.id] = work._replace(approved_at="x")
-        elif isinstance(instruction, Note):
+        elif isinstance(instruction, UpdateWork):
             self.disk[work.id] = instruction.work
         elif work.ending == CAME_BACK:
             self.disk[work.id] = work._replace(done=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import click
 
 from forewarn import errors
-from forewarn.agent.cli.main import VERBS, parser_of
+from forewarn.agent.cli.main import COMMANDS, parser_of
 from forewarn.agent.metrics import METRICS
 from forewarn.agent.status_server import PAGES
 from forewarn.cli import NOUNS, root
@@ -21,7 +22,7 @@ from forewarn.verify.runner import CHECKS
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 CLI = (DOCS / "reference" / "cli.md").read_text()
-AGENT_RUNNING = (DOCS / "agent-running.md").read_text()
+AGENT_REFERENCE = (DOCS / "reference" / "agent.md").read_text()
 
 
 def report(missing: list[str]) -> str:
@@ -63,33 +64,49 @@ def test_every_command_is_in_the_reference_and_its_help_shows_an_example() -> No
 
 def test_every_command_of_the_agent_is_in_the_reference_and_its_help_shows_an_example() -> None:
     missing: list[str] = []
-    for verb, says in VERBS.items():
-        help_text = parser_of(verb).format_help()
-        if f"### forewarn agent {verb}\n" not in CLI:
-            missing.append(f"docs/reference/cli.md: forewarn agent {verb}")
-        if f"forewarn agent {verb}" not in help_text.partition("Example:")[2]:
-            missing.append(f"forewarn agent {verb} --help: an example")
-        if verb not in ("run", "install", "bundle") and "--json" not in help_text:
-            missing.append(f"forewarn agent {verb}: --json")
-        if says not in (parser_of(verb).description or ""):
-            missing.append(f"forewarn agent {verb} --help: {says}")
+    for command, summary in COMMANDS.items():
+        help_text = parser_of(command).format_help()
+        if f"### forewarn agent {command}\n" not in CLI:
+            missing.append(f"docs/reference/cli.md: forewarn agent {command}")
+        if f"forewarn agent {command}" not in help_text.partition("Example:")[2]:
+            missing.append(f"forewarn agent {command} --help: an example")
+        if command not in ("run", "install", "bundle") and "--json" not in help_text:
+            missing.append(f"forewarn agent {command}: --json")
+        if summary not in (parser_of(command).description or ""):
+            missing.append(f"forewarn agent {command} --help: {summary}")
     assert not missing, report(missing)
 
 
 def test_every_option_of_the_agent_is_on_its_page() -> None:
-    options = {option for verb in VERBS for action in parser_of(verb)._actions for option in action.option_strings}
-    missing = [option for option in sorted(options - {"-h", "--help"}) if f"`{option}" not in AGENT_RUNNING]
+    options = {
+        option for command in COMMANDS for action in parser_of(command)._actions for option in action.option_strings
+    }
+    missing = [option for option in sorted(options - {"-h", "--help"}) if f"`{option}" not in AGENT_REFERENCE]
     assert not missing, report(missing)
 
 
 def test_every_metric_of_the_agent_is_on_its_page() -> None:
     wanted = [f"| `{metric.name}` | {metric.kind} |" for metric in METRICS.values()]
-    missing = [row for row in wanted if f"\n{row}" not in AGENT_RUNNING]
+    missing = [row for row in wanted if f"\n{row}" not in AGENT_REFERENCE]
     assert not missing, report(missing)
 
 
 def test_every_page_of_the_agent_is_on_its_page() -> None:
-    missing = [page for page in PAGES if not rows(AGENT_RUNNING, page)]
+    missing = [page for page in PAGES if not rows(AGENT_REFERENCE, page)]
+    assert not missing, report(missing)
+
+
+def test_every_log_entry_of_the_agent_is_on_its_page() -> None:
+    calls = [
+        node
+        for path in (ROOT / "src" / "forewarn" / "agent").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log.")
+    ]
+    names = {ast.literal_eval(call.args[0]) for call in calls}
+    assert "agent_started" in names
+    section = AGENT_REFERENCE.partition("## The log\n")[2]
+    missing = [name for name in sorted(names) if f"`{name}`" not in section]
     assert not missing, report(missing)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,7 +174,6 @@ WRITES_TIME = {
     "core/durations.py": "the one home",
     "wire/document_reader.py": "NotBefore as any endpoint writes it",
     "wire/versions.py": "an api-version is a date",
-    "agent/logs.py": "lines for a terminal have the machine's own time of day",
 }
 
 
@@ -293,4 +293,47 @@ def test_wire_names_live_only_in_the_wire() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in WIRE_NAMES
     ]
+    assert not violations, report(violations)
+
+
+LOG_LEVELS = {"debug", "info", "warning", "error", "critical", "exception"}
+EVENT_NAME = re.compile("[a-z][a-z0-9]*(_[a-z0-9]+)+")
+
+
+def log_calls(tree: ast.Module) -> Iterator[ast.Call]:
+    """Every call of a module's EventLogger, which is called `_log`."""
+    names = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if isinstance(node.value.func, ast.Name) and node.value.func.id == "get_logger"
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    assert names <= {"_log"}, names
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and (node.func.value.id, node.func.attr) in {(name, level) for name in names for level in LOG_LEVELS}
+        ):
+            yield node
+
+
+def test_log_events_have_literal_snake_case_names_with_one_meaning() -> None:
+    violations = []
+    messages: dict[str, set[str]] = {}
+    for module, tree in MODULES.items():
+        for call in log_calls(tree):
+            name = call.args[0] if call.args else None
+            value = name.value if isinstance(name, ast.Constant) else None
+            if not isinstance(value, str) or not EVENT_NAME.fullmatch(value):
+                violations.append(f"{place(module, call.lineno)}: the event name is not a snake_case literal")
+            elif len(call.args) != 2:
+                violations.append(f"{place(module, call.lineno)}: {value} has no message")
+            else:
+                messages.setdefault(value, set()).add(ast.unparse(call.args[1]))
+    violations += [f"{name} has {len(found)} messages: {found}" for name, found in messages.items() if len(found) > 1]
+    assert messages
     assert not violations, report(violations)

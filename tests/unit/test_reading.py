@@ -10,7 +10,7 @@ import pytest
 
 from forewarn.errors import UnreadableDocument
 from forewarn.wire.document import parse_start_requests
-from forewarn.wire.document_reader import read_document, read_what_can_be, start_requests
+from forewarn.wire.document_reader import read_document, read_document_leniently, start_requests
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden" / "documents").rglob("*.json"))
 
@@ -125,7 +125,7 @@ GOOD = json.loads(document())["Events"][0]
 def test_what_can_be_read_is_read_alike() -> None:
     assert GOLDEN
     for path in GOLDEN:
-        assert read_what_can_be(path.read_bytes()) == (read_document(path.read_bytes()), ()), path
+        assert read_document_leniently(path.read_bytes()) == (read_document(path.read_bytes()), ()), path
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_can_be_read_is_read_alike() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_an_event_that_cannot_be_read_hides_no_other(bad: object, words: str, first: bool) -> None:
     body = several(bad, GOOD) if first else several(GOOD, bad)
-    told, problems = read_what_can_be(body)
+    told, problems = read_document_leniently(body)
     assert told == read_document(several(GOOD))
     assert len(problems) == 1
     assert problems[0].startswith(words)
@@ -160,26 +160,28 @@ def test_an_event_without_a_moment_that_can_be_read_is_heard_of(moment: object) 
     bad = {**GOOD, "NotBefore": moment}
     if moment == "missing":
         del bad["NotBefore"]
-    told, problems = read_what_can_be(several(bad))
+    told, problems = read_document_leniently(several(bad))
     (event,) = told.events
     assert (event.id, event.status, event.not_before, event.raw) == (GOOD["EventId"].upper(), "Scheduled", None, bad)
     assert "NotBefore" in problems[0]
-    assert read_what_can_be(several({**bad, "EventStatus": "Started"})).problems == (), "it needs no moment any more"
+    assert read_document_leniently(several({**bad, "EventStatus": "Started"})).problems == (), (
+        "it needs no moment any more"
+    )
 
 
 def test_no_resources_are_none() -> None:
     without = {name: value for name, value in GOOD.items() if name != "Resources"}
     for bad in ({**GOOD, "Resources": None}, without):
-        told, problems = read_what_can_be(several(bad))
+        told, problems = read_document_leniently(several(bad))
         assert (told.events[0].resources, told.events[0].raw, problems) == ((), bad, ())
 
 
 def test_what_is_known_and_told_badly_now_is_not_gone() -> None:
     known = read_document(several(GOOD)).events
-    told, problems = read_what_can_be(several({**GOOD, "EventType": None}), known)
+    told, problems = read_document_leniently(several({**GOOD, "EventType": None}), known)
     assert told.events == known
     assert len(problems) == 1
-    assert read_what_can_be(several(), known).document.events == ()
+    assert read_document_leniently(several(), known).document.events == ()
 
 
 @pytest.mark.parametrize(
@@ -187,7 +189,7 @@ def test_what_is_known_and_told_badly_now_is_not_gone() -> None:
 )
 def test_what_is_no_document_at_all_tells_nothing(body: str) -> None:
     with pytest.raises(UnreadableDocument):
-        read_what_can_be(body)
+        read_document_leniently(body)
 
 
 def test_an_approval_is_what_the_service_reads() -> None:

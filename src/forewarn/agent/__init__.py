@@ -1,7 +1,7 @@
-"""Forewarn in the VM: the agent, and the client library that it is built on. Standard library only.
+"""The agent that runs in the VM, and its client library. Standard library only.
 
-The library is had from here: Client, AsyncClient, Change, Document, Event, EndpointTrouble; and for handlers of one's
-own Handler, HandlerFailed, Job. Each is imported when it is asked for: the agent does without some of them.
+Import the library's names from here: Client, AsyncClient, Change, Document, Event, EndpointError; and, for your own
+handlers, Handler, HandlerFailed, Job. Each name is imported on first use, because the agent does not need all of them.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from forewarn.agent.changes import Change
     from forewarn.agent.client import Client
     from forewarn.agent.handlers.handler import Handler, Job
-    from forewarn.errors import EndpointTrouble, HandlerFailed
-    from forewarn.wire.document_reader import ToldDocument as Document
-    from forewarn.wire.document_reader import ToldEvent as Event
+    from forewarn.errors import EndpointError, HandlerFailed
+    from forewarn.wire.document_reader import EventsDocument as Document
+    from forewarn.wire.document_reader import ScheduledEvent as Event
 
-__all__ = ["AsyncClient", "Change", "Client", "Document", "EndpointTrouble", "Event", "Handler", "HandlerFailed", "Job"]
+__all__ = ["AsyncClient", "Change", "Client", "Document", "EndpointError", "Event", "Handler", "HandlerFailed", "Job"]
 
 _PLACES = {
     "AsyncClient": ("forewarn.agent.async_client", "AsyncClient"),
     "Change": ("forewarn.agent.changes", "Change"),
     "Client": ("forewarn.agent.client", "Client"),
-    "Document": ("forewarn.wire.document_reader", "ToldDocument"),
-    "EndpointTrouble": ("forewarn.errors", "EndpointTrouble"),
-    "Event": ("forewarn.wire.document_reader", "ToldEvent"),
+    "Document": ("forewarn.wire.document_reader", "EventsDocument"),
+    "EndpointError": ("forewarn.errors", "EndpointError"),
+    "Event": ("forewarn.wire.document_reader", "ScheduledEvent"),
     "Handler": ("forewarn.agent.handlers.handler", "Handler"),
     "HandlerFailed": ("forewarn.errors", "HandlerFailed"),
     "Job": ("forewarn.agent.handlers.handler", "Job"),

@@ -1,98 +1,99 @@
-"""What has changed from one document to the next, each thing said once. Pure."""
+"""Compares each document with the one before it and reports every change once. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.errors import NobodyToApprove
+from forewarn.errors import ChangeWithoutClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from forewarn.agent.identity import Me
-    from forewarn.wire.document_reader import ToldDocument, ToldEvent
+    from forewarn.agent.identity import MachineIdentity
+    from forewarn.wire.document_reader import EventsDocument, ScheduledEvent
 
-SCHEDULED, STARTED, CHANGED, GONE = WHATS = ("scheduled", "started", "changed", "gone")
-BELIEVED_AFTER_SECONDS = 10.0
-"""A document that went back may be an old one that was sent by mistake; one that stays is true."""
-_MOST_GONE = 1000
+SCHEDULED, STARTED, CHANGED, GONE = CHANGE_KINDS = ("scheduled", "started", "changed", "gone")
+OLD_DOCUMENT_SECONDS = 10.0
+"""After this time, a document with a lower incarnation is accepted. Before, it may be an old one sent by mistake."""
+_MAX_GONE = 1000
 
 
 class BaseChange(NamedTuple):
-    """What happened to an event."""
+    """A change of one event."""
 
-    what: str
-    """`scheduled`: it is announced. `started`: it happens now; also when it is first seen so. `changed`: it is told
-    otherwise than before, its NotBefore for example. `gone`: it is told no more."""
-    event: ToldEvent
-    """As it is told now; what is gone, as it was told last."""
-    before: ToldEvent | None = None
-    """As it was told before; None: it was not."""
+    kind: str
+    """`scheduled`: the event is new. `started`: the event has started, or was Started when first seen. `changed`: a
+    field has changed, for example NotBefore. `gone`: the event is no longer in the document."""
+    event: ScheduledEvent
+    """The event now; for a `gone` event, its last form."""
+    before: ScheduledEvent | None = None
+    """The event before the change; None: it was not in the document."""
 
     @property
     def waits(self) -> bool:
         """Whether the event waits for an approval or for its NotBefore."""
-        return self.what != GONE and not has_started(self.event)
+        return self.kind != GONE and not has_started(self.event)
 
     @property
     def cancelled(self) -> bool:
-        """It is gone, and never started."""
-        return self.what == GONE and not has_started(self.event)
+        """Whether the event is gone and never started."""
+        return self.kind == GONE and not has_started(self.event)
 
     @property
     def over(self) -> bool:
-        """It is gone, and had started."""
-        return self.what == GONE and has_started(self.event)
+        """Whether the event is gone and had started."""
+        return self.kind == GONE and has_started(self.event)
 
-    def concerns(self, me: Me) -> bool:
-        """Whether it is about this machine: what has named it so far still is."""
-        told = [self.event.resources] + ([self.before.resources] if self.before is not None else [])
-        return any(me.listed_as(resources) is not None for resources in told)
+    def concerns(self, me: MachineIdentity) -> bool:
+        """Whether the event names this machine now, or did before the change."""
+        resource_lists = [self.event.resources] + ([self.before.resources] if self.before is not None else [])
+        return any(me.listed_as(resources) is not None for resources in resource_lists)
 
 
 class Change(BaseChange):
-    """What happened to an event, and a way to answer."""
+    """A change of one event, with `approve`."""
 
-    sender: Callable[[ToldEvent], bool] | None = None
-    """What approves: the client that it came from."""
+    approver: Callable[[ScheduledEvent], bool] | None = None
+    """Sends the approval. Set by the client that found the change."""
 
-    def of(self, sender: Callable[[ToldEvent], bool]) -> Change:
-        """The same, from this client."""
+    def bound_to(self, approver: Callable[[ScheduledEvent], bool]) -> Change:
+        """Return the same change with this approver."""
         bound = Change(*self)
-        bound.sender = sender
+        bound.approver = approver
         return bound
 
     def approve(self) -> bool:
-        """Let the event start now, for all machines that it names. True: it was approved.
+        """Start the event now, for all machines that it names. Return True if it was approved.
 
-        What does not wait for that, or is gone by then, is left alone: False. While the endpoint is in trouble it is
-        tried again, for a minute; then that trouble is raised.
+        Return False if the event has started or is gone. If the endpoint fails, retry for a minute, then raise its
+        error.
         """
-        if self.sender is None:
-            raise NobodyToApprove
-        return self.waits and self.sender(self.event)
+        if self.approver is None:
+            raise ChangeWithoutClient
+        return self.waits and self.approver(self.event)
 
 
-def has_started(event: ToldEvent) -> bool:
-    """Whether it is told as Started."""
+def has_started(event: ScheduledEvent) -> bool:
+    """Whether the event's status is Started."""
     return event.status.casefold() == "started"
 
 
-def compare(before: Iterable[ToldEvent], now: Iterable[ToldEvent]) -> list[Change]:
-    """From these events to those: in the order of those, and at the end what is gone."""
+def compare(before: Iterable[ScheduledEvent], now: Iterable[ScheduledEvent]) -> list[Change]:
+    """Return the changes from one list of events to another: in the order of the new list, then the events that are
+    gone."""
     known = {event.id: event for event in before}
     changes, listed = [], set()
     for event in now:
         if event.id in listed:
             continue
         listed.add(event.id)
-        change = _of_one(known.get(event.id), event)
+        change = _change_of(known.get(event.id), event)
         if change is not None:
             changes.append(change)
     return changes + [Change(GONE, event, event) for event in known.values() if event.id not in listed]
 
 
-def _of_one(before: ToldEvent | None, event: ToldEvent) -> Change | None:
+def _change_of(before: ScheduledEvent | None, event: ScheduledEvent) -> Change | None:
     if before == event:
         return None
     started = has_started(event)
@@ -101,64 +102,68 @@ def _of_one(before: ToldEvent | None, event: ToldEvent) -> Change | None:
     return Change(STARTED if started and not has_started(before) else CHANGED, event, before)
 
 
-class Account:
-    """What somebody has been told so far."""
+class ChangeTracker:
+    """The events that a reader of documents has already seen."""
 
     def __init__(self) -> None:
         self._incarnation = -1
-        self._told: dict[str, ToldEvent] = {}
+        self._events: dict[str, ScheduledEvent] = {}
         self._gone: dict[str, None] = {}
-        """The ids of what was said to be gone, the newest last: an id never comes back."""
-        self._back_since: float | None = None
-        self._last: ToldDocument | None = None
+        """Ids of gone events, the newest last. An id is never used again."""
+        self._old_since: float | None = None
+        self._last: EventsDocument | None = None
 
-    def is_at(self, document: ToldDocument | None) -> bool:
-        """Whether this document holds nothing new, however long one waits."""
-        return document is not None and document == self._last and self._back_since is None
+    def is_up_to_date_with(self, document: EventsDocument | None) -> bool:
+        """Whether a reader that waits for a change of this document misses nothing."""
+        return document is not None and document == self._last and self._old_since is None
 
-    def take(self, document: ToldDocument, now: float) -> list[Change]:
-        """What is new in the document that came at this moment of real seconds. To be called for every answer, also
-        when the document is the same: a document that went back is believed when it has stayed for a while."""
+    def update(self, document: EventsDocument, now: float) -> list[Change]:
+        """Return the changes in this document, received at `now` in real seconds.
+
+        Call it for every response, even with the same document: an old document is accepted after it has stayed for a
+        while.
+        """
         if document.incarnation >= self._incarnation:
-            self._back_since = None
-        elif self._back_since is None:
-            self._back_since = now
-        doubtful = self._back_since is not None and now - self._back_since < BELIEVED_AFTER_SECONDS
+            self._old_since = None
+        elif self._old_since is None:
+            self._old_since = now
+        is_old = self._old_since is not None and now - self._old_since < OLD_DOCUMENT_SECONDS
         self._last = document
-        changes = compare(self._told.values(), document.events)
-        if doubtful:
-            changes = [change for change in changes if self._holds_whatever_comes(change)]
+        changes = compare(self._events.values(), document.events)
+        if is_old:
+            changes = [change for change in changes if self._is_certain(change)]
         else:
-            self._incarnation, self._back_since = document.incarnation, None
+            self._incarnation, self._old_since = document.incarnation, None
         for change in changes:
-            self._note(change)
+            self._apply(change)
         return changes
 
     @property
-    def events(self) -> tuple[ToldEvent, ...]:
-        """Those that there are, as far as this account knows."""
-        return tuple(self._told.values())
+    def events(self) -> tuple[ScheduledEvent, ...]:
+        """The current events."""
+        return tuple(self._events.values())
 
     @property
     def incarnation(self) -> int | None:
-        """The one that is believed; None: nothing was told yet."""
+        """The incarnation of the last accepted document; None: no document yet."""
         return self._incarnation if self._incarnation >= 0 else None
 
-    def in_doubt(self) -> bool:
-        """Whether the last document was too old to be believed: it is to be asked for again soon."""
-        return self._back_since is not None
+    def has_old_document(self) -> bool:
+        """Whether the last document had a lower incarnation and is not accepted yet. Poll again soon."""
+        return self._old_since is not None
 
-    def _holds_whatever_comes(self, change: Change) -> bool:
-        """An old document cannot know of what is new, nor that something has started."""
-        return change.what in (SCHEDULED, STARTED) and change.event.id not in self._gone
+    def _is_certain(self, change: Change) -> bool:
+        """Whether the change is real even if the document is old: an old document cannot contain newer events or
+        starts."""
+        return change.kind in (SCHEDULED, STARTED) and change.event.id not in self._gone
 
-    def _note(self, change: Change) -> None:
+    def _apply(self, change: Change) -> None:
         event_id = change.event.id
-        if change.what != GONE:
-            self._told[event_id] = change.event
+        if change.kind != GONE:
+            self._events[event_id] = change.event
             self._gone.pop(event_id, None)
             return
-        del self._told[event_id]
+        del self._events[event_id]
         self._gone[event_id] = None
-        if len(self._gone) > _MOST_GONE:
+        if len(self._gone) > _MAX_GONE:
             del self._gone[next(iter(self._gone))]

@@ -1,8 +1,7 @@
-"""The client: finds the endpoint, follows its document, retries when the endpoint fails, and approves."""
+"""The client: finds the endpoint, polls its document, retries when the endpoint fails, and approves events."""
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import random
@@ -10,152 +9,158 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.agent.address import read_endpoint
-from forewarn.agent.changes import Account
+from forewarn.agent.changes import ChangeTracker
 from forewarn.agent.clock import EndpointClock, real_seconds
 from forewarn.agent.discovery import find_endpoint
-from forewarn.agent.identity import ASK_SECONDS, NameResolver
-from forewarn.agent.protocol import HEADERS, NOT_MODIFIED, OK, VERSIONS, Watch, document_in, trouble_in
-from forewarn.agent.retry import SHORTEST_PAUSE, STEP_SECONDS, Pace, answer_seconds, pause_after, rest_seconds
+from forewarn.agent.identity import REQUEST_SECONDS, NameResolver
+from forewarn.agent.protocol import HEADERS, NOT_MODIFIED, OK, VERSIONS, PollState, document_in, error_in
+from forewarn.agent.retry import MIN_PAUSE, STEP_SECONDS, RequestPacer, pause_after, response_seconds, transfer_seconds
 from forewarn.agent.transport import EndpointConnection
 from forewarn.errors import (
     BadPollSeconds,
+    EndpointError,
     EndpointLeft,
     EndpointNotFound,
-    EndpointTrouble,
     EndpointUnknown,
     EndpointUnmodified,
     NothingToApprove,
 )
+from forewarn.system.logs import get_logger
 from forewarn.wire.document_reader import start_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from forewarn.agent.address import Endpoint
+    from forewarn.agent.address import EndpointAddress
     from forewarn.agent.changes import Change
-    from forewarn.agent.identity import Me
-    from forewarn.agent.transport import Answer
-    from forewarn.wire.document_reader import ToldDocument, ToldEvent
+    from forewarn.agent.identity import MachineIdentity
+    from forewarn.agent.transport import EndpointResponse
+    from forewarn.wire.document_reader import EventsDocument, ScheduledEvent
 
-_log = logging.getLogger("forewarn.agent.endpoint")
+_log = get_logger("forewarn.agent.endpoint")
 
 
 # --- Failures in a row ----------------------------------------------------------------------------
 
 
-_MOST_PROBLEMS = 100
+_MAX_PROBLEMS = 100
 
 
-class TroubleStreak:
-    """Troubles in a row."""
+class FailureStreak:
+    """Failed requests in a row."""
 
     def __init__(self) -> None:
-        self.troubles = 0
-        self.last: EndpointTrouble | None = None
-        self.silences = 0
-        """How many of them in a row were an answer of which no byte came."""
+        self.failures = 0
+        self.last: EndpointError | None = None
+        self.timeouts = 0
+        """How many of them in a row ended without any byte of a response."""
         self._since = 0.0
 
-    def trouble(self, trouble: EndpointTrouble, now: float) -> None:
-        """Another one, at this moment of real seconds."""
-        if not self.troubles:
+    def note_failure(self, error: EndpointError, now: float) -> None:
+        """Count a failed request at `now`, in real seconds."""
+        if not self.failures:
             self._since = now
-            _log.warning("%s It is tried again.", _sentence(trouble), extra={"trouble": trouble.kind})
-        self.troubles += 1
-        self.last = trouble
-        if trouble.kind == "timeout":
-            self.silences += 1
+            _log.warning(
+                "endpoint_failed", "Request to the endpoint failed; retrying.", kind=error.kind, error=str(error)
+            )
+        self.failures += 1
+        self.last = error
+        if error.kind == "timeout":
+            self.timeouts += 1
 
-    def answer(self) -> None:
-        """Something came back, good or bad."""
-        self.silences = 0
+    def note_response(self) -> None:
+        """Note that the endpoint sent a response, with any status."""
+        self.timeouts = 0
 
-    def well(self, now: float) -> None:
-        """It is as it should be."""
-        if self.troubles:
-            tries = "1 try" if self.troubles == 1 else f"{self.troubles} tries"
-            _log.info("The endpoint answers again, after %.1f s and %s.", now - self._since, tries)
-        self.troubles, self.last, self.silences = 0, None, 0
+    def note_success(self, now: float) -> None:
+        """Note that a poll succeeded."""
+        if self.failures:
+            _log.info(
+                "endpoint_recovered",
+                "The endpoint responds again.",
+                failed_requests=self.failures,
+                failed_seconds=round(now - self._since, 1),
+            )
+        self.failures, self.last, self.timeouts = 0, None, 0
 
 
 class ProblemLog:
-    """What is wrong with a document that can be read for the rest: each thing is said once, however often it comes."""
+    """Logs each problem of a document once, even if it is in every document."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def log_new(self, problems: Iterable[str]) -> None:
-        """Of one document. There is an end to it: who makes up new ones without end is not listened to any more."""
+        """Log the problems of one document. The number is limited, so an endpoint cannot fill the log."""
         for problem in problems:
-            if problem not in self._said and len(self._said) < _MOST_PROBLEMS:
-                self._said.add(problem)
-                _log.warning("The endpoint has told something that cannot be read: %s. The rest counts.", problem)
-
-
-def _sentence(trouble: EndpointTrouble) -> str:
-    text = str(trouble)
-    return text if text.endswith((".", "!", "?")) else f"{text}."
+            if problem not in self._logged and len(self._logged) < _MAX_PROBLEMS:
+                self._logged.add(problem)
+                _log.warning(
+                    "event_unreadable",
+                    "A part of the document cannot be read; the agent uses everything else.",
+                    error=problem,
+                )
 
 
 # --- Where the endpoint is, and the two connections to it -----------------------------------------
 
 
-LOST_AFTER_SECONDS = 30.0
+SEARCH_AGAIN_SECONDS = 30.0
 GIVEN = "what was given"
 
 
 class EndpointLocator:
-    """Finds the endpoint when it is needed; and again, where nobody has said which it is, when it was away for long."""
+    """Finds the endpoint at first use. Searches again after a long failure, unless the user has given the endpoint."""
 
-    def __init__(self, given: str, find: Callable[..., Endpoint] = find_endpoint) -> None:
+    def __init__(self, given: str, find: Callable[..., EndpointAddress] = find_endpoint) -> None:
         self._given = given
         self._find = find
-        self._settled = bool(given or os.environ.get("FOREWARN_ENDPOINT"))
+        self._is_given = bool(given or os.environ.get("FOREWARN_ENDPOINT"))
         if given:
-            read_endpoint(given, GIVEN)  # what cannot be one is said at once
+            read_endpoint(given, GIVEN)  # reject an invalid address at once
         self._guard = threading.Lock()
-        self._away_since: float | None = None
-        self._look_again = False
+        self._unreachable_since: float | None = None
+        self._search_again = False
         self._closed = False
-        self.endpoint: Endpoint | None = None
-        self.polls, self.others = EndpointConnection(), EndpointConnection()
-        self.moved: Callable[[], object] = lambda: None
-        """Called when it is another endpoint than before."""
+        self.endpoint: EndpointAddress | None = None
+        self.polls, self.requests = EndpointConnection(), EndpointConnection()
+        self.on_move: Callable[[], object] = lambda: None
+        """Called when the endpoint has changed."""
 
     @property
     def closed(self) -> bool:
         return self._closed
 
-    def found(self) -> Endpoint:
-        """The endpoint; an EndpointTrouble while none is found."""
+    def get(self) -> EndpointAddress:
+        """Return the endpoint, or raise an EndpointError if there is none."""
         with self._guard:
             if self._closed:
                 raise EndpointLeft
-            if self.endpoint is None or self._look_again:
-                self._take(self._look())
-            assert self.endpoint is not None  # noqa: S101 - just taken
+            if self.endpoint is None or self._search_again:
+                self._take(self._search())
+            assert self.endpoint is not None  # noqa: S101 - _take has set it
             return self.endpoint
 
-    def away(self, kind: str, now: float) -> None:
-        """There was trouble of this kind. Who is only unreachable for long may have moved."""
+    def note_failure(self, kind: str, now: float) -> None:
+        """Note a failed request. An endpoint that stays unreachable may have moved."""
         if kind != "unreachable":
-            self._away_since = None
-        elif self._away_since is None:
-            self._away_since = now
-        elif now - self._away_since >= LOST_AFTER_SECONDS and not self._settled:
-            self._away_since, self._look_again = now, True
+            self._unreachable_since = None
+        elif self._unreachable_since is None:
+            self._unreachable_since = now
+        elif now - self._unreachable_since >= SEARCH_AGAIN_SECONDS and not self._is_given:
+            self._unreachable_since, self._search_again = now, True
 
-    def well(self) -> None:
-        """It has answered."""
-        self._away_since = None
+    def note_success(self) -> None:
+        """Note that the endpoint responded."""
+        self._unreachable_since = None
 
     def close(self) -> None:
-        """For good, from any thread: what is under way ends."""
+        """Close both connections, from any thread. Running requests end."""
         self._closed = True
         self.polls.close()
-        self.others.close()
+        self.requests.close()
 
-    def _look(self) -> Endpoint:
+    def _search(self) -> EndpointAddress:
         try:
             return self._find(self._given, given_by=GIVEN)
         except EndpointNotFound as error:
@@ -163,44 +168,44 @@ class EndpointLocator:
                 raise EndpointUnknown(problem=str(error)) from error
             return self.endpoint
 
-    def _take(self, endpoint: Endpoint) -> None:
+    def _take(self, endpoint: EndpointAddress) -> None:
         before, self.endpoint = self.endpoint, endpoint
-        self._look_again = False
+        self._search_again = False
         if before is not None and before.url == endpoint.url:
             return
-        for connection in (self.polls, self.others):
-            connection.turn_to(endpoint)
+        for connection in (self.polls, self.requests):
+            connection.set_endpoint(endpoint)
         if before is not None:
-            _log.warning("The endpoint is looked for at %s now (%s).", endpoint.url, endpoint.origin)
-            self.moved()
+            _log.warning("endpoint_changed", "Using another endpoint.", endpoint=endpoint.url, origin=endpoint.origin)
+            self.on_move()
 
 
 # --- The client -----------------------------------------------------------------------------------
 
 
-LEAST_POLL_SECONDS, MOST_POLL_SECONDS = 0.25, 3600.0
-HOLD_SECONDS = 20
-"""How long `changes` lets a poll be held. With the time for an answer it is no more than a Preempt's 30 seconds, in
-case that the connection is dead and nobody says so."""
-_APPROVING_SECONDS = 60.0
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.25, 3600.0
+LONG_POLL_SECONDS = 20
+"""Maximum duration of a long poll in `changes`. Together with the response timeout it stays below a Preempt's 30
+seconds of notice, in case the connection is dead."""
+_APPROVAL_RETRY_SECONDS = 60.0
 
 
-class Polled(NamedTuple):
-    """What came of one poll."""
+class PollResult(NamedTuple):
+    """The result of one poll."""
 
-    document: ToldDocument | None
-    """What the endpoint tells now, also if it is the same as before; None: nothing was learned."""
+    document: EventsDocument | None
+    """The current document, even if it has not changed; None: no result."""
     changed: bool
-    """It is another document than the last."""
+    """Whether the document differs from the last one."""
     went_back: bool
-    """Its incarnation is lower than the last one's: it may be an old document, or incarnations have begun anew."""
-    trouble: EndpointTrouble | None
+    """Whether the incarnation is lower than the last one: the document may be old, or incarnations have restarted."""
+    error: EndpointError | None
     pause_seconds: float
-    """How long to wait before the next poll."""
+    """Time to wait before the next poll."""
 
 
 class Client:
-    """Scheduled Events, as the machine that it runs on is told of them. Several threads may use one client."""
+    """Client for Scheduled Events of the machine that it runs on. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -209,142 +214,144 @@ class Client:
         *,
         poll_seconds: float = 1.0,
         pause: Callable[[float], object] | None = None,
-        luck: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Without an endpoint it is FOREWARN_ENDPOINT, or the one that is found; without a name it is
-        FOREWARN_VM_NAME, or what the endpoint says, or the host name. Nothing is asked before it is needed.
+        """Without an endpoint, use FOREWARN_ENDPOINT or search for one. Send no request before the first use.
 
-        `pause` and `luck` are for tests: what waits instead of the clock, and what spreads the pauses.
+        Without a VM name, use FOREWARN_VM_NAME, the name from the endpoint, or the host name.
+
+        `pause` and `jitter` are for tests: a replacement for waiting, and the random factor of pauses.
         """
-        if not (math.isfinite(poll_seconds) and LEAST_POLL_SECONDS <= poll_seconds <= MOST_POLL_SECONDS):
-            raise BadPollSeconds(value=poll_seconds, least=LEAST_POLL_SECONDS, most=MOST_POLL_SECONDS)
+        if not (math.isfinite(poll_seconds) and MIN_POLL_SECONDS <= poll_seconds <= MAX_POLL_SECONDS):
+            raise BadPollSeconds(value=poll_seconds, least=MIN_POLL_SECONDS, most=MAX_POLL_SECONDS)
         self.clock = EndpointClock()
-        """What time it is for the endpoint, by its last answer: NotBefore is a moment of this clock."""
-        self._watch = Watch()
-        self._streak = TroubleStreak()
+        """The endpoint's clock, from its last response. Compare NotBefore with this clock."""
+        self._state = PollState()
+        self._streak = FailureStreak()
         self._problem_log = ProblemLog()
-        self._pace = Pace(poll_seconds)
+        self._pacer = RequestPacer(poll_seconds)
         self._locator = EndpointLocator(endpoint)
-        self._locator.moved = self._watch.move
+        self._locator.on_move = self._state.reset
         self._name_resolver = NameResolver(vm_name.strip() or os.environ.get("FOREWARN_VM_NAME", "").strip())
         self._polling = threading.RLock()
         self._pause = pause
-        self._luck = luck
+        self._jitter = jitter
 
     # --- Who and where ----------------------------------------------------------------------------
 
     @property
-    def endpoint(self) -> Endpoint:
-        """Where it asks. Found at first use; again after 30 s of being unreachable, if it was not given."""
-        return self._locator.found()
+    def endpoint(self) -> EndpointAddress:
+        """The endpoint. Found at first use; if it was not given, searched for again after 30 s of failures."""
+        return self._locator.get()
 
     @property
-    def me(self) -> Me:
-        """This machine, as events name it. As long as the endpoint does not say it, it is the host name."""
-        return self._named(self._locator.others)
+    def me(self) -> MachineIdentity:
+        """This machine's name in events. Until the endpoint has returned a name, it is the host name."""
+        return self._get_identity(self._locator.requests)
 
     @property
-    def known(self) -> tuple[Endpoint | None, Me | None]:
-        """Where it asks and who this is, as far as that is known by now: nobody is asked for it."""
-        return self._locator.endpoint, self._name_resolver.last if self._name_resolver.settled else None
+    def known(self) -> tuple[EndpointAddress | None, MachineIdentity | None]:
+        """The endpoint and this machine's name, as far as they are known now. Sends no request."""
+        return self._locator.endpoint, self._name_resolver.last if self._name_resolver.is_known else None
 
     @property
     def offers_long_poll(self) -> bool | None:
-        """Whether the endpoint holds polls until something changes; None: not known yet."""
-        return self._watch.holds
+        """Whether the endpoint supports long polls; None: not known yet."""
+        return self._state.supports_long_poll
 
     @property
-    def lines(self) -> tuple[EndpointConnection, EndpointConnection]:
-        """The connection for polls, and the one for all else: other threads may cut them."""
-        return self._locator.polls, self._locator.others
+    def connections(self) -> tuple[EndpointConnection, EndpointConnection]:
+        """The connection for polls and the one for other requests. Other threads may abort them."""
+        return self._locator.polls, self._locator.requests
 
     # --- One request ------------------------------------------------------------------------------
 
-    def document(self) -> ToldDocument:
-        """Ask for the whole document, once. An EndpointTrouble, if it does not come."""
-        answer = self._through_versions("GET", None)
-        if answer.status == OK:
-            document, problems = document_in(answer, self._watch.document)
+    def document(self) -> EventsDocument:
+        """Request the whole document once. Raise an EndpointError if that fails."""
+        response = self._request_any_version("GET", None)
+        if response.status == OK:
+            document, problems = document_in(response, self._state.document)
             self._problem_log.log_new(problems)
-            self._watch.version_worked = True
+            self._state.version_worked = True
             return document
-        raise EndpointUnmodified if answer.status == NOT_MODIFIED else trouble_in(answer)
+        raise EndpointUnmodified if response.status == NOT_MODIFIED else error_in(response)
 
-    def approve(self, *events_or_ids: ToldEvent | str) -> None:
-        """Let these events start now, for all machines that they name: one request for all of them.
+    def approve(self, *events_or_ids: ScheduledEvent | str) -> None:
+        """Start these events now, for all machines that they name, with one request.
 
-        An EndpointTrouble, if it was not taken: of kind "refused" with the endpoint's words, if it knows one of them
-        not, or no more; then none of them is approved.
+        Raise an EndpointError if the endpoint does not accept it. If the endpoint does not know one of the events, the
+        error's kind is "refused" and no event is approved.
         """
         ids = [given if isinstance(given, str) else getattr(given, "id", None) for given in events_or_ids]
         named = [event_id for event_id in ids if event_id and isinstance(event_id, str)]
         if not ids or len(named) < len(ids):
             raise NothingToApprove(given=", ".join(map(repr, events_or_ids)) or "Nothing")
-        self._approve(named, silences=0)
+        self._approve(named, timeouts=0)
 
-    def poll(self, wait_seconds: int = 0) -> Polled:
-        """Ask once, with the tag of the last document, and say what came of it: troubles are not raised.
+    def poll(self, wait_seconds: int = 0) -> PollResult:
+        """Poll once, with the ETag of the last document. Return errors in the result; do not raise them.
 
-        With `wait_seconds` the endpoint is asked to hold the poll until something changes, at most so long; one that
-        does not know how answers at once, and is not asked again.
+        `wait_seconds` makes it a long poll of at most that time. An endpoint without long polls responds at once.
         """
         with self._polling:
             try:
                 return self._poll(wait_seconds)
-            except EndpointTrouble as trouble:
-                return self._troubled(trouble)
+            except EndpointError as error:
+                return self._failed(error)
 
     # --- All that happens -------------------------------------------------------------------------
 
     def changes(self, mine: bool = True) -> Iterator[Change]:
-        """Everything that happens to events, each thing once, from those that are there now on. It lives through all
-        troubles of the endpoint and ends when the client is closed. `mine=False`: events of other machines too."""
-        account = Account()
+        """Yield every change of an event once, starting with the current events. End when the client is closed.
+
+        The iterator survives all errors of the endpoint. With `mine=False`, include events of other machines.
+        """
+        tracker = ChangeTracker()
         while not self._locator.closed:
-            changes, pause_seconds = self.turn(account, mine=mine)
+            changes, pause_seconds = self.poll_changes(tracker, mine=mine)
             yield from changes
             try:
-                self._rest(self._locator.polls, pause_seconds)
+                self._pause_on(self._locator.polls, pause_seconds)
             except EndpointLeft:
                 return
 
-    def turn(self, account: Account, *, mine: bool = True) -> tuple[list[Change], float]:
-        """One turn of `changes`: what is new by this account, and how long to pause before the next."""
+    def poll_changes(self, tracker: ChangeTracker, *, mine: bool = True) -> tuple[list[Change], float]:
+        """Poll once for `changes`: return the new changes and the pause before the next poll."""
         with self._polling:
-            # To be held is for one who knows all that there is to know: another may have polled in between.
-            polled = self.poll(HOLD_SECONDS if account.is_at(self._watch.document) else 0)
-        if polled.document is None:
-            return [], polled.pause_seconds
-        me = self._named(self._locator.polls) if mine and polled.document.events else self._name_resolver.last
-        if mine and polled.document.events and not self._name_resolver.settled:
-            # The name could not be had this time. To take the host name for it might hide what is coming.
-            return [], max(polled.pause_seconds, SHORTEST_PAUSE)
-        changes = account.take(polled.document, real_seconds())
+            # Use a long poll only if the tracker has seen the last document: another caller may have polled in between.
+            result = self.poll(LONG_POLL_SECONDS if tracker.is_up_to_date_with(self._state.document) else 0)
+        if result.document is None:
+            return [], result.pause_seconds
+        me = self._get_identity(self._locator.polls) if mine and result.document.events else self._name_resolver.last
+        if mine and result.document.events and not self._name_resolver.is_known:
+            # The name is not known yet. Using the host name could hide an event of this machine.
+            return [], max(result.pause_seconds, MIN_PAUSE)
+        changes = tracker.update(result.document, real_seconds())
         if mine:
             changes = [change for change in changes if change.concerns(me)]
-        return [change.of(self.send_approval) for change in changes], polled.pause_seconds
+        return [change.bound_to(self.send_approval) for change in changes], result.pause_seconds
 
-    def send_approval(self, event: ToldEvent) -> bool:
-        """Approve an event that was told, through troubles of the endpoint. False: it was gone by then."""
-        began, tries, silences = real_seconds(), 0, 0
+    def send_approval(self, event: ScheduledEvent) -> bool:
+        """Approve an event and retry while the endpoint fails. Return False if the event is gone."""
+        began, tries, timeouts = real_seconds(), 0, 0
         while True:
             try:
-                return self._approve_if_there(event.id, silences)
-            except EndpointTrouble as trouble:
-                lasting = trouble.kind in ("refused", "closed")
-                if lasting or real_seconds() - began > _APPROVING_SECONDS:
+                return self._approve_if_there(event.id, timeouts)
+            except EndpointError as error:
+                lasting = error.kind in ("refused", "closed")
+                if lasting or real_seconds() - began > _APPROVAL_RETRY_SECONDS:
                     raise
                 tries += 1
-                silences += trouble.kind == "timeout"
-                pause = pause_after(trouble.kind, tries, self._luck(), trouble.retry_after)
-            self._rest(self._locator.others, pause)
+                timeouts += error.kind == "timeout"
+                pause = pause_after(error.kind, tries, self._jitter(), error.retry_after)
+            self._pause_on(self._locator.requests, pause)
 
-    def _approve_if_there(self, event_id: str, silences: int) -> bool:
+    def _approve_if_there(self, event_id: str, timeouts: int) -> bool:
         try:
-            self._approve([event_id], silences)
-        except EndpointTrouble as trouble:
-            # To look may fail too: that is then the trouble, and it is all tried again.
-            if trouble.kind == "refused" and self.document().event(event_id) is None:
+            self._approve([event_id], timeouts)
+        except EndpointError as error:
+            # If this request fails too, its error is raised and the caller retries.
+            if error.kind == "refused" and self.document().event(event_id) is None:
                 return False
             raise
         return True
@@ -352,12 +359,12 @@ class Client:
     # --- Life -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End it, from any thread: what is under way ends with it, and so does `changes`."""
+        """Close the client, from any thread. Running requests and `changes` end."""
         self._locator.close()
 
     @property
     def closed(self) -> bool:
-        """Whether it was ended."""
+        """Whether the client is closed."""
         return self._locator.closed
 
     def __enter__(self) -> Client:
@@ -368,51 +375,51 @@ class Client:
 
     # --- How --------------------------------------------------------------------------------------
 
-    def _poll(self, wait_seconds: int) -> Polled:
-        self._locator.found()
-        watch, began = self._watch, real_seconds()
-        ask = watch.ask(wait_seconds)
-        limit = answer_seconds(watch.version_worked, self._streak.silences) + ask.wait_seconds
-        answer = self._send(self._locator.polls, "GET", ask.path, ask.headers, None, limit)
-        self._streak.answer()
-        content = watch.answered(ask, answer)
+    def _poll(self, wait_seconds: int) -> PollResult:
+        self._locator.get()
+        state, began = self._state, real_seconds()
+        request = state.make_request(wait_seconds)
+        limit = response_seconds(state.version_worked, self._streak.timeouts) + request.wait_seconds
+        response = self._send(self._locator.polls, "GET", request.path, request.headers, None, limit)
+        self._streak.note_response()
+        content = state.read_response(request, response)
         now = real_seconds()
         if content.document is None:
-            return Polled(None, False, False, None, STEP_SECONDS)
+            return PollResult(None, False, False, None, STEP_SECONDS)
         self._problem_log.log_new(content.problems)
-        self._streak.well(now)
-        self._locator.well()
-        at_once = content.held and (content.changed or self._pace.is_hold(now, began))
-        pause = self._pace.pause(now, began, at_once=at_once)
-        return Polled(content.document, content.changed, content.went_back, None, pause)
+        self._streak.note_success(now)
+        self._locator.note_success()
+        at_once = content.held and (content.changed or self._pacer.took_long(now, began))
+        pause = self._pacer.pause(now, began, at_once=at_once)
+        return PollResult(content.document, content.changed, content.went_back, None, pause)
 
-    def _troubled(self, trouble: EndpointTrouble) -> Polled:
-        if trouble.kind == "closed":
-            return Polled(None, False, False, trouble, SHORTEST_PAUSE)
+    def _failed(self, error: EndpointError) -> PollResult:
+        if error.kind == "closed":
+            return PollResult(None, False, False, error, MIN_PAUSE)
         now, streak = real_seconds(), self._streak
-        streak.trouble(trouble, now)
-        self._locator.away(trouble.kind, now)
-        pause = pause_after(trouble.kind, streak.troubles, self._luck(), trouble.retry_after)
-        return Polled(None, False, False, trouble, pause)
+        streak.note_failure(error, now)
+        self._locator.note_failure(error.kind, now)
+        pause = pause_after(error.kind, streak.failures, self._jitter(), error.retry_after)
+        return PollResult(None, False, False, error, pause)
 
-    def _approve(self, ids: list[str], silences: int) -> None:
-        answer = self._through_versions("POST", start_requests(*ids), silences)
-        # Exactly 200 is what is answered; that others mean the same with 202 or 204 is no reason to doubt it.
-        if not OK <= answer.status < 300:
-            raise trouble_in(answer)
+    def _approve(self, ids: list[str], timeouts: int) -> None:
+        response = self._request_any_version("POST", start_requests(*ids), timeouts)
+        # Azure responds 200. Accept 202 and 204 too, from other implementations.
+        if not OK <= response.status < 300:
+            raise error_in(response)
 
-    def _through_versions(self, method: str, body: bytes | None, silences: int = 0) -> Answer:
-        """Ask with the version that works; if none is known to, with one after the other."""
-        self._locator.found()
+    def _request_any_version(self, method: str, body: bytes | None, timeouts: int = 0) -> EndpointResponse:
+        """Send the request with the api-version that works; if none is known, try one after the other."""
+        self._locator.get()
         headers = dict(HEADERS, **{"Content-Type": "application/json"}) if body else HEADERS
         for _ in VERSIONS:
-            version, path = self._watch.version, self._watch.path
-            limit = answer_seconds(self._watch.version_worked, silences)
-            answer = self._send(self._locator.others, method, path, headers, body, limit)
-            if not self._watch.steps_down(version, answer):
-                return answer
-            self._rest(self._locator.others, STEP_SECONDS)
-        raise trouble_in(answer)
+            version, path = self._state.version, self._state.path
+            limit = response_seconds(self._state.version_worked, timeouts)
+            response = self._send(self._locator.requests, method, path, headers, body, limit)
+            if not self._state.try_older_version(version, response):
+                return response
+            self._pause_on(self._locator.requests, STEP_SECONDS)
+        raise error_in(response)
 
     def _send(
         self,
@@ -422,27 +429,27 @@ class Client:
         headers: Mapping[str, str],
         body: bytes | None,
         limit: float,
-    ) -> Answer:
+    ) -> EndpointResponse:
         def admit() -> None:
-            while room := self._pace.admit(real_seconds(), is_poll=connection is self._locator.polls):
-                self._rest(connection, room)
+            while wait_seconds := self._pacer.admit(real_seconds(), is_poll=connection is self._locator.polls):
+                self._pause_on(connection, wait_seconds)
 
-        answer = connection.exchange(method, path, headers, body, limit, rest_seconds(), admit)
-        if answer.date is not None:
-            self.clock.set(answer.date)
-        return answer
+        response = connection.exchange(method, path, headers, body, limit, transfer_seconds(), admit)
+        if response.date is not None:
+            self.clock.set(response.date)
+        return response
 
-    def _named(self, connection: EndpointConnection) -> Me:
-        def ask(path: str) -> Answer:
-            self._locator.found()
-            return self._send(connection, "GET", path, HEADERS, None, ASK_SECONDS)
+    def _get_identity(self, connection: EndpointConnection) -> MachineIdentity:
+        def request(path: str) -> EndpointResponse:
+            self._locator.get()
+            return self._send(connection, "GET", path, HEADERS, None, REQUEST_SECONDS)
 
-        return self._name_resolver.me(ask)
+        return self._name_resolver.me(request)
 
-    def _rest(self, connection: EndpointConnection, seconds: float) -> None:
+    def _pause_on(self, connection: EndpointConnection, seconds: float) -> None:
         if seconds <= 0:
             return
         if self._pause is not None:
             self._pause(seconds)
-        elif connection.rest(seconds):
+        elif connection.wait(seconds):
             raise EndpointLeft

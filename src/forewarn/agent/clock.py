@@ -1,4 +1,4 @@
-"""The time as an agent knows it: its own seconds, and the moment by the endpoint's clock."""
+"""The agent's clocks: real seconds that always advance, and the endpoint's clock."""
 
 from __future__ import annotations
 
@@ -7,54 +7,56 @@ from datetime import datetime, timedelta, timezone
 
 
 def real_seconds() -> float:
-    """Seconds that always run, whatever anybody's clock says: for pauses, time-outs and silences."""
+    """Seconds of a clock that always advances, independent of the date: for pauses and timeouts."""
     return time.monotonic()
 
 
-def real_moment() -> datetime:
-    """The machine's own date and time: for what is signed or written down, never for what is decided."""
+def system_time() -> datetime:
+    """The machine's date and time: for signatures and records, never for decisions."""
     return datetime.now(timezone.utc)
 
 
 def pause(seconds: float) -> None:
-    """Wait so long, whatever happens."""
+    """Sleep."""
     time.sleep(seconds)
 
 
-BELIEVED = timedelta(days=1)
-LAST_YEAR = 9000
-"""Later moments are no time of day: with them there is nothing to reckon with."""
+MAX_CLOCK_JUMP = timedelta(days=1)
+FIRST_INVALID_YEAR = 9000
+"""Later dates are not valid times, and arithmetic with them could overflow."""
 
 
 class EndpointClock:
-    """What time it is where events are decided.
+    """The time by the endpoint's clock.
 
-    NotBefore is a moment of the endpoint's clock. The machine's own may be wrong, and a rehearsal may move the
-    endpoint's on by hours. Each answer says the time in its Date header; between answers it goes on by itself.
-    An answer that is days off what was expected is only believed when the next one says the same: by one wrong Date
-    events would be approved long before their time.
+    NotBefore is a time of the endpoint's clock. The machine's own clock may be wrong, and a test may advance the
+    endpoint's clock by hours. Each response has the time in its Date header; between responses this clock advances by
+    itself.
+
+    A time that differs by days from the expected one is accepted only when the next response confirms it: one wrong
+    Date header could cause approvals long before their time.
     """
 
     def __init__(self) -> None:
-        self._base: datetime | None = None
+        self._time: datetime | None = None
         self._read_at = 0.0
-        self._doubted: tuple[datetime, float] | None = None
+        self._unconfirmed: tuple[datetime, float] | None = None
 
-    def set(self, moment: datetime) -> None:
-        """An answer that was just received says that it is this moment."""
-        if moment.year >= LAST_YEAR:
+    def set(self, time_there: datetime) -> None:
+        """Set the clock from the Date header of a response that was just received."""
+        if time_there.year >= FIRST_INVALID_YEAR:
             return
         seconds = real_seconds()
         expected = [self.now()]
-        if self._doubted is not None:
-            expected.append(self._doubted[0] + timedelta(seconds=seconds - self._doubted[1]))
-        if any(abs(moment - each) <= BELIEVED for each in expected):
-            self._base, self._read_at, self._doubted = moment, seconds, None
+        if self._unconfirmed is not None:
+            expected.append(self._unconfirmed[0] + timedelta(seconds=seconds - self._unconfirmed[1]))
+        if any(abs(time_there - each) <= MAX_CLOCK_JUMP for each in expected):
+            self._time, self._read_at, self._unconfirmed = time_there, seconds, None
         else:
-            self._doubted = (moment, seconds)
+            self._unconfirmed = (time_there, seconds)
 
     def now(self) -> datetime:
-        """The machine's own time as long as no answer has come."""
-        if self._base is None:
+        """Return the endpoint's time; before the first response, the machine's own."""
+        if self._time is None:
             return datetime.now(timezone.utc)
-        return self._base + timedelta(seconds=real_seconds() - self._read_at)
+        return self._time + timedelta(seconds=real_seconds() - self._read_at)

@@ -1,4 +1,4 @@
-"""Reads the agent's config from its file. An error names the line and the key."""
+"""Reads the agent's config file. An error names the line and the key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.address import read_endpoint
-from forewarn.agent.files import meant_path, read_bounded, read_whole
+from forewarn.agent.files import read_bounded, read_whole, resolve_path
 from forewarn.agent.handlers.loader import make_handler
 from forewarn.agent.policy import (
     APPROVALS,
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-HANDLER_SECONDS = 60
-SILENCE = timedelta(seconds=10)
-LEAST_SECRET = 16
+DEFAULT_HANDLER_SECONDS = 60
+PEER_TIMEOUT = timedelta(seconds=10)
+MIN_SECRET_LENGTH = 16
 
 _RULE_KEYS = {*Rule._fields, "when", "approve_when"} - {"lead", "approve_lead"}
 _AGENT_KEYS = ("endpoint", "vm_name", "state", "listen")
-_PEERS_KEYS = ("listen", "secret_file", "members", "silence")
+_PEERS_KEYS = ("listen", "secret_file", "members", "timeout")
 
 
 def read_config(path: Path) -> Config:
-    """All that the file says; the first thing that is wrong is an error."""
+    """Read a config file, or raise the first error in it."""
     try:
         text = read_whole(path).decode()
     except UnicodeDecodeError as error:
@@ -48,7 +48,7 @@ def read_config(path: Path) -> Config:
 
 
 def read_text(text: str, source: str, folder: Path) -> Config:
-    """The same for a text; `folder` is where its relative paths begin."""
+    """Read a config from text; relative paths start from `folder`."""
     file = TomlFile(text, source, BadAgentConfig)
     whole = file.load()
     top = Entry(file, "", None, whole)
@@ -58,13 +58,13 @@ def read_text(text: str, source: str, folder: Path) -> Config:
     handlers = _handlers(top, whole, folder)
     tables = whole.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise top.wrong("Must be tables with two brackets: [[rule]]", "rule")
+        raise top.wrong("Must be an array of tables. Write [[rule]] with two brackets.", "rule")
     entries = [Entry(file, "rule", index, table) for index, table in enumerate(tables)]
     rules = tuple(_rule(entry, number, handlers) for number, entry in enumerate(entries, 1))
     peers = _peers(top.inner("peers", 'listen = "0.0.0.0:9170"'), folder) if "peers" in top else None
     for entry, rule in zip(entries, rules, strict=True):
         if rule.approve == LEADER and peers is None:
-            raise entry.wrong("'leader' needs a [peers] table: agents must be able to tell each other.", "approve")
+            raise entry.wrong("'leader' needs a [peers] table.", "approve")
     return Config(
         source=source,
         endpoint=_endpoint(agent),
@@ -78,9 +78,9 @@ def read_text(text: str, source: str, folder: Path) -> Config:
 
 
 def handler_of(name: str, table: Mapping[str, Any], folder: Path) -> NamedHandler:
-    """A handler from its table alone: as it was when it prepared something, whatever the config says by now."""
+    """Create a handler from its table in the state file: as it was when it prepared, even if the config has changed."""
     whole = {"handler": {name: dict(table)}}
-    top = Entry(TomlFile("", f"what {name} was", BadAgentConfig), "", None, whole)
+    top = Entry(TomlFile("", f"[handler.{name}] in the state file", BadAgentConfig), "", None, whole)
     return _handler(top.inner("handler", "[handler.NAME]").inner(name, "[handler.NAME]"), name, dict(table), folder)
 
 
@@ -95,13 +95,13 @@ def _handlers(top: Entry, whole: dict[str, Any], folder: Path) -> dict[str, Name
 
 def _handler(entry: Entry, name: str, table: dict[str, Any], folder: Path) -> NamedHandler:
     if not name or not name.isprintable() or "/" in name or name.startswith("."):
-        raise entry.wrong("A handler's name is printable, has no / and does not begin with a dot.")
+        raise entry.wrong("A handler's name must be printable, without /, and must not start with a dot.")
     kind, file = entry.text("kind"), entry.text("file")
     timeout = _limit(entry)
     handler = make_handler(entry, kind, file, folder)
-    # What is kept beside the work it has prepared must name the file wherever the agent is started later.
+    # The state file keeps this table. The path must be absolute, because the agent may start in another folder.
     kept = {**table, "file": str(folder / file)} if file else table
-    return NamedHandler(name, kind or file, timeout or timedelta(seconds=HANDLER_SECONDS), handler, kept)
+    return NamedHandler(name, kind or file, timeout or timedelta(seconds=DEFAULT_HANDLER_SECONDS), handler, kept)
 
 
 def _limit(entry: Entry) -> timedelta | None:
@@ -125,9 +125,9 @@ def _endpoint(entry: Entry) -> str:
 
 
 def _path(entry: Entry, key: str, folder: Path) -> Path:
-    """What stands in a file is meant from where the file is, whichever folder the agent is started in."""
+    """Return a path; a relative path starts from the folder of the config file."""
     try:
-        return meant_path(entry.text(key), folder)
+        return resolve_path(entry.text(key), folder)
     except ValueError as error:
         raise entry.wrong(str(error), key) from None
 
@@ -155,16 +155,16 @@ def _rule(entry: Entry, number: int, handlers: dict[str, NamedHandler]) -> Rule:
 
 
 def _one_or_many(entry: Entry, key: str) -> tuple[str, ...]:
-    """An array of strings; where there is only one, it may be written without brackets."""
+    """Return an array of strings; a single string may be written without brackets."""
     try:
         found = [entry.text(key)] if key in entry else []
     except BadAgentConfig:
         found = entry.texts(key)
     for word in found:
         if not word.strip():
-            raise entry.wrong("Must not be empty: leave it out, and any will do.", key)
+            raise entry.wrong("Must not be empty. To match any value, remove the key.", key)
     if key in entry and not found:
-        raise entry.wrong("Must name at least one: leave it out, and any will do.", key)
+        raise entry.wrong("Must have at least one entry. To match any value, remove the key.", key)
     return tuple(dict.fromkeys(found))
 
 
@@ -174,18 +174,18 @@ def _handler_names(entry: Entry, key: str, handlers: dict[str, NamedHandler]) ->
         if name not in handlers:
             raise entry.wrong(f"There is no [handler.{name}].{nearest(name, handlers)}", key, index)
         if names.index(name) < index:
-            raise entry.wrong(f"{name!r} is named twice.", key, index)
+            raise entry.wrong(f"{name!r} is listed twice.", key, index)
     return tuple(names)
 
 
 def _lead(entry: Entry, key: str, at_once: str) -> timedelta | None:
-    """A word for at once, or a length before NotBefore."""
+    """Return None for the word that means "at once", else a duration before NotBefore."""
     if entry.text(key, at_once) == at_once:
         return None
     try:
         return entry.length(key)
     except BadAgentConfig:
-        problem = f'Must be "{at_once}", or how long before NotBefore: "5m", not {entry.text(key)!r}.'
+        problem = f'Must be "{at_once}" or a duration before NotBefore such as "5m", not {entry.text(key)!r}.'
         raise entry.wrong(problem, key) from None
 
 
@@ -193,25 +193,29 @@ def _lead(entry: Entry, key: str, at_once: str) -> timedelta | None:
 
 
 def _peers(entry: Entry, folder: Path) -> PeersSettings:
+    if "silence" in entry:
+        raise entry.wrong("Is now called timeout. Rename the key.", "silence")
     entry.refuse_unknown(_PEERS_KEYS)
-    entry.required_text("listen", 'Write listen = "0.0.0.0:9170": where the others ask this agent.')
-    entry.required_text("secret_file", 'Write secret_file = "/etc/forewarn/peers.secret": all agents share it.')
+    entry.required_text("listen", 'Write listen = "0.0.0.0:9170", the address for requests from peers.')
+    entry.required_text(
+        "secret_file", 'Write secret_file = "/etc/forewarn/peers.secret", the secret that all peers share.'
+    )
     members: list[Member] = []
     around = entry.inner("members", 'members = {web-0 = "10.0.0.4:9170"}')
     for name, _ in entry.text_table("members"):
         host, port = _address(around, name)
         for other in members:
             if other.vm.casefold() == name.casefold():
-                raise around.wrong(f"{other.vm} is the same machine: names are compared in any letter case.", name)
+                raise around.wrong(f"{other.vm} is the same VM: names are case-insensitive.", name)
             if (other.host.casefold(), other.port) == (host.casefold(), port):
                 raise around.wrong(f"{other.vm} has the same address.", name)
         members.append(Member(name, host, port))
     if not members:
         raise entry.wrong('Is missing. Write members = {web-0 = "10.0.0.4:9170", web-1 = "10.0.0.5:9170"}.', "members")
-    silence = entry.length("silence") if "silence" in entry else SILENCE
-    if silence is None or silence < timedelta(seconds=1):
-        raise entry.wrong("Must be at least 1s.", "silence")
-    return PeersSettings(_address(entry, "listen"), _secret(entry, folder), tuple(members), silence)
+    timeout = entry.length("timeout") if "timeout" in entry else PEER_TIMEOUT
+    if timeout is None or timeout < timedelta(seconds=1):
+        raise entry.wrong("Must be at least 1s.", "timeout")
+    return PeersSettings(_address(entry, "listen"), _secret(entry, folder), tuple(members), timeout)
 
 
 def _address(entry: Entry, key: str) -> tuple[str, int]:
@@ -232,8 +236,8 @@ def _secret(entry: Entry, folder: Path) -> bytes:
     except OSError as error:
         raise entry.wrong(f"{path} cannot be read: {error.strerror}.", "secret_file") from error
     if open_to:
-        raise entry.wrong(f"{path} may be read by others. Write: chmod 600 {path}", "secret_file")
-    if len(secret) < LEAST_SECRET:
-        remedy = f"Write: openssl rand -hex 32 > {path}"
-        raise entry.wrong(f"{path} must hold at least {LEAST_SECRET} characters. {remedy}", "secret_file")
+        raise entry.wrong(f"{path} can be read by other users. Run: chmod 600 {path}", "secret_file")
+    if len(secret) < MIN_SECRET_LENGTH:
+        remedy = f"Run: openssl rand -hex 32 > {path}"
+        raise entry.wrong(f"{path} must have at least {MIN_SECRET_LENGTH} characters. {remedy}", "secret_file")
     return secret

@@ -1,6 +1,6 @@
-"""Decides what to do next: what a new document begins, changes and ends, and which instructions follow. Pure.
+"""Decides which work a new document starts, changes and ends, and what the agent does next. Pure.
 
-One instruction is one thing, so that each is on disk before the next is decided.
+Each instruction is one action, so that its result is on disk before the agent decides the next one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.changes import has_started
 from forewarn.agent.handlers.handler import PREPARE, UNDO
-from forewarn.agent.policy import LEADER, NEVER, STOP, before, choose_rule, notice_of
+from forewarn.agent.policy import LEADER, NEVER, STOP, choose_rule, notice_of, subtract
 from forewarn.agent.state import (
     BEGUN,
     CAME_BACK,
@@ -22,8 +22,8 @@ from forewarn.agent.state import (
     SKIPPED,
     TO_DO,
     UNDONE,
-    Step,
-    begin,
+    HandlerStep,
+    new_work,
 )
 
 if TYPE_CHECKING:
@@ -31,71 +31,73 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.agent.policy import Rule
-    from forewarn.agent.state import Work
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.agent.state import EventWork
+    from forewarn.wire.document_reader import ScheduledEvent
 
 
 # --- The next instruction -------------------------------------------------------------------------
 
 
 class DecisionContext(NamedTuple):
-    """What a decision depends on besides the work itself."""
+    """What a decision depends on, besides the work itself."""
 
     now: datetime
-    """By the endpoint's clock."""
+    """The time by the endpoint's clock."""
     seconds: float
-    """Real seconds, which always run."""
+    """Real seconds, which always advance."""
     busy: frozenset[str] = frozenset()
-    """Handlers that run at this moment."""
+    """Handlers that are running."""
     approving: frozenset[str] = frozenset()
-    """Events whose approval is under way."""
-    leading: Mapping[str, str] = {}
-    """For events that a leader approves: why this machine may not. Empty: it may."""
+    """Events whose approval request is in progress."""
+    leader_problems: Mapping[str, str] = {}
+    """For events that a leader approves: why this machine may not approve. Empty: it may."""
     begun_at: Mapping[str, float] = {}
-    """When preparing for an event began, in real seconds."""
+    """When preparation for an event began, in real seconds."""
     undo_at: Mapping[str, float] = {}
-    """When an undo that has failed may be tried again, in real seconds."""
+    """When a failed undo may be retried, in real seconds."""
     approve_at: Mapping[str, float] = {}
-    """The same for an approval."""
-    has_looked: bool = True
-    """Whether the endpoint has told anything yet: until then nobody knows whether an event is still there."""
+    """When a failed approval may be retried, in real seconds."""
+    has_document: bool = True
+    """Whether the agent has received a document. Before that, it cannot know whether an event still exists."""
     stopping: bool = False
 
 
-class Run(NamedTuple):
-    """Have a handler prepare or undo."""
+class RunHandler(NamedTuple):
+    """Run a handler's prepare or undo."""
 
-    work: Work
+    work: EventWork
     step: int
     action: str
 
 
-class Note(NamedTuple):
-    """Nothing is done; the work goes on as this."""
+class UpdateWork(NamedTuple):
+    """Record a handler's step as done or failed without running the handler."""
 
-    work: Work
-    text: str
-
-
-class Approve(NamedTuple):
-    """Let the event start."""
-
-    work: Work
+    work: EventWork
+    handler: str
+    problem: str = ""
+    """Why the step has failed. Empty: another event has already prepared the handler."""
 
 
-class Finish(NamedTuple):
-    """Everything is undone."""
+class ApproveEvent(NamedTuple):
+    """Approve the event."""
 
-    work: Work
-
-
-Instruction = Run | Note | Approve | Finish
+    work: EventWork
 
 
-def next_instructions(works: Mapping[str, Work], context: DecisionContext) -> list[Instruction]:
-    """At most one for each work, and at most one approval."""
+class FinishWork(NamedTuple):
+    """Everything is undone: end the work."""
+
+    work: EventWork
+
+
+Instruction = RunHandler | UpdateWork | ApproveEvent | FinishWork
+
+
+def next_instructions(works: Mapping[str, EventWork], context: DecisionContext) -> list[Instruction]:
+    """Return at most one instruction per event, and at most one approval."""
     instructions: list[Instruction] = []
-    # What is being approved may begin at any moment: nothing is begun beside it.
+    # An event that is being approved may start at any time: start no handler now.
     if context.stopping or context.approving:
         return instructions
     busy, current = set(context.busy), dict(works)
@@ -105,40 +107,42 @@ def next_instructions(works: Mapping[str, Work], context: DecisionContext) -> li
         if instruction is None:
             continue
         instructions.append(instruction)
-        current[work.id] = instruction.work  # what is shared now is not undone beside it
-        if isinstance(instruction, Run):
+        current[work.id] = instruction.work  # a step that this event now shares must not be undone for another one
+        if isinstance(instruction, RunHandler):
             busy.add(work.steps[instruction.step].handler)
-    approvals = [instruction for instruction in instructions if isinstance(instruction, Approve)]
-    runs = any(isinstance(instruction, Run) for instruction in instructions)
+    approvals = [instruction for instruction in instructions if isinstance(instruction, ApproveEvent)]
+    runs = any(isinstance(instruction, RunHandler) for instruction in instructions)
     return [instruction for instruction in instructions if instruction not in approvals] + (
         approvals[:1] if not runs else []
     )
 
 
-def _next_instruction(work: Work, others: list[Work], busy: set[str], context: DecisionContext) -> Instruction | None:
+def _next_instruction(
+    work: EventWork, others: list[EventWork], busy: set[str], context: DecisionContext
+) -> Instruction | None:
     if work.done:
         return None
     if work.ending:
         return _undo(work, others, busy, context)
-    return _prepare(work, others, busy, context) if context.has_looked else None
+    return _prepare(work, others, busy, context) if context.has_document else None
 
 
-def due_at(work: Work) -> datetime | None:
-    """When preparing begins; None: at once."""
+def due_at(work: EventWork) -> datetime | None:
+    """Return when preparation starts; None: at once."""
     if work.rule.lead is None or work.event.not_before is None:
         return None
-    return before(work.event.not_before, work.rule.lead)
+    return subtract(work.event.not_before, work.rule.lead)
 
 
-def approval_due_at(work: Work) -> datetime | None:
-    """When it may be approved at the earliest; None: as soon as it is prepared."""
+def approval_due_at(work: EventWork) -> datetime | None:
+    """Return the earliest time of the approval; None: as soon as the event is prepared."""
     if work.rule.approve_lead is None or work.event.not_before is None:
         return None
-    return before(work.event.not_before, work.rule.approve_lead)
+    return subtract(work.event.not_before, work.rule.approve_lead)
 
 
-def waits_for_time(work: Work) -> bool:
-    """Whether a moment will come at which there is something to do, though nobody tells."""
+def waits_for_time(work: EventWork) -> bool:
+    """Whether something becomes due at a later time, without a change of the document."""
     if work.done or work.ending or work.is_started:
         return False
     if not work.is_begun and due_at(work) is not None:
@@ -149,7 +153,7 @@ def waits_for_time(work: Work) -> bool:
 # --- Preparing ------------------------------------------------------------------------------------
 
 
-def _prepare(work: Work, others: list[Work], busy: set[str], context: DecisionContext) -> Instruction | None:
+def _prepare(work: EventWork, others: list[EventWork], busy: set[str], context: DecisionContext) -> Instruction | None:
     due = due_at(work)
     if not work.is_begun and due is not None and context.now < due and not work.is_started:
         return None
@@ -163,90 +167,92 @@ def _prepare(work: Work, others: list[Work], busy: set[str], context: DecisionCo
         if step.handler in busy:
             return None
         if _limit_passed(work, context):
-            problem = "the rule's time limit was over before its turn"
+            problem = "the rule's timeout passed before this handler could run"
             state = SKIPPED if step.state == TO_DO else FAILED
-            return Note(work.with_step(index, state=state, problem=problem), f"{step.handler} failed: {problem}")
-        for held in filter(None, (other.held(step.handler) for other in others)):
-            # What it remembers is how the machine was before: that must not be lost, however far the other came.
-            shared = work.with_step(index, table=held.table, memo={**step.memo, **held.memo})
-            if held.state == PREPARED:
-                return Note(shared.with_step(index, state=PREPARED), f"{step.handler} is prepared already")
-            return Run(shared, index, PREPARE)
-        return Run(work, index, PREPARE)
-    return None if approval_problem(work, context) else Approve(work)
+            return UpdateWork(work.with_step(index, state=state, problem=problem), step.handler, problem)
+        for begun_step in filter(None, (other.begun_step(step.handler) for other in others)):
+            # The memo describes the machine before any change. Keep it, even if the other event's handler has not
+            # finished.
+            shared = work.with_step(index, table=begun_step.table, memo={**step.memo, **begun_step.memo})
+            if begun_step.state == PREPARED:
+                return UpdateWork(shared.with_step(index, state=PREPARED), step.handler)
+            return RunHandler(shared, index, PREPARE)
+        return RunHandler(work, index, PREPARE)
+    return None if approval_problem(work, context) else ApproveEvent(work)
 
 
-def _limit_passed(work: Work, context: DecisionContext) -> bool:
+def _limit_passed(work: EventWork, context: DecisionContext) -> bool:
     begun = context.begun_at.get(work.id)
     return work.rule.timeout is not None and begun is not None and seconds_left(work, begun, context.seconds) <= 0
 
 
-def seconds_left(work: Work, begun_at: float, seconds: float) -> float:
-    """Until the rule's time limit."""
+def seconds_left(work: EventWork, begun_at: float, seconds: float) -> float:
+    """Seconds until the rule's timeout."""
     if work.rule.timeout is None:
         return float("inf")
     return begun_at + work.rule.timeout.total_seconds() - seconds
 
 
-SAYS_NEVER = "the rule says never"
-HAS_STARTED = "it has started"
-NO_MOMENT = "its NotBefore is not known"
-NOBODY_HEARD = "the others have not been heard"
+RULE_NEVER_APPROVES = "the rule never approves"
+HAS_STARTED = "the event has started"
+NOT_BEFORE_UNKNOWN = "its NotBefore is unknown"
+NO_PEER_RESPONSE = "no peer has responded yet"
 
 
-def approval_problem(work: Work, context: DecisionContext) -> str:
-    """Why it is not approved now, in words; empty: it may be."""
+def approval_problem(work: EventWork, context: DecisionContext) -> str:
+    """Return why the event is not approved now; empty: it can be approved."""
     rule, event = work.rule, work.event
     if rule.approve == NEVER:
-        return SAYS_NEVER
+        return RULE_NEVER_APPROVES
     if work.approved_at:
-        return "it is approved"
+        return "it is already approved"
     if work.ending or work.is_started:
-        return HAS_STARTED if work.is_started else "it is gone"
+        return HAS_STARTED if work.is_started else "the event is gone"
     if not work.is_prepared:
         return "a handler has failed" if work.has_failed else "it is not prepared yet"
     if context.busy:
-        return f"{', '.join(sorted(context.busy))} runs"
+        return f"{', '.join(sorted(context.busy))} is running"
     due = approval_due_at(work)
     if rule.approve_lead is not None and (due is None or context.now < due):
-        return "its time has not come" if due else NO_MOMENT
+        return "it is too early" if due else NOT_BEFORE_UNKNOWN
     if work.id in context.approving:
-        return "it is being approved"
+        return "the approval is in progress"
     if context.seconds < context.approve_at.get(work.id, 0):
-        return "the endpoint did not take it; it is tried again"
+        return "the endpoint did not accept it; retrying"
     if rule.approve == LEADER:
-        return context.leading.get(work.id, NOBODY_HEARD)
+        return context.leader_problems.get(work.id, NO_PEER_RESPONSE)
     also = [name for name in event.resources if name != work.me]
-    return f'it would start for {", ".join(also)} too: approve = "leader" asks them' if also else ""
+    return f'the event also affects {", ".join(also)}: use approve = "leader"' if also else ""
 
 
 # --- Undoing --------------------------------------------------------------------------------------
 
 
-def _undo(work: Work, others: list[Work], busy: set[str], context: DecisionContext) -> Instruction | None:
+def _undo(work: EventWork, others: list[EventWork], busy: set[str], context: DecisionContext) -> Instruction | None:
     if any(step.handler in busy and step.state in BEGUN for step in work.steps):
-        return None  # one of its own still runs, or another event's turn of the same
+        return None  # a handler of this event is running, for this event or another
     for index in undo_order(work):
         step = work.steps[index]
         if step.state not in BEGUN:
             continue
-        # It waits for who needs it: what was prepared before it may need it too, and is not undone either.
-        is_needed = any(other.held(step.handler) for other in others if not other.ending)
+        # Another event still needs this handler. Handlers that prepared earlier may be needed too, so undo none of
+        # them.
+        is_needed = any(other.begun_step(step.handler) for other in others if not other.ending)
         is_late = context.seconds < context.undo_at.get(work.id, 0)
-        return None if is_needed or is_late else Run(work, index, UNDO)
-    return Finish(work)
+        return None if is_needed or is_late else RunHandler(work, index, UNDO)
+    return FinishWork(work)
 
 
-def limit_seconds(instruction: Run, timeout: timedelta, begun_at: float, seconds: float) -> float:
-    """How long a handler may take: its own limit, and no longer than the rule leaves for preparing."""
+def limit_seconds(instruction: RunHandler, timeout: timedelta, begun_at: float, seconds: float) -> float:
+    """Return a handler's time limit: its timeout, and for prepare at most what is left of the rule's timeout."""
     own = timeout.total_seconds()
     return own if instruction.action == UNDO else min(own, seconds_left(instruction.work, begun_at, seconds))
 
 
 def with_outcome(
-    works: Mapping[str, Work], event_id: str, index: int, action: str, problem: str = "", seconds: float = 0.0
-) -> list[Work]:
-    """What has changed when a handler has prepared or undone; with a problem: has failed to."""
+    works: Mapping[str, EventWork], event_id: str, index: int, action: str, problem: str = "", seconds: float = 0.0
+) -> list[EventWork]:
+    """Return the changed work after a handler has run; `problem` says why it failed."""
     work, changed = works[event_id], {}
     changes: dict[str, Any] = {"problem": problem, "seconds": seconds}
     if action == PREPARE:
@@ -257,8 +263,8 @@ def with_outcome(
     return list({**changed, event_id: changed.get(event_id, work).with_step(index, **changes)}.values())
 
 
-def undone(works: Mapping[str, Work], event_id: str, index: int) -> list[Work]:
-    """What has changed when a step was undone: so it is for every other event that waited for the same."""
+def undone(works: Mapping[str, EventWork], event_id: str, index: int) -> list[EventWork]:
+    """Return the work changed by an undone step: it is undone for every ended event that shared it."""
     handler = works[event_id].steps[index].handler
     return [
         work.with_step(place, state=UNDONE, problem="")
@@ -269,16 +275,16 @@ def undone(works: Mapping[str, Work], event_id: str, index: int) -> list[Work]:
     ]
 
 
-def undo_order(work: Work) -> list[int]:
-    """Which steps are undone, the first first."""
+def undo_order(work: EventWork) -> list[int]:
+    """Return the indexes of the steps in the order of undo."""
     places = {step.handler: index for index, step in enumerate(work.steps)}
     return [places[name] for name in work.rule.undo_order if name in places]
 
 
-def end(work: Work, why: str) -> Work:
-    """It is to be undone from now on. What only the rule's own undo names is undone as well."""
+def end(work: EventWork, why: str) -> EventWork:
+    """Mark the work for undo. Handlers that only the rule's `undo` names are added to it."""
     known = {step.handler for step in work.steps}
-    extra = tuple(Step(name, PREPARED) for name in work.rule.undo or () if name not in known)
+    extra = tuple(HandlerStep(name, PREPARED) for name in work.rule.undo or () if name not in known)
     return work._replace(ending=why, steps=work.steps + extra)
 
 
@@ -286,107 +292,124 @@ def end(work: Work, why: str) -> Work:
 
 
 JUST_BOOTED_SECONDS = 15 * 60
-"""A machine that was started so recently, and finds an event begun that it has never heard of, comes back from it."""
+"""If the machine booted within this time and the agent finds a started event that it does not know, the event is taken
+as the reason for the boot."""
 
 
 class DocumentContext(NamedTuple):
-    """What else decides."""
+    """What else decides about a document."""
 
     rules: tuple[Rule, ...]
     listed_as: Callable[[tuple[str, ...]], str | None]
-    """Which of some names is this machine's."""
+    """Returns which of the names is this machine's, or None."""
     now: datetime
     boot: str
-    up_seconds: float
+    uptime_seconds: float
     is_first: bool
-    """Whether the agent has just begun to look, so that it may have missed how an event began."""
+    """Whether this is the first document, so that the agent may have missed the start of an event."""
 
 
-class Taken(NamedTuple):
-    """What came of a document."""
-
-    works: dict[str, Work]
-    news: list[tuple[ToldEvent, str]]
-    """What is worth a line in the log."""
-    left_alone: dict[str, ToldEvent]
-    """Events of this machine that no rule is for."""
+NEW, STARTED, ENDED, MISSED, RETURNED, RESTARTED = "new", "started", "ended", "missed", "returned", "restarted"
+"""New: a rule matches the event. Ended: the event is over or cancelled. Missed: it started before this machine booted.
+Returned: this machine has restarted because of it. Restarted: this machine has restarted for another reason."""
 
 
-def take_in(works: Mapping[str, Work], events: Iterable[ToldEvent], around: DocumentContext) -> Taken:
-    """What there is to do now that these events are told."""
-    found: dict[str, Work] = {}
-    taken = Taken(found, [], {})
+class EventNews(NamedTuple):
+    """Something about an event that is worth a line in the log."""
+
+    event: ScheduledEvent
+    kind: str
+    rule: str = ""
+    """The name of the rule, for NEW."""
+    reason: str = ""
+    """OVER or CANCELLED, for ENDED."""
+
+
+class DocumentDecision(NamedTuple):
+    """What the agent decides when it gets a document."""
+
+    works: dict[str, EventWork]
+    news: list[EventNews]
+    ignored: dict[str, ScheduledEvent]
+    """Events of this machine that no rule matches."""
+
+
+def apply_document(
+    works: Mapping[str, EventWork], events: Iterable[ScheduledEvent], context: DocumentContext
+) -> DocumentDecision:
+    """Decide which work starts, continues and ends, now that the document has these events."""
+    updated: dict[str, EventWork] = {}
+    decision = DocumentDecision(updated, [], {})
     listed = {event.id: event for event in events}
     for known in works.values():
-        kept = _go_on(known, listed.get(known.id), around, taken.news)
+        kept = _continue_work(known, listed.get(known.id), context, decision.news)
         if kept is not None:
-            found[known.id] = kept
+            updated[known.id] = kept
     for event in listed.values():
-        me = around.listed_as(event.resources)
-        if event.id in found or me is None:
+        me = context.listed_as(event.resources)
+        if event.id in updated or me is None:
             continue
-        rule = choose_rule(around.rules, event, around.now)
+        rule = choose_rule(context.rules, event, context.now)
         if rule is None:
-            taken.left_alone[event.id] = event
+            decision.ignored[event.id] = event
             continue
-        work = begin(event, me, rule, around.boot)
-        if work.is_started and around.is_first and around.up_seconds < JUST_BOOTED_SECONDS:
-            found[event.id] = work._replace(done=True, ending=CAME_BACK)
-            taken.news.append((event, "has begun before this machine was started: nothing is left to prepare"))
+        work = new_work(event, me, rule, context.boot)
+        if work.is_started and context.is_first and context.uptime_seconds < JUST_BOOTED_SECONDS:
+            updated[event.id] = work._replace(done=True, ending=CAME_BACK)
+            decision.news.append(EventNews(event, MISSED))
         else:
-            found[event.id] = work
-            taken.news.append((event, f"{_seen_first(work)}, taken by {work.rule.name}"))
-    return taken
+            updated[event.id] = work
+            decision.news.append(EventNews(event, NEW, rule=rule.name))
+    return decision
 
 
-def presume(works: Mapping[str, Work], boot: str, now: datetime) -> dict[str, Work]:
-    """What to take for true when the endpoint says nothing: a machine that was started anew when the event could have
-    begun has come back from it, and must not wait for ever to be restored."""
-    found = {}
+def assume_restarts(works: Mapping[str, EventWork], boot: str, now: datetime) -> dict[str, EventWork]:
+    """End the work of events that have probably restarted this machine. For use when the endpoint does not respond.
+
+    If the machine has booted again since an event could have started, the event is taken as the reason. Otherwise the
+    machine would stay prepared until the endpoint responds.
+    """
+    updated = {}
     for work in works.values():
-        is_back = work.is_begun and not work.ending and work.boot != boot and _may_have_begun(work, now)
-        found[work.id] = end(work, CAME_BACK) if is_back else work
-    return found
+        is_back = work.is_begun and not work.ending and work.boot != boot and _may_have_started(work, now)
+        updated[work.id] = end(work, CAME_BACK) if is_back else work
+    return updated
 
 
-def _may_have_begun(work: Work, now: datetime) -> bool:
+def _may_have_started(work: EventWork, now: datetime) -> bool:
     return work.is_started or bool(work.approved_at) or notice_of(work.event, now) == timedelta(0)
 
 
-def _seen_first(work: Work) -> str:
-    return "has started" if work.is_started else "is scheduled"
-
-
-def _go_on(
-    work: Work, event: ToldEvent | None, around: DocumentContext, news: list[tuple[ToldEvent, str]]
-) -> Work | None:
-    """None: there is nothing left of it."""
-    boot = around.boot
-    me = None if event is None else around.listed_as(event.resources)
-    if event is None or (me is None and not work.is_started):  # it is gone, or not about this machine any more
-        # It may have started and ended while nobody looked.
-        why = OVER if _may_have_begun(work, around.now) else CANCELLED
-        if why == OVER and work.rule.undo and not work.steps and not work.done:
-            news.append((work.event, f"is {why}"))
-            return end(work, why)  # there was nothing to prepare, and yet there is something to do afterwards
+def _continue_work(
+    work: EventWork, event: ScheduledEvent | None, context: DocumentContext, news: list[EventNews]
+) -> EventWork | None:
+    """Return the work as it continues; None: nothing is left to do."""
+    boot = context.boot
+    me = None if event is None else context.listed_as(event.resources)
+    if event is None or (me is None and not work.is_started):  # the event is gone, or no longer names this machine
+        # The event may have started and ended between two polls.
+        reason = OVER if _may_have_started(work, context.now) else CANCELLED
+        if reason == OVER and work.rule.undo and not work.steps and not work.done:
+            news.append(EventNews(work.event, ENDED, reason=reason))
+            return end(work, reason)  # nothing was prepared, but the rule's own undo list has handlers to run
         if work.done or not work.is_begun:
-            news.append((work.event, f"is {why}"))
+            news.append(EventNews(work.event, ENDED, reason=reason))
             return None
         if work.ending:
             return work
-        news.append((work.event, f"is {why}"))
-        return end(work, why)
+        news.append(EventNews(work.event, ENDED, reason=reason))
+        return end(work, reason)
     if work.is_started and not has_started(event):
-        event = work.event  # a document from before: what has started does not go back to be scheduled
+        event = work.event  # an old document: a started event never becomes scheduled again
     if not work.is_started and has_started(event):
-        news.append((event, "has started"))
+        news.append(EventNews(event, STARTED))
     work = work._replace(event=event, me=me or work.me)
     if work.boot == boot or work.ending or not work.is_begun:
         return work._replace(boot=boot)
     if work.is_started:
-        news.append((event, "this machine is back from it"))
+        news.append(EventNews(event, RETURNED))
         return end(work, CAME_BACK)
-    # It was started anew by something else, and the event is still to come: what was stopped may run again.
-    news.append((event, "this machine was started anew before it: it is prepared again"))
+    # Something else restarted the machine, so the services that were stopped may run again: prepare again.
+    news.append(EventNews(event, RESTARTED))
     again = tuple(step._replace(state=PREPARING, run="") if step.state in BEGUN else step for step in work.steps)
     return work._replace(steps=again, boot=boot)

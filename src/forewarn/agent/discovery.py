@@ -1,6 +1,6 @@
-"""Finds the endpoint: the address that was given, else Azure's own address, else DHCP option 245.
+"""Finds the endpoint: the given address, else Azure's link-local address, else DHCP option 245.
 
-Option 245 is in the lease files of the machine's DHCP client. It holds the address of the endpoint's host.
+Option 245 holds the address of the endpoint's host. It is in the lease files of the machine's DHCP client.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.agent.address import PORTS, Endpoint, read_endpoint
+from forewarn.agent.address import PORTS, EndpointAddress, read_endpoint
 from forewarn.errors import EndpointNotFound
 from forewarn.system.addresses import is_ipv4
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # --- DHCP option 245 in lease files ---------------------------------------------------------------
 
 
-_MOST_BYTES = 1 << 20
-"""Of a file, from its end: what dhclient keeps grows with each renewal."""
+_MAX_BYTES = 1 << 20
+"""Read only the end of larger files: dhclient appends to its file with each renewal."""
 
 _DHCLIENT_WORDS = re.compile(r'#[^\n]*|"(?:\\.|[^"\\])*"|[{};]|[^\s{};"]+', re.DOTALL)
 _ESCAPED = re.compile(r"\\([0-7]{1,3}|.)", re.DOTALL)
@@ -34,7 +34,7 @@ _UDHCPC_LINE = re.compile(r"""(?<!\w)opt245["']?[ \t]*[=:][ \t]*["']?([0-9A-Fa-f
 
 
 def read_dhclient(text: str) -> list[str]:
-    """`option unknown-245 a8:3f:81:10;` in its lease blocks: the last one of each interface counts."""
+    """Read `option unknown-245 a8:3f:81:10;` from the lease blocks; for each interface, from its last lease."""
     by_interface: dict[str, str | None] = {}
     interface, address = "", None
     statement: list[str] = []
@@ -42,7 +42,7 @@ def read_dhclient(text: str) -> list[str]:
         if word == "{":
             interface, address, statement = "", None, []
         elif word == "}":
-            # Put in anew, so that the order is that of the last leases.
+            # Remove first, so that the order is that of the last leases.
             by_interface.pop(interface, None)
             by_interface[interface] = address
             statement = []
@@ -58,17 +58,17 @@ def read_dhclient(text: str) -> list[str]:
 
 
 def read_networkd(text: str) -> list[str]:
-    """`OPTION_245=a83f8110`."""
+    """Read `OPTION_245=a83f8110`."""
     return _last(_NETWORKD_LINE, text)
 
 
 def read_network_manager(text: str) -> list[str]:
-    """`dhcp4.private_245=a8:3f:81:10` of a device's state; the lease files of its two kinds of client."""
+    """Read `dhcp4.private_245=a8:3f:81:10` from a device's state, or the lease files of its two kinds of client."""
     return _last(_NETWORK_MANAGER_LINE, text) or read_networkd(text) or read_dhclient(text)
 
 
 def read_udhcpc(text: str) -> list[str]:
-    """`opt245=a83f8110`, as its script has it in the environment: written down with env, as assignments, or as JSON."""
+    """Read `opt245=a83f8110`, as a script has stored it: from `env`, as shell assignments, or as JSON."""
     return _last(_UDHCPC_LINE, text)
 
 
@@ -79,9 +79,9 @@ def _last(line: re.Pattern[str], text: str) -> list[str]:
 
 
 def to_address(value: str) -> str | None:
-    """The address that four bytes are, however they are written; None: they are no address of a host."""
+    """Return the IPv4 address for four bytes in any notation; None: they are not a host's address."""
     if value.startswith('"'):
-        # dhclient writes bytes that can be printed as text: d"A is "d\"A" and a byte among it that cannot be is \001.
+        # dhclient writes printable bytes as text: d"A is "d\"A", and a byte that is not printable is \001.
         octets = _ESCAPED.sub(_unescaped, value[1:-1]).encode("latin-1", "replace")
     elif re.fullmatch("[0-9A-Fa-f]{8}", value):
         octets = bytes.fromhex(value)
@@ -89,7 +89,7 @@ def to_address(value: str) -> str | None:
         octets = bytes(int(number, 16) for number in value.split(":"))
     else:
         octets = bytes(map(int, value.split("."))) if is_ipv4(value) else b""
-    # 0.x is nowhere, and from 224 on are groups, what is reserved, and everybody.
+    # 0.x.x.x is invalid; 224 and above are multicast, reserved and broadcast addresses.
     return ".".join(map(str, octets)) if len(octets) == 4 and 0 < octets[0] < 224 else None
 
 
@@ -99,15 +99,15 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 class LeaseFiles(NamedTuple):
-    """What one DHCP client writes, and where."""
+    """The lease files of one DHCP client."""
 
     client: str
     patterns: tuple[str, ...]
-    """From the root; only the last part has wildcards."""
+    """Relative to the root; only the last part has wildcards."""
     read: Callable[[str], list[str]]
 
 
-# Never in a folder that everybody may write to, such as /tmp: who writes a lease says where the agent asks.
+# No folder that everybody can write to, such as /tmp: the author of a lease decides which endpoint the agent uses.
 LEASES = (
     LeaseFiles("systemd-networkd", ("run/systemd/netif/leases/*",), read_networkd),
     LeaseFiles(
@@ -141,17 +141,17 @@ LEASES = (
 )
 
 
-def option_245(root: Path = Path("/")) -> list[tuple[str, Path]]:
-    """Each address in the machine's lease files, with the file that has it; the newest file first.
+def find_option_245(root: Path = Path("/")) -> list[tuple[str, Path]]:
+    """Return each address in the machine's lease files, with its file; the newest file first.
 
-    What cannot be read, or makes no sense, is passed over.
+    Skip files that cannot be read or understood.
     """
     found = []
     for files in LEASES:
         for path in _matching(root, files.patterns):
             written, text = _contents(path)
             found += [(written, address, path) for address in files.read(text)]
-    # By time alone: what one file has stays in its order.
+    # Sort by time only: addresses from the same file keep their order.
     found.sort(key=lambda row: row[0], reverse=True)
     return [(address, path) for _, address, path in found]
 
@@ -160,27 +160,27 @@ def _matching(root: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
     for pattern in patterns:
         folder, _, name = pattern.rpartition("/")
         try:
-            names = sorted(os.listdir(root / folder))  # noqa: PTH208 - the names alone are wanted
+            names = sorted(os.listdir(root / folder))  # noqa: PTH208 - only the names are needed
         except OSError:
             continue
         yield from (root / folder / one for one in names if fnmatchcase(one, name))
 
 
 def _contents(path: Path) -> tuple[float, str]:
-    """When it was written, and what; nothing, if it cannot be read."""
+    """Return a file's modification time and text; empty if it cannot be read."""
     try:
-        # A pipe, which nobody may be writing to, would keep the agent waiting for ever.
+        # Opening a named pipe without a writer would block forever.
         if not path.is_file():
             return 0.0, ""
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _MOST_BYTES))
-            text = file.read(_MOST_BYTES).decode("latin-1")
-            written = os.stat(file.fileno()).st_mtime  # noqa: PTH116 - of the file that was read
+            file.seek(max(0, size - _MAX_BYTES))
+            text = file.read(_MAX_BYTES).decode("latin-1")
+            written = os.stat(file.fileno()).st_mtime  # noqa: PTH116 - of the open file
     except (OSError, ValueError):
         return 0.0, ""
-    if size > _MOST_BYTES:
-        # Begin with a whole lease, where there are any.
+    if size > _MAX_BYTES:
+        # Start at the first complete lease, if there is one.
         text = text[max(0, text.find("\nlease {")) :]
     return written, text
 
@@ -190,14 +190,14 @@ def _contents(path: Path) -> tuple[float, str]:
 
 VARIABLE = "FOREWARN_ENDPOINT"
 LINK_LOCAL = "169.254.169.254"
-_PATIENCE = 3.0
-"""Seconds for a connection. The endpoint is in the machine's own host: it is there at once, or it is not there."""
+_CONNECT_SECONDS = 3.0
+"""Connection timeout in seconds. The endpoint is on the machine's own host, so it responds at once or not at all."""
 
 
 def accepts(host: str, port: int) -> bool:
-    """Whether a connection can be made. Straight to there: a proxy is another machine, whose events are not ours."""
+    """Whether a direct connection can be made. A proxy would be another machine, with events of its own."""
     try:
-        with socket.create_connection((host, port), _PATIENCE):
+        with socket.create_connection((host, port), _CONNECT_SECONDS):
             return True
     except OSError:
         return False
@@ -210,11 +210,11 @@ def find_endpoint(
     reachable: Callable[[str, int], bool] = accepts,
     *,
     given_by: str = "--endpoint",
-) -> Endpoint:
-    """Where to ask for Scheduled Events.
+) -> EndpointAddress:
+    """Find the endpoint of Scheduled Events.
 
-    What is given, or else FOREWARN_ENDPOINT, is used, whether it answers or not, and nothing else is tried.
-    Changes nothing: it can be called again whenever there is trouble.
+    If an endpoint or FOREWARN_ENDPOINT is given, return it without checking whether it responds. Otherwise search. The
+    search changes nothing and can be repeated.
     """
     if given.strip():
         return read_endpoint(given, given_by)
@@ -223,17 +223,15 @@ def find_endpoint(
         return read_endpoint(from_environment, VARIABLE)
     port = PORTS["http"]
     if reachable(LINK_LOCAL, port):
-        return Endpoint("http", LINK_LOCAL, port, "the link-local address")
-    told: dict[str, Path] = {}
-    for address, path in option_245(root):
-        told.setdefault(address, path)
-    if not told:
+        return EndpointAddress("http", LINK_LOCAL, port, "the link-local address")
+    candidates: dict[str, Path] = {}
+    for address, path in find_option_245(root):
+        candidates.setdefault(address, path)
+    if not candidates:
         clients = ", ".join(files.client for files in LEASES)
-        problem = (
-            f"{LINK_LOCAL} takes no connection, and no DHCP lease has option 245 (looked for in what {clients} keep)."
-        )
+        problem = f"{LINK_LOCAL} accepts no connection, and no DHCP lease has option 245 (searched: {clients})."
         raise EndpointNotFound(problem=problem)
-    # None that answers: the first is as good as any, and may be up again soon.
-    first = next(iter(told))
-    chosen = next((address for address in told if address != LINK_LOCAL and reachable(address, port)), first)
-    return Endpoint("http", chosen, port, f"DHCP option 245 in {told[chosen]}")
+    # If none responds, use the first: it may respond later.
+    first = next(iter(candidates))
+    chosen = next((address for address in candidates if address != LINK_LOCAL and reachable(address, port)), first)
+    return EndpointAddress("http", chosen, port, f"DHCP option 245 in {candidates[chosen]}")

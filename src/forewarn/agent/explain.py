@@ -1,4 +1,4 @@
-"""A config in words: what an agent with it will do, and what in it is probably a mistake."""
+"""Describes a config: what an agent with it will do, and its probable mistakes."""
 
 from __future__ import annotations
 
@@ -20,62 +20,62 @@ if TYPE_CHECKING:
 # --- A rule in words ------------------------------------------------------------------------------
 
 
-def events_of(rule: Rule) -> str:
-    """For which events it is."""
+def describe_events(rule: Rule) -> str:
+    """Return which events the rule matches."""
     parts = [listed(rule.on, "or") or "any event"]
     if rule.source:
         parts.append(f"from {rule.source}")
     if rule.description:
         quoted = [f'"{word}"' for word in rule.description]
-        parts.append(f"described with {listed(quoted, 'or')}")
+        parts.append(f"with {listed(quoted, 'or')} in the description")
     if rule.max_duration is not None:
-        parts.append(f"interrupting for at most {format_duration(rule.max_duration)}")
+        parts.append(f"with an interruption of at most {format_duration(rule.max_duration)}")
     if rule.min_notice is not None:
         parts.append(f"with at least {format_duration(rule.min_notice)} of notice")
     return ", ".join(parts)
 
 
-def begin_of(rule: Rule) -> str:
-    """When preparing begins."""
+def describe_start(rule: Rule) -> str:
+    """Return when preparation starts."""
     if rule.lead is None:
-        return "as soon as the event is seen"
-    return f"{format_duration(rule.lead)} before NotBefore, or at once when less is left"
+        return "at once"
+    return f"{format_duration(rule.lead)} before NotBefore, or at once if less time is left"
 
 
-def failure_of(rule: Rule) -> str:
-    """What a handler that fails leads to."""
+def describe_failure(rule: Rule) -> str:
+    """Return what happens when a handler fails."""
     if rule.on_failure == APPROVE:
-        return "the others are run all the same, and it is approved all the same"
+        return "the other handlers still run, and the event is still approved"
     if rule.on_failure == CONTINUE:
-        return "the others are run all the same, and nothing is approved"
-    return "the others are not run, and nothing is approved"
+        return "the other handlers still run; the event is not approved"
+    return "the other handlers do not run; the event is not approved"
 
 
-def approval_of(rule: Rule) -> str:
-    """Who approves, and when."""
+def describe_approval(rule: Rule) -> str:
+    """Return who approves, and when."""
     if rule.approve not in (SELF, LEADER):
         return "never: the event starts at its NotBefore"
-    ready = "all is prepared" if rule.prepare else "the event is seen"
+    ready = "all handlers have prepared" if rule.prepare else "the event is seen"
     at = (
         f"as soon as {ready}"
         if rule.approve_lead is None
         else f"{format_duration(rule.approve_lead)} before NotBefore, once {ready}"
     )
     if rule.approve == SELF:
-        return f"{at}, if no other machine is affected"
-    return f"{at} on every affected machine, by the first of them"
+        return f"{at}, unless the event affects other VMs"
+    return f"{at} on every affected VM; the first VM approves"
 
 
 # --- Probable mistakes ----------------------------------------------------------------------------
 
 
-def doubts_about(config: Config) -> list[str]:
-    """What somebody should look at again, each thing once."""
+def config_warnings(config: Config) -> list[str]:
+    """Return probable mistakes, each once."""
     found = [
         *_unknown_types(config.rules),
         *_never_reached(config.rules),
-        *_unprepared(config.rules, config.handlers),
-        *_leaderless(config),
+        *_useless_settings(config.rules, config.handlers),
+        *_leader_mismatch(config),
         *_unused(config.rules, config.handlers),
     ]
     return list(dict.fromkeys(found))
@@ -86,31 +86,31 @@ def _unknown_types(rules: Sequence[Rule]) -> Iterator[str]:
     for rule in rules:
         for kind in rule.on:
             if kind.casefold() not in known:
-                yield f"{rule.name}: no type of event is called {kind!r} so far.{nearest(kind, EVENT_TYPES)}"
+                yield f"{rule.name}: unknown event type {kind!r}.{nearest(kind, EVENT_TYPES)}"
 
 
 def _never_reached(rules: Sequence[Rule]) -> Iterator[str]:
     for index, rule in enumerate(rules):
-        taken: dict[str, str] = {}
+        covered: dict[str, str] = {}
         for kind in rule.on or ("",):
             earlier = next((other for other in rules[:index] if _covers(other, rule, kind)), None)
             if earlier is not None:
-                taken[kind] = earlier.name
-        if taken and len(taken) == len(rule.on or ("",)):
-            by = " and ".join(dict.fromkeys(taken.values()))
-            yield f"{rule.name} is never reached: all that it is for goes to {by} before."
+                covered[kind] = earlier.name
+        if covered and len(covered) == len(rule.on or ("",)):
+            by = " and ".join(dict.fromkeys(covered.values()))
+            yield f"{rule.name} never applies: {by} matches all of its events first."
         else:
-            for kind, name in taken.items():
-                yield f"{rule.name} is never reached for {kind}: that goes to {name} before."
+            for kind, name in covered.items():
+                yield f"{rule.name} never applies to {kind}: {name} matches it first."
 
 
 def _covers(earlier: Rule, later: Rule, kind: str) -> bool:
-    """Whether all events of this type ("": of any) that fit the later rule fit the earlier one."""
+    """Whether the earlier rule matches all events of this type ("": any type) that the later rule matches."""
     if earlier.on and kind.casefold() not in {each.casefold() for each in earlier.on}:
         return False
     if earlier.source and earlier.source.casefold() != later.source.casefold():
         return False
-    # A description that has the longer word has every word in it too.
+    # A description that contains a longer word also contains every word inside it.
     if earlier.description and not (
         later.description
         and all(any(short.casefold() in word.casefold() for short in earlier.description) for word in later.description)
@@ -121,36 +121,36 @@ def _covers(earlier: Rule, later: Rule, kind: str) -> bool:
     return earlier.min_notice is None or (later.min_notice is not None and later.min_notice >= earlier.min_notice)
 
 
-def _unprepared(rules: Sequence[Rule], handlers: Mapping[str, NamedHandler]) -> Iterator[str]:
+def _useless_settings(rules: Sequence[Rule], handlers: Mapping[str, NamedHandler]) -> Iterator[str]:
     for rule in rules:
         if rule.approve == NEVER and rule.approve_lead is not None:
-            yield f"{rule.name}: approve_when has no meaning without approve."
+            yield f"{rule.name}: approve_when has no effect without approve."
         for name in rule.prepare:
             if name in handlers and not handlers[name].does(PREPARE):
-                yield f"{rule.name}: handler {name} has nothing to prepare."
+                yield f"{rule.name}: handler {name} does nothing on prepare."
         for name in rule.undo or ():
             if name in handlers and not handlers[name].does(UNDO):
-                yield f"{rule.name}: handler {name} has nothing to undo."
+                yield f"{rule.name}: handler {name} does nothing on undo."
         if rule.undo is not None:
             for name in rule.prepare:
                 if name not in rule.undo and name in handlers and handlers[name].does(UNDO):
-                    yield f"{rule.name} prepares {name} and does not undo it."
+                    yield f"{rule.name} prepares {name} but does not undo it."
 
 
-def _leaderless(config: Config) -> Iterator[str]:
+def _leader_mismatch(config: Config) -> Iterator[str]:
     led = [rule.name for rule in config.rules if rule.approve == LEADER]
     if config.peers is None:
         for name in led:
-            yield f"{name}: a leader approves, and without [peers] there is none."
+            yield f'{name}: approve = "leader" needs a [peers] table.'
     elif not led:
-        yield 'There is a [peers], and no rule has approve = "leader".'
+        yield 'There is a [peers] table, but no rule has approve = "leader".'
 
 
 def _unused(rules: Sequence[Rule], handlers: Mapping[str, NamedHandler]) -> Iterator[str]:
     used = {name for rule in rules for name in (*rule.prepare, *(rule.undo or ()))}
     for name in handlers:
         if name not in used:
-            yield f"handler {name} is used by no rule."
+            yield f"No rule uses handler {name}."
 
 
 # --- The whole config -----------------------------------------------------------------------------
@@ -160,7 +160,7 @@ _NOTHING = "nothing"
 
 
 def explain(config: Config) -> list[str]:
-    """Each rule: which events, what is prepared in which order when, who approves when, what is undone; then doubts."""
+    """Describe each rule: its events, handlers, approval and undo. Then list the warnings."""
     lines = [
         f"{config.source}: {_count(config.rules, 'rule')}, {_count(config.handlers, 'handler')}.",
         *_explain_place(config),
@@ -170,21 +170,21 @@ def explain(config: Config) -> list[str]:
     lines += ["", _about_others(config)]
     if config.peers is not None:
         members = ", ".join(member.vm for member in config.peers.members)
-        silence = format_duration(config.peers.silence)
-        lines.append(f"Agents that tell each other: {members}. Silent is who has not answered for {silence}.")
-    doubts = doubts_about(config)
-    return [*lines, "", *(f"warning: {doubt}" for doubt in doubts)] if doubts else lines
+        timeout = format_duration(config.peers.timeout)
+        lines.append(f"Peers: {members}. A peer without a response for {timeout} is unreachable.")
+    warnings = config_warnings(config)
+    return [*lines, "", *(f"warning: {warning}" for warning in warnings)] if warnings else lines
 
 
 def _explain_place(config: Config) -> list[str]:
-    """What [agent] says, if it does."""
+    """Describe the [agent] table."""
     lines = []
     if config.endpoint:
-        lines.append(f"Events are asked for at {config.endpoint}.")
+        lines.append(f"Endpoint: {config.endpoint}.")
     if config.vm_name:
-        lines.append(f"This machine is {config.vm_name}.")
+        lines.append(f"VM name: {config.vm_name}.")
     if config.state:
-        lines.append(f"State is kept in {config.state}.")
+        lines.append(f"State folder: {config.state}.")
     if config.listen is not None:
         lines.append(f"Metrics and health are served at {_listen(config)}.")
     return lines
@@ -198,8 +198,8 @@ def _listen(config: Config) -> str | None:
 
 def _about_others(config: Config) -> str:
     if not config.rules:
-        return "Events are logged and left alone."
-    return "The first rule that fits is taken. An event that fits none is logged and left alone."
+        return "Without rules, the agent logs all events and ignores them."
+    return "The first matching rule applies. The agent logs and ignores events that match no rule."
 
 
 def _count(things: Sequence[object] | dict[str, Any], word: str) -> str:
@@ -207,18 +207,18 @@ def _count(things: Sequence[object] | dict[str, Any], word: str) -> str:
 
 
 def _explain_rule(config: Config, rule: Rule, number: int) -> list[str]:
-    lines = [f"{number}. {rule.name}: {events_of(rule)}"]
+    lines = [f"{number}. {rule.name}: {describe_events(rule)}"]
     if rule.prepare:
-        limit = "" if rule.timeout is None else f", all of it within {format_duration(rule.timeout)}"
-        lines.append(f"   prepare  {begin_of(rule)}{limit}:")
+        limit = "" if rule.timeout is None else f", in at most {format_duration(rule.timeout)} together"
+        lines.append(f"   prepare  {describe_start(rule)}{limit}:")
         lines += [f"     {index}. {step}" for index, step in enumerate(_steps(config, rule.prepare, PREPARE), 1)]
-        lines.append(f"   failure  if one fails, {failure_of(rule)}")
+        lines.append(f"   failure  if one fails, {describe_failure(rule)}")
     else:
         lines.append(f"   prepare  {_NOTHING}")
-    lines.append(f"   approve  {approval_of(rule)}")
+    lines.append(f"   approve  {describe_approval(rule)}")
     undone = _steps(config, rule.undo_order, UNDO)
     if undone:
-        lines.append(f"   undo     when the event is over{', or is cancelled' if rule.prepare else ''}:")
+        lines.append(f"   undo     when the event is over{' or cancelled' if rule.prepare else ''}:")
         lines += [f"     {index}. {step}" for index, step in enumerate(undone, 1)]
     else:
         lines.append(f"   undo     {_NOTHING}")
@@ -236,7 +236,7 @@ def _steps(config: Config, names: Sequence[str], action: str) -> list[str]:
 
 
 def as_json(config: Config) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the same as JSON."""
     return {
         "config": config.source,
         "endpoint": config.endpoint or None,
@@ -246,18 +246,18 @@ def as_json(config: Config) -> dict[str, Any]:
         "rules": [
             {
                 "name": rule.name,
-                "events": events_of(rule),
-                "begin": begin_of(rule),
+                "events": describe_events(rule),
+                "begin": describe_start(rule),
                 "timeout_seconds": None if rule.timeout is None else rule.timeout.total_seconds(),
                 "prepare": _facts(config, rule.prepare, PREPARE),
-                "failure": failure_of(rule),
+                "failure": describe_failure(rule),
                 "approve": rule.approve,
-                "approval": approval_of(rule),
+                "approval": describe_approval(rule),
                 "undo": _facts(config, rule.undo_order, UNDO),
             }
             for rule in config.rules
         ],
-        "warnings": doubts_about(config),
+        "warnings": config_warnings(config),
     }
 
 

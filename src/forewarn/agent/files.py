@@ -1,4 +1,4 @@
-"""Files that a user has named, read with a size limit."""
+"""Reads files that a user has named, with a size limit."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from forewarn.errors import UnreadableFile
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-LARGEST = 4_000_000
-"""Bytes. A config or a document has thousands."""
+MAX_FILE_SIZE = 4_000_000
+"""In bytes. A normal config or document has a few thousand."""
 
 
 def read_whole(path: Path) -> bytes:
-    """All that is in it."""
+    """Read a whole file."""
     try:
         with path.open("rb") as stream:
             return read_bounded(stream, str(path))
@@ -24,18 +24,18 @@ def read_whole(path: Path) -> bytes:
 
 
 def read_bounded(stream: BinaryIO, name: str) -> bytes:
-    """All that is left in it."""
-    found = stream.read(LARGEST + 1)
-    if len(found) > LARGEST:
-        raise UnreadableFile(path=name, problem=f"it has more than {LARGEST // 1_000_000} MB.")
+    """Read the rest of a stream."""
+    found = stream.read(MAX_FILE_SIZE + 1)
+    if len(found) > MAX_FILE_SIZE:
+        raise UnreadableFile(path=name, problem=f"it is larger than {MAX_FILE_SIZE // 1_000_000} MB.")
     return found
 
 
-def meant_path(text: str, folder: Path) -> Path:
-    """A path as it stands in a file of that folder. ValueError says what is wrong with it."""
+def resolve_path(text: str, folder: Path) -> Path:
+    """Return a path from a config file; relative paths start from `folder`. A ValueError says what is wrong."""
     if "\0" in text:
-        raise ValueError("Must be a path, and no path has a null in it.")
+        raise ValueError("Must be a path without null characters.")
     try:
         return folder / Path(text).expanduser()
     except RuntimeError:
-        raise ValueError(f"{text!r} is in a home, and this user has none.") from None
+        raise ValueError(f"{text!r} starts with ~, but this user has no home folder.") from None

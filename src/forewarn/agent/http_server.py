@@ -1,9 +1,8 @@
-"""The agent's HTTP server: the standard library's, with bounds on connections, on time and on the size of a request."""
+"""The agent's HTTP server: the standard library's, with limits on connections, time and request size."""
 
 from __future__ import annotations
 
 import io
-import logging
 import socket
 import threading
 from contextlib import suppress
@@ -13,26 +12,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.clock import real_seconds
 from forewarn.system.addresses import show_host_port
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from forewarn.errors import ForewarnError
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 # --- Listening ------------------------------------------------------------------------------------
 
 
 _BACKLOG = 32
-"""Connections that the kernel keeps until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 
 
 def listen_on(host: str, port: int, failure: type[ForewarnError]) -> socket.socket:
-    """A socket at a TCP address, or the failure, whose message names the setting that the address came from.
+    """Return a socket that listens on a TCP address, or raise `failure`, whose message names the setting.
 
-    A client that connects before the server starts waits, as with a slow machine.
+    A client that connects before the server starts waits.
     """
     listener = None
     try:
@@ -40,7 +40,7 @@ def listen_on(host: str, port: int, failure: type[ForewarnError]) -> socket.sock
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, number)
-        # The agent may start again at once: connections in TIME_WAIT are no obstacle.
+        # A restarted agent must be able to listen at once, despite connections in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
         listener.listen(_BACKLOG)
@@ -55,21 +55,21 @@ def listen_on(host: str, port: int, failure: type[ForewarnError]) -> socket.sock
 # --- Requests and replies -------------------------------------------------------------------------
 
 
-class Request(NamedTuple):
-    """The head of a request. A body is not read."""
+class LocalRequest(NamedTuple):
+    """The head of a request. The body is not read."""
 
     method: str
     target: str
     headers: Mapping[str, str]
-    """Found by name in any letter case."""
+    """Names are case-insensitive."""
     caller: str
     """The client's address; empty for a unix socket."""
     error: int = 0
-    """400: it is not HTTP, 431: its head is too large. The other fields are empty then."""
+    """400: not HTTP. 431: the head is too large. The other fields are empty then."""
 
 
-class Reply(NamedTuple):
-    """The answer. Every answer ends its connection."""
+class LocalResponse(NamedTuple):
+    """A response. The server closes the connection after it."""
 
     status: int
     body: bytes = b""
@@ -80,17 +80,16 @@ class Reply(NamedTuple):
 
 
 _PAUSE_SECONDS = 0.2
-"""After a connection could not be accepted: an attempt at once would not bring descriptors."""
+"""Pause after accepting a connection has failed: an immediate retry would not free file descriptors."""
 _POLL_SECONDS = 3600.0
-"""How often the server looks whether it should stop. `stop` wakes it, so this is no delay."""
+"""How often the server checks whether to stop. `stop` wakes it, so this causes no delay."""
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Answers from `start` to `stop`, each connection in a thread. It owns the listener from now on.
+    """Serves from `start` to `stop`, each connection in a thread. It owns the listener.
 
-    When there are too many connections, the oldest one that is not being answered makes room. So clients that send
-    nothing keep nobody out. Where `answer` returns None, the connection is closed without a reply. `callers` is the
-    log's name for the clients.
+    If there are too many connections, it closes the oldest idle one, so clients that send nothing cannot block others.
+    If `respond` returns None, it closes the connection without a response.
     """
 
     daemon_threads = True
@@ -98,34 +97,32 @@ class BoundedServer(ThreadingHTTPServer):
     def __init__(
         self,
         listener: socket.socket,
-        answer: Callable[[Request], Reply | None],
+        respond: Callable[[LocalRequest], LocalResponse | None],
         *,
         name: str,
-        callers: str = "a caller",
-        most_connections: int = 32,
-        seconds_each: float = 5.0,
-        largest_head: int = 8192,
+        max_connections: int = 32,
+        timeout_seconds: float = 5.0,
+        max_head_size: int = 8192,
     ) -> None:
         super().__init__(("", 0), _RequestHandler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        self._answer = answer
-        self.seconds_each = seconds_each
-        self.largest_head = largest_head
-        self._callers = callers
-        self._most_connections = most_connections
+        self._respond = respond
+        self.timeout_seconds = timeout_seconds
+        self.max_head_size = max_head_size
+        self._max_connections = max_connections
         self._lock = threading.Lock()
         self._connections: dict[socket.socket, bool] = {}
-        """The oldest first, and whether it is being answered at this moment."""
+        """The oldest first; the value says whether its response is being made."""
         self._stopping = threading.Event()
-        self._accept_failed = self._answer_failed = False
+        self._accept_failed = self._response_failed = False
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_SECONDS,), name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close everything. A client that is being answered is cut off."""
+        """Close everything, including connections with a response in progress."""
         self._stopping.set()
         if self._thread.ident is not None:
             with suppress(OSError):
@@ -134,24 +131,24 @@ class BoundedServer(ThreadingHTTPServer):
         self.server_close()
         with self._lock:
             while self._connections:
-                self._cut(next(iter(self._connections)))
+                self._close(next(iter(self._connections)))
 
-    def answer(self, request: Request) -> Reply | None:
-        """A request that cannot be answered is logged, and its connection is closed."""
+    def respond(self, request: LocalRequest) -> LocalResponse | None:
+        """Return the response. If making it fails, log the error and return None."""
         try:
-            return self._answer(request)
-        except Exception:  # noqa: BLE001 - whatever it is, the next request is answered
+            return self._respond(request)
+        except Exception:  # noqa: BLE001 - the server must continue
             self.handle_error(None, None)
             return None
 
     def mark(self, connection: socket.socket, *, is_busy: bool) -> bool:
-        """A busy connection does not make room for another. False: it has done so already."""
+        """Mark a connection as busy or idle; only idle ones are closed for others. False: it was already closed."""
         with self._lock:
             if connection in self._connections:
                 self._connections[connection] = is_busy
             return connection in self._connections
 
-    # What socketserver calls.
+    # Called by socketserver:
 
     def get_request(self) -> tuple[socket.socket, Any]:
         try:
@@ -159,7 +156,12 @@ class BoundedServer(ThreadingHTTPServer):
         except OSError as error:
             if not self._stopping.is_set() and not isinstance(error, (ConnectionError, BlockingIOError)):
                 if not self._accept_failed:
-                    _log.warning("No connection of %s can be taken: %s.", self._callers, error.strerror)
+                    _log.warning(
+                        "connection_accept_failed",
+                        "Cannot accept connections.",
+                        server=self._thread.name,
+                        error=error.strerror,
+                    )
                 self._accept_failed = True
                 with self._lock:
                     self._make_room()
@@ -170,7 +172,7 @@ class BoundedServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            has_room = len(self._connections) < self._most_connections or self._make_room()
+            has_room = len(self._connections) < self._max_connections or self._make_room()
             if has_room:
                 self._connections[request] = False
         if has_room:
@@ -179,37 +181,37 @@ class BoundedServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        with self._lock:  # a connection that is in the table is open, so `_cut` never meets a closed one
+        with self._lock:  # connections in the table are open, so `_close` never gets a closed one
             self._connections.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, _: Any, __: Any) -> None:
         with self._lock:
-            has_failed, self._answer_failed = self._answer_failed, True
-        if not has_failed:  # clients ask every few seconds: once is enough
-            _log.exception("A request of %s cannot be answered.", self._callers)
+            has_failed, self._response_failed = self._response_failed, True
+        if not has_failed:  # clients poll every few seconds: log it once
+            _log.exception("local_request_failed", "Cannot respond to a request.", server=self._thread.name)
 
     def _make_room(self) -> bool:
         oldest = next((each for each, is_busy in self._connections.items() if not is_busy), None)
         if oldest is None:
             return False
-        self._cut(oldest)
+        self._close(oldest)
         return True
 
-    def _cut(self, connection: socket.socket) -> None:
-        """The connection's thread notices it and closes the connection."""
+    def _close(self, connection: socket.socket) -> None:
+        """Shut the connection down. Its thread notices that and closes it."""
         del self._connections[connection]
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
 
 class _HeadReader(io.RawIOBase):
-    """Reads the head of a request from a socket, within a time limit for all of it and up to a size."""
+    """Reads the head of a request from a socket, with a time limit and a size limit."""
 
-    def __init__(self, connection: socket.socket, until: float, largest: int) -> None:
+    def __init__(self, connection: socket.socket, deadline: float, max_size: int) -> None:
         self._connection = connection
-        self._until = until
-        self._left = largest + 1
+        self._deadline = deadline
+        self._left = max_size + 1
 
     def readable(self) -> bool:
         return True
@@ -217,22 +219,22 @@ class _HeadReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if not self._left:
             raise LineTooLong("head")
-        limit_time(self._connection, self._until)
+        limit_time(self._connection, self._deadline)
         count = self._connection.recv_into(memoryview(buffer)[: self._left])
         self._left -= count
         return count
 
 
-def limit_time(connection: socket.socket, until: float) -> None:
-    """For the next call on the socket; TimeoutError when there is no time left."""
-    left = until - real_seconds()
+def limit_time(connection: socket.socket, deadline: float) -> None:
+    """Set the timeout of the next call on the socket; raise TimeoutError if no time is left."""
+    left = deadline - real_seconds()
     if left <= 0:
         raise TimeoutError
     connection.settimeout(left)
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
-    """One connection: one request, one answer, one time limit for both."""
+    """One connection: one request, one response, one time limit for both."""
 
     server: BoundedServer
     raw_requestline: bytes
@@ -240,20 +242,20 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         self.connection: socket.socket = self.request
-        self._until = real_seconds() + self.server.seconds_each
-        reader = _HeadReader(self.connection, self._until, self.server.largest_head)
+        self._deadline = real_seconds() + self.server.timeout_seconds
+        reader = _HeadReader(self.connection, self._deadline, self.server.max_head_size)
         self.rfile = io.BufferedReader(reader)
-        self._answer = io.BytesIO()  # so that head and body are sent at once
-        self.wfile = self._answer
+        self._buffer = io.BytesIO()  # sends head and body in one packet
+        self.wfile = self._buffer
 
     def finish(self) -> None:
         with suppress(OSError):
-            limit_time(self.connection, self._until)
-            self.connection.sendall(self._answer.getvalue())
+            limit_time(self.connection, self._deadline)
+            self.connection.sendall(self._buffer.getvalue())
             self.connection.shutdown(socket.SHUT_WR)
-            # To close a connection with unread data would reset it, and the client could lose the answer.
-            while self._answer.getvalue() and self.connection.recv(4096):
-                limit_time(self.connection, self._until)
+            # Closing a connection with unread data would reset it, and the client could lose the response.
+            while self._buffer.getvalue() and self.connection.recv(4096):
+                limit_time(self.connection, self._deadline)
 
     def handle_one_request(self) -> None:
         try:
@@ -271,34 +273,34 @@ class _RequestHandler(BaseHTTPRequestHandler):
         return super().parse_request()
 
     def do_GET(self) -> None:
-        self._reply(Request(self.command, self.path, self.headers, self._caller))  # type: ignore[arg-type]
+        self._send_response(LocalRequest(self.command, self.path, self.headers, self._caller))  # type: ignore[arg-type]
 
     def send_error(self, code: int, _: str | None = None, __: str | None = None) -> None:
-        if code == 501:  # a method other than GET
+        if code == 501:  # any method other than GET
             self.do_GET()
         else:
-            self._reply(Request("", "", {}, self._caller, 431 if code in (414, 431) else 400))
+            self._send_response(LocalRequest("", "", {}, self._caller, 431 if code in (414, 431) else 400))
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: clients ask every few seconds."""
+        """Log nothing: clients poll every few seconds."""
 
     @property
     def _caller(self) -> str:
         return self.client_address[0] if isinstance(self.client_address, tuple) else ""
 
-    def _reply(self, request: Request) -> None:
+    def _send_response(self, request: LocalRequest) -> None:
         self.close_connection = True
         if not self.server.mark(self.connection, is_busy=True):
             return
-        reply = self.server.answer(request)
+        response = self.server.respond(request)
         self.server.mark(self.connection, is_busy=False)
-        if reply is None:
+        if response is None:
             return
-        self.send_response_only(reply.status)
-        self.send_header("Content-Length", str(len(reply.body)))
+        self.send_response_only(response.status)
+        self.send_header("Content-Length", str(len(response.body)))
         self.send_header("Connection", "close")
-        for name, value in reply.headers:
+        for name, value in response.headers:
             self.send_header(name, value)
         self.end_headers()
         if request.method != "HEAD":
-            self.wfile.write(reply.body)
+            self.wfile.write(response.body)

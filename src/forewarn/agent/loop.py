@@ -1,79 +1,85 @@
-"""The agent: takes in what the endpoint says, has handlers prepare and undo, and approves.
+"""The agent's main loop: reads documents, runs handlers and approves events.
 
-Polls and approvals are sent in threads of their own. An endpoint that stalls delays nothing else.
+Polls and approvals run in their own threads, so a slow endpoint delays nothing else.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forewarn.agent.changes import Account
+from forewarn.agent.changes import ChangeTracker, has_started
 from forewarn.agent.client import Client
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.decisions import (
+    MISSED,
+    NEW,
+    RESTARTED,
+    RETURNED,
+    STARTED,
     DecisionContext,
     DocumentContext,
-    Run,
+    RunHandler,
+    apply_document,
+    assume_restarts,
     next_instructions,
-    presume,
-    take_in,
     waits_for_time,
 )
-from forewarn.agent.machine import boot_id, up_seconds
+from forewarn.agent.machine import boot_id, uptime_seconds
 from forewarn.agent.peers.participation import Participation
-from forewarn.agent.runner import Runner, pause_after
-from forewarn.agent.state import NoFile, StateFile, WorkStore
-from forewarn.agent.status import describe_alone, describe_work, ready_reason
+from forewarn.agent.runner import Runner, about, pause_after
+from forewarn.agent.state import CANCELLED, DiscardedState, StateFile, WorkStore
+from forewarn.agent.status import describe_ignored, describe_work, ready_reason
 from forewarn.core.durations import to_text
 from forewarn.errors import ForewarnError
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from forewarn.agent.decisions import EventNews
     from forewarn.agent.policy import Config
     from forewarn.agent.runner import HandlerOutcome
-    from forewarn.agent.state import Work
-    from forewarn.errors import EndpointTrouble
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.agent.state import EventWork
+    from forewarn.errors import EndpointError
+    from forewarn.wire.document_reader import ScheduledEvent
 
-logger = logging.getLogger("forewarn.agent")
+_log = get_logger(__name__)
 
 
 # --- Polls ----------------------------------------------------------------------------------------
 
 
-HOLD_SECONDS = 20
-"""How long an answer may be held back. A connection that died in silence is noticed in time for a Preempt."""
+LONG_POLL_SECONDS = 20
+"""Maximum duration of a long poll. A dead connection is noticed early enough for a Preempt."""
 
 
 class Poller:
-    """Polls, and hands on what is told. Whatever happens, it goes on."""
+    """Polls the endpoint in a thread and delivers the events. No error ends it."""
 
     def __init__(
-        self, client: Client, tell: Callable[[tuple[ToldEvent, ...]], None], may_hold: Callable[[], bool]
+        self, client: Client, deliver: Callable[[tuple[ScheduledEvent, ...]], None], may_long_poll: Callable[[], bool]
     ) -> None:
         self._client = client
-        self._tell = tell
-        self._may_hold = may_hold
-        self._account = Account()
+        self._deliver = deliver
+        self._may_long_poll = may_long_poll
+        self._tracker = ChangeTracker()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
-        self._answers = 0
-        self._troubles: Counter[str] = Counter()
-        self._trouble: EndpointTrouble | None = None
-        self._trouble_since = 0.0
-        self._answered_at: float | None = None
-        self._said = ("", "")
+        self._responses = 0
+        self._errors: Counter[str] = Counter()
+        self._error: EndpointError | None = None
+        self._failing_since = 0.0
+        self._last_response_at: float | None = None
+        self._logged = ("", "")
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """The client must have been closed: an answer that is waited for is given up with it."""
+        """Stop the thread. Close the client first: that ends a running poll."""
         self._stop.set()
         self._thread.join(5)
 
@@ -81,48 +87,52 @@ class Poller:
         while not self._stop.is_set():
             try:
                 pause = self._poll()
-            except Exception:  # nothing may end the watch
-                logger.exception("A poll went wrong in a way that nobody has thought of; it goes on.")
+            except Exception:  # noqa: BLE001 - the thread must never end
+                _log.exception("poll_crashed", "Unexpected error while polling; retrying.")
                 pause = 1.0
             self._stop.wait(pause)
 
     def _poll(self) -> float:
-        polled = self._client.poll(HOLD_SECONDS if self._may_hold() and not self._account.in_doubt() else 0)
+        result = self._client.poll(
+            LONG_POLL_SECONDS if self._may_long_poll() and not self._tracker.has_old_document() else 0
+        )
         if self._stop.is_set():
             return 0
-        if polled.trouble is not None:
-            self._troubles[polled.trouble.kind] += 1
-            if self._trouble is None:
-                self._trouble_since = real_seconds()
-            self._trouble = polled.trouble
+        if result.error is not None:
+            self._errors[result.error.kind] += 1
+            if self._error is None:
+                self._failing_since = real_seconds()
+            self._error = result.error
         else:
-            self._answers += 1
-            self._trouble = None
-            self._answered_at = real_seconds()
-            self._say_where()
-            if polled.document is not None:
-                self._account.take(polled.document, real_seconds())
-                self._tell(self._account.events)
-        return polled.pause_seconds
+            self._responses += 1
+            self._error = None
+            self._last_response_at = real_seconds()
+            self._log_identity()
+            if result.document is not None:
+                self._tracker.update(result.document, real_seconds())
+                self._deliver(self._tracker.events)
+        return result.pause_seconds
 
-    def _say_where(self) -> None:
-        """Which endpoint has answered and who this is, once: it is the first question when nothing happens."""
+    def _log_identity(self) -> None:
+        """Log the endpoint and the VM name once: the first thing to check when nothing happens."""
         endpoint, me = self._client.known
         known = ("" if endpoint is None else endpoint.url, "" if me is None else me.name)
-        if known != self._said:
-            self._said = known
-            logger.info("The endpoint is %s, and this machine is %s.", known[0], known[1] or "not named yet")
+        if known != self._logged:
+            self._logged = known
+            _log.info("endpoint_connected", "The endpoint responds.", endpoint=known[0], vm=known[1] or "not known yet")
 
-    def standing(self) -> dict[str, Any]:
-        """How it goes."""
-        seconds, trouble = real_seconds(), self._trouble
+    def status(self) -> dict[str, Any]:
+        """Return the state of polling for the status."""
+        seconds, error = real_seconds(), self._error
         return {
-            "answers": self._answers,
-            "troubles": dict(self._troubles),
-            "trouble": None if trouble is None else str(trouble),
-            "trouble_seconds": None if trouble is None else round(seconds - self._trouble_since, 1),
-            "answered_seconds_ago": None if self._answered_at is None else round(seconds - self._answered_at, 1),
-            "incarnation": self._account.incarnation,
+            "responses": self._responses,
+            "request_errors": dict(self._errors),
+            "error": None if error is None else str(error),
+            "failing_seconds": None if error is None else round(seconds - self._failing_since, 1),
+            "seconds_since_last_response": None
+            if self._last_response_at is None
+            else round(seconds - self._last_response_at, 1),
+            "incarnation": self._tracker.incarnation,
             "long_poll": bool(self._client.offers_long_poll),
         }
 
@@ -131,7 +141,7 @@ class Poller:
 
 
 class Approver:
-    """One request each; whether and when another is made is decided anew. Used under the agent's lock."""
+    """Sends approvals, one request each. The loop decides about retries. Used under the agent's lock."""
 
     def __init__(
         self,
@@ -141,45 +151,45 @@ class Approver:
         *,
         dry_run: bool,
     ) -> None:
-        """`done` is called from a thread, with the id and the problem; what it is given is for `settle`."""
+        """A thread calls `done` with the event's id and the error; pass both to `record`."""
         self._client = client
         self._store = store
         self._done = done
         self._dry_run = dry_run
         self._tries: Counter[str] = Counter()
-        self.under_way: set[str] = set()
-        self.again_at: dict[str, float] = {}
-        """When another try may be made, in real seconds."""
+        self.in_progress: set[str] = set()
+        self.retry_at: dict[str, float] = {}
+        """When an approval may be retried, in real seconds."""
 
-    def send(self, work: Work) -> None:
-        """Return at once."""
+    def send(self, work: EventWork) -> None:
+        """Send the approval in a thread; return at once."""
         if self._dry_run:
-            logger.info("would be approved", extra={"event": work.event})
-            self._note(work)
+            _log.info("approval_skipped", "Dry run: the event would be approved now.", **about(work.event))
+            self._record(work)
             return
-        self.under_way.add(work.id)
+        self.in_progress.add(work.id)
         threading.Thread(target=self._send, args=(work.id,), name="approver", daemon=True).start()
 
-    def settle(self, event_id: str, problem: str) -> str:
-        """Note what came of it, and return the word by which it is counted."""
-        self.under_way.discard(event_id)
+    def record(self, event_id: str, problem: str) -> str:
+        """Record the result and return the name of its counter."""
+        self.in_progress.discard(event_id)
         work = self._store.works.get(event_id)
         if problem:
             self._tries[event_id] += 1
-            self.again_at[event_id] = real_seconds() + pause_after(self._tries[event_id])
+            self.retry_at[event_id] = real_seconds() + pause_after(self._tries[event_id])
             if work is not None and self._tries[event_id] == 1:
-                logger.warning("is not approved, and tried again: %s", problem, extra={"event": work.event})
+                _log.warning("approval_failed", "Approval failed; retrying.", **about(work.event), error=problem)
             return "approve failed"
         if work is not None:
-            self._note(work)
-            logger.info("is approved", extra={"event": work.event})
+            self._record(work)
+            _log.info("event_approved", "Event approved.", **about(work.event))
         return "approved"
 
     def forget(self, event_id: str) -> None:
         self._tries.pop(event_id, None)
-        self.again_at.pop(event_id, None)
+        self.retry_at.pop(event_id, None)
 
-    def _note(self, work: Work) -> None:
+    def _record(self, work: EventWork) -> None:
         self._store.keep(work._replace(approved_at=to_text(self._client.clock.now())))
 
     def _send(self, event_id: str) -> None:
@@ -188,7 +198,7 @@ class Approver:
             self._client.approve(event_id)
         except ForewarnError as error:
             problem = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+        except Exception as error:  # noqa: BLE001 - it is retried
             problem = f"{type(error).__name__}: {error}"
         self._done(event_id, problem)
 
@@ -196,16 +206,16 @@ class Approver:
 # --- The agent ------------------------------------------------------------------------------------
 
 
-LOOK_SECONDS, REST_SECONDS = 1.0, 20.0
-"""How often the loop turns by itself: with work at hand, and at rest."""
+BUSY_LOOP_SECONDS, IDLE_LOOP_SECONDS = 1.0, 20.0
+"""How often the loop runs by itself: with active work, and without."""
 
 
-SILENT_SECONDS = 180.0
-"""For so long an endpoint may be silent after a start; its first answer can take two minutes."""
+NO_RESPONSE_SECONDS = 180.0
+"""After a start, wait this long for the endpoint's first response; it can take two minutes."""
 
 
-class Options(NamedTuple):
-    """What the command line has settled."""
+class AgentOptions(NamedTuple):
+    """The agent's options from the command line."""
 
     endpoint: str
     vm_name: str
@@ -214,60 +224,60 @@ class Options(NamedTuple):
 
 
 class Agent:
-    """One per machine. Threads only leave word; everything is decided in `run`, one turn at a time."""
+    """The agent of a machine. Threads only report to it; `run` makes all decisions, one loop at a time."""
 
-    def __init__(self, config: Config, options: Options) -> None:
+    def __init__(self, config: Config, options: AgentOptions) -> None:
         self._config = config
         self._options = options
         self._lock = threading.Condition(threading.RLock())
-        self._file = NoFile(options.state) if options.dry_run else StateFile(options.state)
+        self._file = DiscardedState(options.state) if options.dry_run else StateFile(options.state)
         self._store = WorkStore(self._file)
         self._client = Client(options.endpoint, options.vm_name)
-        self._poller = Poller(self._client, self._told, self._may_hold)
+        self._poller = Poller(self._client, self._receive_events, self._may_long_poll)
         self._runner = Runner(
             config, self._file.folder, self._store, self._lock, self._handler_ended, dry_run=options.dry_run
         )
         self._approver = Approver(self._client, self._store, self._approval_ended, dry_run=options.dry_run)
-        # In a dry run nothing is prepared: the others must not hear that it is, and approve.
+        # A dry run prepares nothing. Peers must not count this machine as ready and approve.
         self._peers = Participation(None if options.dry_run else config.peers, self._wake)
         self._counts: Counter[str] = Counter()
-        self._events: tuple[ToldEvent, ...] | None = None
+        self._events: tuple[ScheduledEvent, ...] | None = None
         self._outcomes: list[HandlerOutcome] = []
         self._approved: list[tuple[str, str]] = []
-        self._alone: dict[str, ToldEvent] = {}
-        self._others: dict[str, ToldEvent] = {}
-        self._has_looked = self._taken = False
-        self._news = False
+        self._ignored: dict[str, ScheduledEvent] = {}
+        self._others: dict[str, ScheduledEvent] = {}
+        self._has_document = self._is_applied = False
+        self._woken = False
         self._stopping = False
-        self._said = ""
-        self._looked_after: set[str] = set()
-        self.starts_anew = False
-        """Once it has ended: whether it wants to be started again, since it could not end something within itself."""
+        self._logged = ""
+        self._known_ids: set[str] = set()
+        self.should_restart = False
+        """Set when the agent has ended and must be started again, because a handler's thread cannot be stopped."""
         self._boot = boot_id()
-        self._begun_at = self._turned_at = real_seconds()
-        self._shown = self._show()
+        self._started_at = self._last_loop_at = real_seconds()
+        self._last_snapshot = self._make_snapshot()
 
     # --- Its life ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until `stop` is called."""
-        logger.info("The agent begins%s.", " (dry run: nothing is done)" if self._options.dry_run else "")
+        """Run until `stop` is called."""
+        _log.info("agent_started", "Agent started.", dry_run=self._options.dry_run)
         for work in self._store.works.values():
-            logger.info("still to be looked after", extra={"event": work.event})
+            _log.info("work_resumed", "Resuming the work from the state file.", **about(work.event))
         self._poller.start()
         try:
             while True:
                 with self._lock:
                     if self._stopping:
                         break
-                    self._turn_safely()
-                    self._lock.wait_for(lambda: self._news or self._stopping, self._seconds_to_look())
-                    self._news = False
+                    self._loop_once_safely()
+                    self._lock.wait_for(lambda: self._woken or self._stopping, self._loop_seconds())
+                    self._woken = False
         finally:
             self._end()
 
     def stop(self) -> None:
-        """Soon: what runs is left to itself after a few seconds, and taken up at the next start."""
+        """Stop soon. Running handlers get a few seconds; the next start continues their work."""
         with self._lock:
             self._stopping = True
             self._lock.notify_all()
@@ -278,40 +288,40 @@ class Agent:
         self._peers.stop()
         self._runner.stop()
         with self._lock:
-            self._settle()
+            self._record_results()
             self._store.close()
-        logger.info("The agent ends.")
+        _log.info("agent_stopped", "Agent stopped.")
 
     def _wake(self) -> None:
         with self._lock:
-            self._news = True
+            self._woken = True
             self._lock.notify_all()
 
-    def _seconds_to_look(self) -> float:
+    def _loop_seconds(self) -> float:
         live = any(not work.done for work in self._store.works.values())
-        return LOOK_SECONDS if live else REST_SECONDS
+        return BUSY_LOOP_SECONDS if live else IDLE_LOOP_SECONDS
 
-    def _may_hold(self) -> bool:
-        """Whether the endpoint may keep an answer back until something changes.
+    def _may_long_poll(self) -> bool:
+        """Whether the next poll may be a long poll.
 
-        Not while a moment is waited for: each answer says what time it is there, which a rehearsal may have moved.
+        Not while the agent waits for a time: each response has the endpoint's time, and a test may have advanced it.
         """
         with self._lock:
             return not any(waits_for_time(work) for work in self._store.works.values())
 
     # --- Word from the threads --------------------------------------------------------------------
 
-    def _told(self, events: tuple[ToldEvent, ...]) -> None:
-        me = self._client.me  # in the poller's thread: it may have to ask
+    def _receive_events(self, events: tuple[ScheduledEvent, ...]) -> None:
+        me = self._client.me  # here, in the poller's thread, because it may send a request
         if self._client.known[1] is None:
-            return  # to take the host name for it might hide what is coming: the next poll asks again
+            return  # the host name could hide an event of this machine: the next poll requests the name again
         with self._lock:
-            self._peers.begin(me.name)
+            self._peers.start(me.name)
             if events != self._events:
-                self._events, self._taken = events, False
+                self._events, self._is_applied = events, False
                 self._wake()
-                # What is to be waited for decides how the next poll is made.
-                self._lock.wait_for(lambda: self._taken or self._stopping, LOOK_SECONDS)
+                # The next poll depends on the work that these events start.
+                self._lock.wait_for(lambda: self._is_applied or self._stopping, BUSY_LOOP_SECONDS)
             elif any(waits_for_time(work) for work in self._store.works.values()):
                 self._wake()  # the endpoint's clock may have moved
 
@@ -327,34 +337,34 @@ class Agent:
 
     # --- One turn ---------------------------------------------------------------------------------
 
-    def _turn_safely(self) -> None:
-        """Whatever goes wrong in a turn, the agent goes on: it may be one event that is odd, and another may come."""
+    def _loop_once_safely(self) -> None:
+        """Run the loop once. An unexpected error must not stop the agent: other events still need it."""
         try:
-            self._turn()
-        except Exception as error:
-            # It is likely to go wrong again a second later: said once, until it is another thing.
-            if self._said != repr(error):
-                logger.exception("Something went wrong that nobody has thought of; it is tried again.")
-            self._said = repr(error)
+            self._loop_once()
+        except Exception as error:  # noqa: BLE001 - one odd event must not stop the others
+            # The error probably repeats every second: log it once.
+            if self._logged != repr(error):
+                _log.exception("loop_failed", "Unexpected error in the agent loop; retrying.")
+            self._logged = repr(error)
         else:
-            self._said = ""
-            self._turned_at = real_seconds()
+            self._logged = ""
+            self._last_loop_at = real_seconds()
 
-    def _turn(self) -> None:
-        stuck = self._runner.give_up()
-        self._settle()
+    def _loop_once(self) -> None:
+        stuck = self._runner.fail_overdue()
+        self._record_results()
         if stuck:
-            logger.critical("A thread cannot be ended but with its process: the agent starts itself anew.")
-            self.starts_anew = self._stopping = True
+            _log.critical("agent_restarting", "A handler thread is stuck, so the agent restarts its process.")
+            self.should_restart = self._stopping = True
         if self._events is not None:
-            self._take_in(self._events)
-        elif real_seconds() - self._begun_at > SILENT_SECONDS:
-            self._store.replace(presume(self._store.works, self._boot, self._client.clock.now()))
-        if not self._store.settle():
-            return  # nothing is begun that cannot be noted
+            self._apply_document(self._events)
+        elif real_seconds() - self._started_at > NO_RESPONSE_SECONDS:
+            self._store.replace(assume_restarts(self._store.works, self._boot, self._client.clock.now()))
+        if not self._store.save_pending():
+            return  # start nothing that cannot be recorded
         while True:
             instructions = next_instructions(self._store.works, self._context())
-            runs = any(isinstance(instruction, Run) for instruction in instructions)
+            runs = any(isinstance(instruction, RunHandler) for instruction in instructions)
             self._peers.report(
                 self._store.works.values(), self._client.clock.now(), busy=runs or bool(self._runner.busy)
             )
@@ -363,52 +373,52 @@ class Agent:
             again = [self._runner.carry_out(instruction, self._approver.send) for instruction in instructions]
             if not any(again):
                 break
-        self._forget_what_is_over()
+        self._forget_ended_work()
 
-    def _take_in(self, events: tuple[ToldEvent, ...]) -> None:
-        me = self._client.known[1]  # nobody is asked under the lock
+    def _apply_document(self, events: tuple[ScheduledEvent, ...]) -> None:
+        me = self._client.known[1]  # no request under the lock
         if me is None:
             return
-        around = DocumentContext(
+        context = DocumentContext(
             self._config.rules,
             me.listed_as,
             self._client.clock.now(),
             self._boot,
-            up_seconds(),
-            is_first=not self._has_looked,
+            uptime_seconds(),
+            is_first=not self._has_document,
         )
-        taken = take_in(self._store.works, events, around)
-        for event, text in taken.news:
-            logger.info("%s", text, extra={"event": event})
-        for event in taken.left_alone.values():
-            if event.id not in self._alone:
-                logger.info("no rule is for it: it is left alone", extra={"event": event})
-        self._alone = taken.left_alone
+        decision = apply_document(self._store.works, events, context)
+        for news in decision.news:
+            _log_news(news)
+        for event in decision.ignored.values():
+            if event.id not in self._ignored:
+                _log.info("event_ignored", "No rule matches the event; ignoring it.", **about(event))
+        self._ignored = decision.ignored
         self._others = {
-            event.id: event for event in events if event.id not in taken.works and event.id not in taken.left_alone
+            event.id: event for event in events if event.id not in decision.works and event.id not in decision.ignored
         }
         before = self._store.works
-        ended = [work.id for work in taken.works.values() if work.ending and not before.get(work.id, work).ending]
-        self._store.replace(taken.works)
-        self._has_looked = self._taken = True
+        ended = [work.id for work in decision.works.values() if work.ending and not before.get(work.id, work).ending]
+        self._store.replace(decision.works)
+        self._has_document = self._is_applied = True
         self._lock.notify_all()
         for event_id in ended:
             self._runner.end_early(event_id)
 
-    def _forget_what_is_over(self) -> None:
-        for event_id in self._looked_after - self._store.works.keys():
+    def _forget_ended_work(self) -> None:
+        for event_id in self._known_ids - self._store.works.keys():
             self._peers.forget(event_id)
             self._runner.forget(event_id)
             self._approver.forget(event_id)
-        self._looked_after = set(self._store.works)
+        self._known_ids = set(self._store.works)
 
-    def _settle(self) -> None:
-        """Note what the threads have brought."""
+    def _record_results(self) -> None:
+        """Record the results from the threads."""
         while self._outcomes:
-            self._counts[self._runner.settle(self._outcomes[0], stopping=self._stopping)] += 1
-            del self._outcomes[0]  # only now: what could not be noted is noted at the next turn
+            self._counts[self._runner.record(self._outcomes[0], stopping=self._stopping)] += 1
+            del self._outcomes[0]  # after recording: if that fails, the next loop tries again
         while self._approved:
-            self._counts[self._approver.settle(*self._approved[0])] += 1
+            self._counts[self._approver.record(*self._approved[0])] += 1
             del self._approved[0]
 
     def _context(self) -> DecisionContext:
@@ -416,30 +426,30 @@ class Agent:
             now=self._client.clock.now(),
             seconds=real_seconds(),
             busy=self._runner.busy,
-            approving=frozenset(self._approver.under_way),
-            leading=self._peers.problems(),
+            approving=frozenset(self._approver.in_progress),
+            leader_problems=self._peers.problems(),
             begun_at=self._runner.begun_at,
             undo_at=self._runner.undo_at,
-            approve_at=self._approver.again_at,
-            has_looked=self._has_looked,
+            approve_at=self._approver.retry_at,
+            has_document=self._has_document,
             stopping=self._stopping,
         )
 
     # --- What it says of itself -------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything that is shown anywhere. If the loop hangs, what was last known, and for how long it has hung."""
-        if not self._lock.acquire(timeout=LOOK_SECONDS):
-            return {**self._shown, "turned_seconds_ago": round(real_seconds() - self._turned_at, 1)}
+        """Return the agent's complete status. If the loop hangs, return the last one, with the time since then."""
+        if not self._lock.acquire(timeout=BUSY_LOOP_SECONDS):
+            return {**self._last_snapshot, "seconds_since_last_loop": round(real_seconds() - self._last_loop_at, 1)}
         try:
-            self._shown = self._show()
+            self._last_snapshot = self._make_snapshot()
         finally:
             self._lock.release()
-        return self._shown
+        return self._last_snapshot
 
-    def _show(self) -> dict[str, Any]:
+    def _make_snapshot(self) -> dict[str, Any]:
         context, seconds, works = self._context(), real_seconds(), list(self._store.works.values())
-        reason = ready_reason(works, list(self._alone.values()), context.now, has_rules=bool(self._config.rules))
+        reason = ready_reason(works, list(self._ignored.values()), context.now, has_rules=bool(self._config.rules))
         endpoint, me = self._client.known
         return {
             "vm": None if me is None else me.name,
@@ -448,20 +458,40 @@ class Agent:
             "endpoint_from": None if endpoint is None else endpoint.origin,
             "config": self._config.source,
             "dry_run": self._options.dry_run,
-            "run_seconds": round(seconds - self._begun_at, 1),
-            "turned_seconds_ago": round(seconds - self._turned_at, 1),
+            "uptime_seconds": round(seconds - self._started_at, 1),
+            "seconds_since_last_loop": round(seconds - self._last_loop_at, 1),
             "now": to_text(context.now),
             "ready": not reason,
             "ready_reason": reason,
-            "polling": self._poller.standing(),
+            "polling": self._poller.status(),
             "events": [
                 *(describe_work(work, context) for work in works),
-                *(describe_alone(event, mine=True) for event in self._alone.values()),
-                *(describe_alone(event, mine=False) for event in self._others.values()),
+                *(describe_ignored(event, mine=True) for event in self._ignored.values()),
+                *(describe_ignored(event, mine=False) for event in self._others.values()),
             ],
             "peers": self._peers.snapshot(),
             "counts": {name: self._counts[name] for name in COUNTS},
         }
+
+
+def _log_news(news: EventNews) -> None:
+    event = about(news.event)
+    if news.kind == NEW and not has_started(news.event):
+        _log.info("event_scheduled", "Event scheduled.", **event, rule=news.rule)
+    elif news.kind == NEW:
+        _log.info("event_started", "Event started.", **event, rule=news.rule)
+    elif news.kind == STARTED:
+        _log.info("event_started", "Event started.", **event)
+    elif news.kind == MISSED:
+        _log.info("event_missed", "The event started before this machine booted; nothing to prepare.", **event)
+    elif news.kind == RETURNED:
+        _log.info("machine_returned", "This machine has restarted because of the event.", **event)
+    elif news.kind == RESTARTED:
+        _log.info("machine_restarted", "This machine has restarted before the event; preparing again.", **event)
+    elif news.reason == CANCELLED:
+        _log.info("event_cancelled", "Event cancelled.", **event)
+    else:
+        _log.info("event_completed", "Event completed.", **event)
 
 
 COUNTS = ("prepared", "prepare failed", "undone", "undo failed", "approved", "approve failed")

@@ -1,4 +1,4 @@
-"""The machine that the agent runs on: which boot this is, and how long ago the machine booted."""
+"""The machine that the agent runs on: the id of its boot, and its uptime."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ _UPTIME = Path("/proc/uptime")
 
 
 def boot_id() -> str:
-    """Another one after each start of the machine, or of the container: that has the machine's own, but a first
-    process of its own. Where the system says nothing it is always the same, and no start is noticed.
+    """Return an id that changes with each boot of the machine or start of the container.
 
-    An agent that is itself the first process is alone in its container: what it looks after is not started with it.
+    A container shares the machine's boot id, so the start of its first process is part of the id. Without system
+    information, the id is constant and restarts are not noticed.
+
+    An agent that is the first process of a container ignores its own start: its work is outside of the container.
     """
     try:
         machine = _BOOT_ID.read_text("ascii").strip()
@@ -24,8 +26,8 @@ def boot_id() -> str:
     return f"{machine}.{_first_process_ticks()}"
 
 
-def up_seconds() -> float:
-    """Since the machine, or the container, was started; for ever where the system does not say."""
+def uptime_seconds() -> float:
+    """Seconds since the machine or container started; infinite if the system does not provide it."""
     try:
         machine = float(_UPTIME.read_text("ascii").split()[0])
     except (OSError, ValueError, IndexError):
@@ -34,7 +36,7 @@ def up_seconds() -> float:
 
 
 def _first_process_ticks() -> int:
-    """When the first process was started, in ticks since the machine was."""
+    """Return when the first process started, in clock ticks since boot."""
     if os.getpid() == 1:
         return 0
     first = find_process(1)

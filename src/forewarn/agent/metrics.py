@@ -1,4 +1,4 @@
-"""The metrics of an agent, for Prometheus."""
+"""The agent's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _RUNS = (
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("info", "gauge", "Always 1: which agent this is."),
-        Metric("ready", "gauge", "1: the machine may be given work; 0: an event is coming."),
-        Metric("dry_run", "gauge", "1: it only says what it would do."),
-        Metric("run_seconds", "gauge", "How long it has been running."),
-        Metric("turned_seconds_ago", "gauge", "When its loop last came round."),
-        Metric("answers_total", "counter", "Answers of the endpoint."),
-        Metric("troubles_total", "counter", "Requests that came to nothing, by kind."),
-        Metric("in_trouble", "gauge", "1: the endpoint does not answer as it should."),
-        Metric("answered_seconds_ago", "gauge", "When the endpoint last answered."),
+        Metric("info", "gauge", "Always 1. The labels name the agent's version, VM and endpoint."),
+        Metric("ready", "gauge", "1 if the VM can take new work, 0 if an event affects it."),
+        Metric("dry_run", "gauge", "1 if the agent runs no handlers and sends no approvals."),
+        Metric("uptime_seconds", "gauge", "Time since the agent started."),
+        Metric("seconds_since_last_loop", "gauge", "Time since the last run of the agent's loop."),
+        Metric("responses_total", "counter", "Responses from the endpoint."),
+        Metric("request_errors_total", "counter", "Failed requests to the endpoint, by kind of error."),
+        Metric("endpoint_failing", "gauge", "1 if the last request to the endpoint failed."),
+        Metric("seconds_since_last_response", "gauge", "Time since the endpoint's last response."),
         Metric("incarnation", "gauge", "DocumentIncarnation of the last document."),
-        Metric("long_poll", "gauge", "1: the endpoint holds polls until something happens."),
-        Metric("events", "gauge", "Events in the document, by type, status and whether they are this machine's."),
-        Metric("event_phase", "gauge", "Always 1: how far the agent is with an event of this machine."),
-        Metric("event_not_before_seconds", "gauge", "How long until an event of this machine may start."),
-        Metric("handler_runs_total", "counter", "Handlers that were run, by action and result."),
-        Metric("approvals_total", "counter", "Approvals that were sent, by result."),
-        Metric("peer_silent", "gauge", "1: another agent has not been heard for too long."),
-        Metric("peer_heard_seconds_ago", "gauge", "When another agent was last heard."),
+        Metric("long_poll", "gauge", "1 if the endpoint supports long polls."),
+        Metric("events", "gauge", "Events in the document, by type, status and whether they affect this VM."),
+        Metric("event_phase", "gauge", "Always 1. The label gives the phase of an event of this VM."),
+        Metric("event_not_before_seconds", "gauge", "Time until the NotBefore of an event of this VM."),
+        Metric("handler_runs_total", "counter", "Handler runs, by action and result."),
+        Metric("approvals_total", "counter", "Approvals sent, by result."),
+        Metric("peer_unreachable", "gauge", "1 if a peer has not responded within its timeout."),
+        Metric("seconds_since_peer_response", "gauge", "Time since the peer's last response."),
     )
 }
 
 
 def render_metrics(snapshot: Mapping[str, Any], version: str) -> str:
-    """The page with all metrics, except those that have no value at the moment."""
+    """Return the metrics page. Metrics without a value are left out."""
     return write_metrics(
         METRICS[name]._replace(name=f"forewarn_agent_{name}", samples=samples)
         for name, samples in _samples(snapshot, version).items()
@@ -64,12 +64,14 @@ def _samples(snapshot: Mapping[str, Any], version: str) -> dict[str, list[Sample
         "info": [Sample(known, 1)],
         "ready": _one(snapshot.get("ready")),
         "dry_run": _one(snapshot.get("dry_run")),
-        "run_seconds": _one(snapshot.get("run_seconds")),
-        "turned_seconds_ago": _one(snapshot.get("turned_seconds_ago")),
-        "answers_total": _one(polling.get("answers")),
-        "troubles_total": [Sample((("kind", kind),), count) for kind, count in (polling.get("troubles") or {}).items()],
-        "in_trouble": _one(bool(polling.get("trouble"))),
-        "answered_seconds_ago": _one(polling.get("answered_seconds_ago")),
+        "uptime_seconds": _one(snapshot.get("uptime_seconds")),
+        "seconds_since_last_loop": _one(snapshot.get("seconds_since_last_loop")),
+        "responses_total": _one(polling.get("responses")),
+        "request_errors_total": [
+            Sample((("kind", kind),), count) for kind, count in (polling.get("request_errors") or {}).items()
+        ],
+        "endpoint_failing": _one(bool(polling.get("error"))),
+        "seconds_since_last_response": _one(polling.get("seconds_since_last_response")),
         "incarnation": _one(polling.get("incarnation")),
         "long_poll": _one(polling.get("long_poll")),
         "events": _counted(events),
@@ -82,11 +84,11 @@ def _samples(snapshot: Mapping[str, Any], version: str) -> dict[str, list[Sample
             Sample((("result", "done"),), counts.get("approved", 0)),
             Sample((("result", "failed"),), counts.get("approve failed", 0)),
         ],
-        "peer_silent": [Sample((("peer", name),), bool(peer.get("silent"))) for name, peer in peers.items()],
-        "peer_heard_seconds_ago": [
-            Sample((("peer", name),), peer["heard_seconds_ago"])
+        "peer_unreachable": [Sample((("peer", name),), bool(peer.get("unreachable"))) for name, peer in peers.items()],
+        "seconds_since_peer_response": [
+            Sample((("peer", name),), peer["seconds_since_last_response"])
             for name, peer in peers.items()
-            if peer.get("heard_seconds_ago") is not None
+            if peer.get("seconds_since_last_response") is not None
         ],
     }
 

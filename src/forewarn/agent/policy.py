@@ -1,4 +1,4 @@
-"""The agent's policy as values: rules, handlers, peers and the rest of the config.
+"""The agent's config as values: rules, handlers, peers and settings.
 
 `config_file` reads them from a file.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.agent.handlers.handler import Handler
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.wire.document_reader import ScheduledEvent
 
 
 # --- Rules ----------------------------------------------------------------------------------------
@@ -23,82 +23,82 @@ if TYPE_CHECKING:
 
 SELF, LEADER, NEVER = APPROVALS = ("self", "leader", "never")
 STOP, CONTINUE, APPROVE = ON_FAILURE = ("stop", "continue", "approve")
-"""After a handler has failed: leave it at that; run the others all the same; and approve in spite of it."""
+"""After a handler has failed: stop; run the other handlers; or run them and approve anyway."""
 
 
 class Rule(NamedTuple):
-    """What is done about some events."""
+    """What the agent does about matching events."""
 
     name: str
     on: tuple[str, ...] = ()
-    """Types of events; none: of any type."""
+    """Event types; empty: any type."""
     source: str = ""
     description: tuple[str, ...] = ()
-    """Words of which one must be in the description, in any letter case."""
+    """The event's description must contain one of these words, in any letter case."""
     max_duration: timedelta | None = None
     min_notice: timedelta | None = None
     prepare: tuple[str, ...] = ()
     lead: timedelta | None = None
-    """How long before NotBefore preparing begins; None: now."""
+    """How long before NotBefore preparation starts; None: at once."""
     timeout: timedelta | None = None
-    """For all of prepare together."""
+    """For all handlers in `prepare` together."""
     approve: str = NEVER
     approve_lead: timedelta | None = None
-    """How long before NotBefore it is approved at the earliest; None: as soon as it is prepared."""
+    """How long before NotBefore the event is approved at the earliest; None: as soon as it is prepared."""
     on_failure: str = STOP
     undo: tuple[str, ...] | None = None
-    """Which handlers undo, in this order; None: what was prepared, in reverse."""
+    """Handlers that undo, in this order; None: those that prepared, in reverse order."""
 
-    def fits(self, event: ToldEvent, now: datetime) -> bool:
-        """Whether it is for this event."""
-        return next(self.misfits(event, now), None) is None
+    def fits(self, event: ScheduledEvent, now: datetime) -> bool:
+        """Whether the rule matches the event."""
+        return next(self.mismatches(event, now), None) is None
 
-    def misfits(self, event: ToldEvent, now: datetime) -> Iterator[str]:
-        """Every reason why the rule is not for this event; none: it is."""
+    def mismatches(self, event: ScheduledEvent, now: datetime) -> Iterator[str]:
+        """Yield every reason why the rule does not match the event."""
         if self.on and event.type.casefold() not in {kind.casefold() for kind in self.on}:
-            yield f"it is for {listed(self.on, 'or')}, not for {event.type}"
+            yield f"it matches {listed(self.on, 'or')}, not {event.type}"
         if self.source and (event.source or "").casefold() != self.source.casefold():
-            origin = f"is from {event.source}" if event.source else "does not say where it is from"
-            yield f"it is for events from {self.source}, and this one {origin}"
-        said = (event.description or "").casefold()
-        if self.description and not any(word.casefold() in said for word in self.description):
+            origin = f"is from {event.source}" if event.source else "has no source"
+            yield f"it matches events from {self.source}; this one {origin}"
+        event_description = (event.description or "").casefold()
+        if self.description and not any(word.casefold() in event_description for word in self.description):
             quoted = [f'"{word}"' for word in self.description]
-            yield f"the description has {'not' if len(quoted) == 1 else 'none of'} {listed(quoted, 'and')}"
+            yield f"the description does not contain {listed(quoted, 'or')}"
         if self.max_duration is not None:
-            longest, seconds = format_duration(self.max_duration), event.duration_seconds
+            maximum, seconds = format_duration(self.max_duration), event.duration_seconds
             if seconds is None or seconds < 0:
-                yield f"it is for interruptions of at most {longest}, and nobody knows how long this one is"
+                yield f"it matches interruptions of at most {maximum}; the duration of this one is unknown"
             elif seconds > self.max_duration.total_seconds():
-                yield f"it is for interruptions of at most {longest}, and this one is {format_seconds(seconds)}"
+                yield f"it matches interruptions of at most {maximum}; this one takes {format_seconds(seconds)}"
         if self.min_notice is not None and (notice := notice_of(event, now)) < self.min_notice:
-            yield f"it needs {format_duration(self.min_notice)} of notice, and there are {format_duration(notice)}"
+            yield f"it needs {format_duration(self.min_notice)} of notice; {format_duration(notice)} are left"
 
     @property
     def undo_order(self) -> tuple[str, ...]:
-        """Which handlers undo, the first first, if all of them have prepared."""
+        """Handlers in the order of undo, if all of them have prepared."""
         return self.prepare[::-1] if self.undo is None else self.undo
 
 
-def listed(words: Sequence[str], joint: str) -> str:
+def listed(words: Sequence[str], conjunction: str) -> str:
     """`a, b or c`."""
-    return f" {joint} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
+    return f" {conjunction} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
-def notice_of(event: ToldEvent, now: datetime) -> timedelta:
-    """How long until it may start; nothing, once it has."""
+def notice_of(event: ScheduledEvent, now: datetime) -> timedelta:
+    """Return the time until the event may start; zero once it has started."""
     return timedelta(0) if event.not_before is None else max(event.not_before - now, timedelta(0))
 
 
-def before(moment: datetime, length: timedelta) -> datetime:
-    """So long before a moment; a moment at the beginning of all time has nothing before it."""
+def subtract(time: datetime, duration: timedelta) -> datetime:
+    """Return an earlier time; the time itself if the result would be below the minimum of datetime."""
     try:
-        return moment - length
+        return time - duration
     except OverflowError:
-        return moment
+        return time
 
 
-def choose_rule(rules: tuple[Rule, ...], event: ToldEvent, now: datetime) -> Rule | None:
-    """The first rule that fits."""
+def choose_rule(rules: tuple[Rule, ...], event: ScheduledEvent, now: datetime) -> Rule | None:
+    """Return the first rule that matches."""
     return next((rule for rule in rules if rule.fits(event, now)), None)
 
 
@@ -106,25 +106,25 @@ def choose_rule(rules: tuple[Rule, ...], event: ToldEvent, now: datetime) -> Rul
 
 
 class NamedHandler(NamedTuple):
-    """One `[handler.NAME]`."""
+    """A `[handler.NAME]` table."""
 
     name: str
     kind: str
     timeout: timedelta
     handler: Handler
     table: dict[str, Any]
-    """As it is written: kept beside what it has prepared, so that it can undo that when the config has changed."""
+    """The table as written. The state file keeps it, so that undo works even if the config has changed."""
 
     def does(self, action: str) -> str:
-        """In words that follow 'would'; empty: nothing."""
+        """Return what the action does, as text that follows "would"; empty: nothing."""
         try:
             return str(self.handler.describe(action) or "")
-        except Exception as error:  # noqa: BLE001 - code of others
-            return f"do what it cannot describe ({type(error).__name__}: {error})"
+        except Exception as error:  # noqa: BLE001 - a user's code
+            return f"do something unknown (describe() failed: {type(error).__name__}: {error})"
 
 
 class Member(NamedTuple):
-    """Another agent, or this one."""
+    """A member of the peer group; it may be this agent."""
 
     vm: str
     host: str
@@ -132,25 +132,25 @@ class Member(NamedTuple):
 
 
 class PeersSettings(NamedTuple):
-    """The `[peers]` of a config."""
+    """The `[peers]` table."""
 
     listen: tuple[str, int]
     secret: bytes
     members: tuple[Member, ...]
-    """By VM name; this machine may be among them."""
-    silence: timedelta
-    """A machine that has not answered for this long is silent. An answer is fresh for half of it, at most 3 s."""
+    """In any order; this machine may be among them."""
+    timeout: timedelta
+    """Without a response for this long, a peer is unreachable. A response is fresh for half of it, at most 3 s."""
 
 
 class Config(NamedTuple):
-    """All that an agent is told by its file."""
+    """The agent's config."""
 
     source: str = "(no config)"
     endpoint: str = ""
     vm_name: str = ""
     state: str = ""
     listen: tuple[str, int] | None = None
-    """Where metrics and health are served; None: nowhere."""
+    """Address of the metrics and health server; None: not served."""
     rules: tuple[Rule, ...] = ()
     handlers: dict[str, NamedHandler] = {}  # noqa: RUF012 - never changed
     peers: PeersSettings | None = None

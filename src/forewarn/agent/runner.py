@@ -1,20 +1,20 @@
-"""Carries out instructions: notes each on disk, runs the handler in a thread of its own, and notes the outcome."""
+"""Executes instructions: records each on disk, runs the handler in a thread, and records the result."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.agent.clock import real_seconds
 from forewarn.agent.config_file import handler_of
-from forewarn.agent.decisions import Approve, Note, Run, limit_seconds, with_outcome
+from forewarn.agent.decisions import ApproveEvent, RunHandler, UpdateWork, limit_seconds, with_outcome
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.state import CAME_BACK, PREPARING, UNDOING
 from forewarn.core.durations import backoff_seconds
 from forewarn.errors import ForewarnError, HandlerFailed
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,98 +23,104 @@ if TYPE_CHECKING:
     from forewarn.agent.decisions import Instruction
     from forewarn.agent.handlers.handler import Handler
     from forewarn.agent.policy import Config, NamedHandler
-    from forewarn.agent.state import Work, WorkStore
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.agent.state import EventWork, WorkStore
+    from forewarn.wire.document_reader import ScheduledEvent
 
-logger = logging.getLogger("forewarn.agent")
+_log = get_logger(__name__)
+
+
+def about(event: ScheduledEvent) -> dict[str, Any]:
+    """Return the fields that every log line about an event has."""
+    return {"event_id": event.id, "event_type": event.type}
 
 
 # --- One run of a handler -------------------------------------------------------------------------
 
 
 GRACE_SECONDS = 30.0
-"""Beyond its limit, for a handler that has to end programs first."""
+"""Additional time after a handler's timeout, in which it can stop its programs."""
 
 
 class HandlerOutcome(NamedTuple):
-    """How a run went."""
+    """The result of a handler's run."""
 
     event_id: str
     step: int
     handler: str
     action: str
     problem: str
-    """Empty: it was done."""
+    """Empty: it succeeded."""
     seconds: float
 
 
-def copied(memo: dict[str, Any]) -> dict[str, Any]:
-    """As it will be after it was on disk: what cannot be written must not get among what is."""
+def json_copy(memo: dict[str, Any]) -> dict[str, Any]:
+    """Copy a memo through JSON, so that it is what a later read of the state file returns. Reject values that JSON
+    lacks."""
     try:
         found: dict[str, Any] = json.loads(json.dumps(memo))
     except (TypeError, ValueError, RecursionError) as error:
-        raise HandlerFailed(problem=f"what it wants to remember is no JSON: {error}.") from error
+        raise HandlerFailed(problem=f"its memo is not valid JSON: {error}.") from error
     return found
 
 
 class HandlerJob:
-    """What a handler is given."""
+    """The job that a handler gets."""
 
     def __init__(
         self,
-        work: Work,
+        work: EventWork,
         index: int,
         action: str,
         limit_seconds: float,
         folder: Path,
         keep: Callable[[str, int, dict[str, Any]], None],
     ) -> None:
-        self.event: ToldEvent = work.event
+        self.event: ScheduledEvent = work.event
         self.vm = work.me
         self.handler = work.steps[index].handler
         self.action = action
         self.run = work.steps[index].run
         self.folder = folder
-        self.memo: dict[str, Any] = copied(work.steps[index].memo)
+        self.memo: dict[str, Any] = json_copy(work.steps[index].memo)
         self.index = index
-        self._keep = keep
+        self._save_memo = keep
         self._begun_at = real_seconds()
         self.limit_seconds = limit_seconds
-        self.given_up = False
-        """It has not ended in time, and is not waited for any more."""
-        self._end = threading.Event()
+        self.is_abandoned = False
+        """The handler did not end in time, and its result will be ignored."""
+        self._ended_early = threading.Event()
 
     def remember(self, **facts: Any) -> None:
-        memo = copied({**self.memo, **facts})
-        self._keep(self.event.id, self.index, memo)
-        self.memo = copied(memo)
+        memo = json_copy({**self.memo, **facts})
+        self._save_memo(self.event.id, self.index, memo)
+        self.memo = json_copy(memo)
 
     def say(self, text: str, **fields: Any) -> None:
-        logger.info("%s: %s", self.handler, text, extra=self._about(fields))
+        _log.info("handler_reported", text, **{**fields, **self._about()})
 
     def warn(self, text: str, **fields: Any) -> None:
-        logger.warning("%s: %s", self.handler, text, extra=self._about(fields))
+        _log.warning("handler_warned", text, **{**fields, **self._about()})
 
-    def _about(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return {"event": self.event, "fields": {"handler": self.handler, "action": self.action, **fields}}
+    def _about(self) -> dict[str, Any]:
+        return {**about(self.event), "handler": self.handler, "action": self.action}
 
     def seconds_left(self) -> float:
         return max(self.limit_seconds - self.seconds(), 0.0)
 
     def seconds(self) -> float:
-        """How long it has run."""
+        """Seconds since the start."""
         return real_seconds() - self._begun_at
 
     def wait(self, seconds: float) -> bool:
-        return self._end.wait(min(seconds, self.seconds_left()))
+        return self._ended_early.wait(min(seconds, self.seconds_left()))
 
     def end_early(self) -> None:
-        """Nobody waits for it any more."""
-        self._end.set()
+        """Ask the handler to stop waiting."""
+        self._ended_early.set()
 
 
 class HandlerThreads:
-    """The handlers that run at this moment: each in a thread, each at most once."""
+    """The running handlers: each in a thread, and each at most once."""
 
     def __init__(self, done: Callable[[HandlerOutcome], None]) -> None:
         self._done = done
@@ -127,41 +133,48 @@ class HandlerThreads:
         return frozenset(self._jobs)
 
     def begin(self, handler: Handler, job: HandlerJob) -> None:
-        """Return at once; the outcome comes by itself."""
+        """Start the handler's thread. The result is reported through `done`."""
         self._jobs[job.handler] = job
         thread = threading.Thread(target=self._run, args=(handler, job), name=f"handler {job.handler}", daemon=True)
         self._threads.add(thread)
         thread.start()
 
-    def pass_over(self, outcome: HandlerOutcome) -> None:
-        """Nothing is run, and this is said to have come of it."""
+    def skip(self, outcome: HandlerOutcome) -> None:
+        """Report this result without running the handler."""
         self._jobs[outcome.handler] = None
         self._done(outcome)
 
     def release(self, handler: str) -> None:
-        """Its outcome is on disk: it may run again."""
+        """Allow the handler to run again: its result is on disk."""
         self._jobs.pop(handler, None)
         self._threads = {thread for thread in self._threads if thread.is_alive()}
 
     def end_early(self, event_id: str) -> None:
-        """What prepares for this event need not wait any longer."""
+        """Ask handlers that prepare for this event to stop waiting."""
         for job in list(self._jobs.values()):
             if job is not None and job.event.id == event_id and job.action == PREPARE:
                 job.end_early()
 
-    def give_up(self) -> bool:
-        """Fail whoever is far over its limit. A thread cannot be ended: True says that the process should be."""
+    def fail_overdue(self) -> bool:
+        """Fail handlers that are far beyond their timeout. Return True if the process must be restarted to stop a
+        thread."""
         for handler, job in list(self._jobs.items()):
-            if job is not None and not job.given_up and job.seconds() > job.limit_seconds + GRACE_SECONDS:
-                job.given_up = True
-                problem = "has not ended, long after its time limit"
-                logger.critical("%s: %s", handler, problem, extra={"event": job.event})
+            if job is not None and not job.is_abandoned and job.seconds() > job.limit_seconds + GRACE_SECONDS:
+                job.is_abandoned = True
+                problem = "it is still running long after its timeout"
+                _log.critical(
+                    "handler_stuck",
+                    "The handler is still running long after its timeout.",
+                    **about(job.event),
+                    handler=handler,
+                    action=job.action,
+                )
                 self._stuck = True
                 self._done(HandlerOutcome(job.event.id, job.index, job.handler, job.action, problem, job.seconds()))
         return self._stuck
 
     def stop(self, seconds: float) -> None:
-        """Let what runs end, for so long at most."""
+        """Wait for the running handlers, for at most this time."""
         for job in list(self._jobs.values()):
             if job is not None:
                 job.end_early()
@@ -178,14 +191,14 @@ class HandlerThreads:
                 handler.undo(job)
         except ForewarnError as error:
             problem = str(error)
-        except BaseException as error:  # noqa: BLE001 - a handler of anybody's: whatever it raises, it has failed
+        except BaseException as error:  # noqa: BLE001 - a user's handler: any exception is a failure
             problem = f"{type(error).__name__}: {error}{_where(error)}"
-        if not job.given_up:
+        if not job.is_abandoned:
             self._done(HandlerOutcome(job.event.id, job.index, job.handler, job.action, problem, job.seconds()))
 
 
 def _where(error: BaseException) -> str:
-    """The last line of code that it came from: for who has written the handler."""
+    """Return the last line of code in the trace, for the author of the handler."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -196,17 +209,17 @@ def _where(error: BaseException) -> str:
 
 
 STOP_SECONDS = 5.0
-"""How long a stop waits for handlers. What they were at is taken up by the next start."""
-LONGEST_PAUSE_SECONDS = 60.0
+"""How long a stop waits for handlers. The next start continues their work."""
+MAX_PAUSE_SECONDS = 60.0
 
 
 def pause_after(tries: int) -> float:
-    """Longer each time, but never for long: something waits to be undone, or an event to be approved."""
-    return backoff_seconds(tries, longest=LONGEST_PAUSE_SECONDS)
+    """Return the pause before a retry. It grows, but stays short: an event waits for its undo or its approval."""
+    return backoff_seconds(tries, longest=MAX_PAUSE_SECONDS)
 
 
 class Runner:
-    """Used under the agent's lock; only the threads of handlers are outside of it."""
+    """Used under the agent's lock; only the threads of handlers run outside of it."""
 
     def __init__(
         self,
@@ -224,9 +237,9 @@ class Runner:
         self._lock = lock
         self._dry_run = dry_run
         self._handler_threads = HandlerThreads(done)
-        self._tries: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
         self._ended: dict[str, str] = {}
-        """Runs that this agent has seen the end of, with their events: another try is another run."""
+        """Finished runs with their events: a retry is a new run."""
         self.begun_at: dict[str, float] = {}
         self.undo_at: dict[str, float] = {}
 
@@ -234,18 +247,26 @@ class Runner:
     def busy(self) -> frozenset[str]:
         return self._handler_threads.busy
 
-    def carry_out(self, instruction: Instruction, approve: Callable[[Work], None]) -> bool:
-        """Whether there may be more to do at once."""
-        if isinstance(instruction, Run):
+    def carry_out(self, instruction: Instruction, approve: Callable[[EventWork], None]) -> bool:
+        """Execute an instruction. Return whether more may follow at once."""
+        if isinstance(instruction, RunHandler):
             self._run(instruction)
             return False
-        if isinstance(instruction, Approve):
+        if isinstance(instruction, ApproveEvent):
             approve(instruction.work)
             return False
-        if isinstance(instruction, Note):
-            logger.info("%s", instruction.text, extra={"event": instruction.work.event})
-            return self._store.keep(instruction.work)
+        if isinstance(instruction, UpdateWork):
+            return self._update(instruction)
         return self._finish(instruction.work)
+
+    def _update(self, instruction: UpdateWork) -> bool:
+        work, handler, problem = instruction
+        facts = {**about(work.event), "handler": handler}
+        if problem:
+            _log.error("handler_not_run", "The handler was not run.", **facts, error=problem)
+        else:
+            _log.info("handler_shared", "Another event has prepared this handler.", **facts)
+        return self._store.keep(work)
 
     def stop(self) -> None:
         self._handler_threads.stop(STOP_SECONDS)
@@ -254,22 +275,22 @@ class Runner:
         self._handler_threads.end_early(event_id)
 
     def forget(self, event_id: str) -> None:
-        for known in (self.begun_at, self.undo_at, self._tries):
+        for known in (self.begun_at, self.undo_at, self._failures):
             known.pop(event_id, None)
         self._ended = {run: known for run, known in self._ended.items() if known != event_id}
 
-    def give_up(self) -> bool:
-        """Fail what is far over its limit. True: it cannot be ended but with the process."""
-        return self._handler_threads.give_up()
+    def fail_overdue(self) -> bool:
+        """Fail handlers that are far beyond their timeout. True: only a restart of the process can stop one."""
+        return self._handler_threads.fail_overdue()
 
     # --- A handler's turn -------------------------------------------------------------------------
 
-    def _run(self, instruction: Run) -> None:
+    def _run(self, instruction: RunHandler) -> None:
         work, index, action = instruction
         step = work.steps[index]
         found = self._handler(step.handler, step.table, action)
         if isinstance(found, str):
-            self._handler_threads.pass_over(HandlerOutcome(work.id, index, step.handler, action, found, 0.0))
+            self._handler_threads.skip(HandlerOutcome(work.id, index, step.handler, action, found, 0.0))
             return
         begun = self.begun_at.setdefault(work.id, real_seconds())
         state = PREPARING if action == PREPARE else UNDOING
@@ -277,40 +298,41 @@ class Runner:
         run = step.run if step.state == state and step.run not in self._ended else os.urandom(8).hex()
         noted = work.with_step(index, state=state, table=table, run=run, problem="")
         if not self._store.keep(noted):
-            self._store.works[work.id] = work  # it was not begun
+            self._store.works[work.id] = work  # the handler did not start
             return
         limit = limit_seconds(instruction, found.timeout, begun, real_seconds())
         job = HandlerJob(noted, index, action, limit, self._folder, self._remember)
         if self._dry_run:
-            job.say(f"would {found.handler.describe(action) or 'do nothing'}")
-            self._handler_threads.pass_over(HandlerOutcome(work.id, index, step.handler, action, "", 0.0))
+            job.say(f"Dry run: would {found.handler.describe(action) or 'do nothing'}.")
+            self._handler_threads.skip(HandlerOutcome(work.id, index, step.handler, action, "", 0.0))
             return
-        logger.info("%s: %s", step.handler, _BEGINS[action], extra=_about(work, step.handler))
+        _log.info("handler_started", "Handler started.", **about(work.event), handler=step.handler, action=action)
         self._handler_threads.begin(found.handler, job)
 
     def _handler(self, name: str, table: dict[str, Any], action: str) -> NamedHandler | str:
-        """The config's, so that what was mended in it counts; if it has none of the name and kind, as it was then."""
+        """Return the config's handler, so that corrections apply; if there is none, the one in the state file."""
         found = self._config.handlers.get(name)
         if found is not None and (action == PREPARE or not table or _kind(found.table) == _kind(table)):
             return found
         if action == PREPARE:
-            return f"there is no [handler.{name}] in the config any more"
+            return f"the config no longer has a [handler.{name}]"
         try:
             return handler_of(name, table, self._folder)
         except ForewarnError as error:
             return str(error)
 
     def _remember(self, event_id: str, index: int, memo: dict[str, Any]) -> None:
-        """Called from a handler's thread."""
+        """Save a handler's memo. Called from its thread."""
         with self._lock:
             work = self._store.works.get(event_id)
             if work is not None and not self._store.keep(work.with_step(index, memo=memo)):
-                raise HandlerFailed(problem=f"what it must remember cannot be written to {self._folder}")
+                raise HandlerFailed(problem=f"its memo cannot be written to {self._folder}")
 
     # --- What came of it --------------------------------------------------------------------------
 
-    def settle(self, outcome: HandlerOutcome, *, stopping: bool) -> str:
-        """Note it, and return the word by which it is counted; empty: the agent stops, and it is begun again."""
+    def record(self, outcome: HandlerOutcome, *, stopping: bool) -> str:
+        """Record a result and return the name of its counter; empty: the agent is stopping, and the next start repeats
+        it."""
         work = self._store.works.get(outcome.event_id)
         if work is None:
             self._handler_threads.release(outcome.handler)
@@ -319,37 +341,41 @@ class Runner:
         self._ended[step.run] = work.id
         if outcome.problem and stopping:
             return ""
-        facts = (outcome.step, outcome.action, outcome.problem, outcome.seconds)
-        self._store.keep(*with_outcome(self._store.works, work.id, *facts))
+        result = (outcome.step, outcome.action, outcome.problem, outcome.seconds)
+        self._store.keep(*with_outcome(self._store.works, work.id, *result))
         self._handler_threads.release(outcome.handler)
         if outcome.action == UNDO:
-            self._count_tries(outcome)
-        about = _about(work, step.handler, seconds=round(outcome.seconds, 3))
+            self._schedule_retry(outcome)
+        facts: dict[str, Any] = {
+            "handler": step.handler,
+            "action": outcome.action,
+            "seconds": round(outcome.seconds, 3),
+        }
         if outcome.problem:
-            logger.error("%s: could not %s: %s", step.handler, outcome.action, outcome.problem, extra=about)
+            _log.error("handler_failed", "Handler failed.", **about(work.event), **facts, error=outcome.problem)
         else:
-            logger.info("%s: %s", step.handler, _DONE[outcome.action], extra=about)
+            _log.info("handler_completed", "Handler completed.", **about(work.event), **facts)
         return _COUNTED[outcome.action, bool(outcome.problem)]
 
-    def _count_tries(self, outcome: HandlerOutcome) -> None:
-        """What cannot be undone is tried for as long as it takes, in its order: what comes after it may need it."""
+    def _schedule_retry(self, outcome: HandlerOutcome) -> None:
+        """Retry a failed undo until it succeeds. Keep the order, because later handlers may need this one."""
         if outcome.problem:
-            self._tries[outcome.event_id] = self._tries.get(outcome.event_id, 0) + 1
-            self.undo_at[outcome.event_id] = real_seconds() + pause_after(self._tries[outcome.event_id])
+            self._failures[outcome.event_id] = self._failures.get(outcome.event_id, 0) + 1
+            self.undo_at[outcome.event_id] = real_seconds() + pause_after(self._failures[outcome.event_id])
         else:
-            self._tries.pop(outcome.event_id, None)
+            self._failures.pop(outcome.event_id, None)
             self.undo_at.pop(outcome.event_id, None)
 
-    def _finish(self, work: Work) -> bool:
-        logger.info("everything is undone", extra={"event": work.event})
-        if work.ending == CAME_BACK:  # it is still told: without this note it would be prepared anew
+    def _finish(self, work: EventWork) -> bool:
+        _log.info("work_undone", "Everything prepared for the event is undone.", **about(work.event))
+        if (
+            work.ending == CAME_BACK
+        ):  # the event is still in the document: keep the work, so that it is not prepared again
             return self._store.keep(work._replace(done=True))
         self._store.drop(work.id)
         return True
 
 
-_BEGINS = {PREPARE: "prepares", UNDO: "undoes"}
-_DONE = {PREPARE: "is prepared", UNDO: "is undone"}
 _COUNTED = {
     (PREPARE, False): "prepared",
     (PREPARE, True): "prepare failed",
@@ -360,7 +386,3 @@ _COUNTED = {
 
 def _kind(table: dict[str, Any]) -> tuple[Any, Any]:
     return table.get("kind"), table.get("file")
-
-
-def _about(work: Work, handler: str, **fields: Any) -> dict[str, Any]:
-    return {"event": work.event, "fields": {"handler": handler, **fields}}

@@ -1,10 +1,9 @@
-"""What the agent has done about each event: the values, the file that outlives the agent, and the two kept equal."""
+"""What the agent has done for each event: the values, the state file, and the store that keeps both equal."""
 
 from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 from contextlib import suppress
 from datetime import timedelta
@@ -15,13 +14,14 @@ from forewarn.agent.changes import has_started
 from forewarn.agent.policy import Rule
 from forewarn.errors import ForewarnError, NotPermitted, StateInUse, UnreadableDocument
 from forewarn.system.files import write_atomically
-from forewarn.wire.document_reader import ToldEvent, read_event_if_possible
+from forewarn.system.logs import get_logger
+from forewarn.wire.document_reader import ScheduledEvent, read_event_leniently
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 # --- Values ---------------------------------------------------------------------------------------
@@ -36,45 +36,45 @@ TO_DO, PREPARING, PREPARED, FAILED, SKIPPED, UNDOING, UNDONE = (
     "undoing",
     "undone",
 )
-"""Skipped: it has failed before it was begun, so there is nothing to undo."""
+"""Skipped: failed before it started, so there is nothing to undo."""
 BEGUN = frozenset((PREPARING, PREPARED, FAILED, UNDOING))
-"""A handler in one of these may have changed the machine, and has not undone it."""
+"""In these states a handler may have changed the machine, and has not undone it."""
 
 CANCELLED, OVER, CAME_BACK = "cancelled", "over", "came back"
-"""Why work ends: the event was withdrawn, it has happened, or the machine was started anew by it."""
+"""Why work ends: the event was cancelled, it is over, or it has restarted the machine."""
 
 
-class Step(NamedTuple):
-    """One handler's part."""
+class HandlerStep(NamedTuple):
+    """The state of one handler for an event."""
 
     handler: str
     state: str = TO_DO
     table: dict[str, Any] = {}  # noqa: RUF012 - never changed
-    """The handler's table in the config when it was begun."""
+    """The handler's table in the config when it started."""
     memo: dict[str, Any] = {}  # noqa: RUF012
-    """What it has remembered for its undo."""
+    """What the handler has stored for its undo."""
     run: str = ""
-    """Which run is under way or was the last: if the agent is killed in it, the next one takes up the same."""
+    """Id of the current or last run. After a kill during a run, the next agent repeats it with the same id."""
     problem: str = ""
     seconds: float = 0.0
 
 
-class Work(NamedTuple):
-    """What is done about one event."""
+class EventWork(NamedTuple):
+    """What the agent does for one event. Its field names are keys of the state file."""
 
-    event: ToldEvent
-    """As it was last told."""
+    event: ScheduledEvent
+    """The event in the last document."""
     me: str
-    """This machine, as the event names it."""
+    """This machine's name in the event."""
     rule: Rule
-    steps: tuple[Step, ...]
+    steps: tuple[HandlerStep, ...]
     boot: str = ""
-    """Which start of the machine it was begun in."""
+    """Id of the boot in which the work started."""
     approved_at: str = ""
     ending: str = ""
-    """Why it is to be undone; empty: it is not."""
+    """Why the work is to be undone; empty: it is not."""
     done: bool = False
-    """Everything is undone; it is kept until the event is gone, so that it is not begun again."""
+    """Everything is undone. The work is kept until the event is gone, so that it does not start again."""
 
     @property
     def id(self) -> str:
@@ -82,17 +82,17 @@ class Work(NamedTuple):
 
     @property
     def is_begun(self) -> bool:
-        """Whether anything was done for it."""
+        """Whether any handler has started."""
         return any(step.state not in (TO_DO, SKIPPED) for step in self.steps)
 
     @property
     def is_started(self) -> bool:
-        """Whether the event has begun; its NotBefore is then empty."""
+        """Whether the event has started. Its NotBefore is then empty."""
         return has_started(self.event)
 
     @property
     def is_prepared(self) -> bool:
-        """Whether every step was done, or has failed where the rule does not mind."""
+        """Whether every handler has prepared, or has failed and the rule allows that."""
         fine = (PREPARED, FAILED, SKIPPED) if self.rule.on_failure == "approve" else (PREPARED,)
         return all(step.state in fine for step in self.steps)
 
@@ -100,33 +100,33 @@ class Work(NamedTuple):
     def has_failed(self) -> bool:
         return any(step.state in (FAILED, SKIPPED) for step in self.steps)
 
-    def with_step(self, index: int, **changes: Any) -> Work:
-        """The same with one step changed."""
+    def with_step(self, index: int, **changes: Any) -> EventWork:
+        """Return the work with one changed step."""
         step = self.steps[index]._replace(**changes)
         return self._replace(steps=(*self.steps[:index], step, *self.steps[index + 1 :]))
 
-    def held(self, handler: str) -> Step | None:
-        """The step of a handler that it has prepared, or may have."""
+    def begun_step(self, handler: str) -> HandlerStep | None:
+        """Return the handler's step if the handler has prepared, or may have."""
         if self.done:
             return None
         return next((step for step in self.steps if step.handler == handler and step.state in BEGUN), None)
 
 
-def begin(event: ToldEvent, me: str, rule: Rule, boot: str) -> Work:
-    """Nothing is done yet."""
-    return Work(event, me, rule, tuple(Step(name) for name in rule.prepare), boot)
+def new_work(event: ScheduledEvent, me: str, rule: Rule, boot: str) -> EventWork:
+    """Return the work for a new event: nothing is done yet."""
+    return EventWork(event, me, rule, tuple(HandlerStep(name) for name in rule.prepare), boot)
 
 
 # --- As JSON --------------------------------------------------------------------------------------
 
-_LENGTHS = ("max_duration", "min_notice", "lead", "timeout", "approve_lead")
+_DURATIONS = ("max_duration", "min_notice", "lead", "timeout", "approve_lead")
 _TUPLES = ("on", "description", "prepare", "undo")
 
 
-def to_json(work: Work) -> dict[str, Any]:
-    """Plain values."""
+def to_json(work: EventWork) -> dict[str, Any]:
+    """Return the work as JSON values."""
     rule = work.rule._asdict()
-    for name in _LENGTHS:
+    for name in _DURATIONS:
         rule[name] = None if rule[name] is None else rule[name].total_seconds()
     return {
         **work._asdict(),
@@ -136,27 +136,27 @@ def to_json(work: Work) -> dict[str, Any]:
     }
 
 
-def _step(value: dict[str, Any]) -> Step:
-    step = Step(**{name: value[name] for name in Step._fields if name in value})
+def _step(value: dict[str, Any]) -> HandlerStep:
+    step = HandlerStep(**{name: value[name] for name in HandlerStep._fields if name in value})
     if not isinstance(step.memo, dict) or not isinstance(step.table, dict) or not isinstance(step.handler, str):
-        raise TypeError("a step of it is not one")
+        raise TypeError("a step has the wrong type")
     return step
 
 
-def from_json(value: dict[str, Any]) -> Work:
-    """The inverse. What another version of the agent has noted besides is passed over."""
+def from_json(value: dict[str, Any]) -> EventWork:
+    """Read the work from JSON values. Ignore fields of other versions of the agent."""
     rule = {name: value["rule"][name] for name in Rule._fields if name in value["rule"]}
-    for name in _LENGTHS:
+    for name in _DURATIONS:
         rule[name] = None if rule.get(name) is None else timedelta(seconds=rule[name])
     for name in _TUPLES:
         rule[name] = None if rule.get(name) is None else tuple(rule[name])
     steps = tuple(_step(step) for step in value["steps"])
-    known = {name: value[name] for name in Work._fields if name in value}
-    # As it was read when it was told: what was heard of then must not be forgotten now.
-    event, problem = read_event_if_possible(value["event"])
+    known = {name: value[name] for name in EventWork._fields if name in value}
+    # Read leniently, as when the event was received: an event with an error must not be lost.
+    event, problem = read_event_leniently(value["event"])
     if event is None:
         raise UnreadableDocument(problem=problem)
-    return Work(**{**known, "event": event, "rule": Rule(**rule), "steps": steps})
+    return EventWork(**{**known, "event": event, "rule": Rule(**rule), "steps": steps})
 
 
 # --- The file -------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ _VERSION = 1
 
 
 class StateFile:
-    """A folder, held for as long as this lives."""
+    """The state folder, locked by this agent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -183,8 +183,8 @@ class StateFile:
             os.close(self._lock)
             raise StateInUse(folder=folder) from None
 
-    def load(self) -> list[Work]:
-        """What was begun and not undone. A file that cannot be read is put aside, not overwritten."""
+    def load(self) -> list[EventWork]:
+        """Return the saved work. If the file cannot be read, rename it and return nothing."""
         path = self.folder / FILE
         try:
             return read_works(path)
@@ -196,14 +196,18 @@ class StateFile:
             names = (f".unreadable{number or ''}" for number in count())
             aside = next(path for path in map(path.with_suffix, names) if not path.exists())
             path.replace(aside)
-            logger.critical(
-                "%s cannot be read (%s). It is kept as %s; nothing in it will be undone.", path, error, aside
+            _log.critical(
+                "state_unreadable",
+                "Cannot read the state file. It was renamed; nothing in it will be undone.",
+                path=path,
+                renamed_to=aside,
+                error=str(error),
             )
             return []
 
-    def save(self, works: Iterable[Work]) -> None:
-        """On disk before this returns; a reader, and a kill, find the old file or the new one."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # somebody may have tidied up
+    def save(self, works: Iterable[EventWork]) -> None:
+        """Write the state file. It is on disk when this returns; a kill leaves the old file or the new one."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # the folder may have been deleted
         text = json.dumps({"version": _VERSION, "works": [to_json(work) for work in works]}, indent=1)
         write_atomically(self.folder / FILE, text.encode())
 
@@ -212,27 +216,27 @@ class StateFile:
             os.close(self._lock)
 
 
-class NoFile:
-    """What a rehearsal has instead: nothing is kept."""
+class DiscardedState:
+    """Used by a dry run instead of a state file: saves nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def load(self) -> list[Work]:
+    def load(self) -> list[EventWork]:
         return []
 
-    def save(self, works: Iterable[Work]) -> None:
+    def save(self, works: Iterable[EventWork]) -> None:
         pass
 
     def close(self) -> None:
         pass
 
 
-def read_works(path: Path) -> list[Work]:
-    """What a state file says."""
+def read_works(path: Path) -> list[EventWork]:
+    """Read the work from a state file."""
     value: Any = json.loads(path.read_text("utf-8"))
     if value["version"] != _VERSION:
-        raise ValueError(f"it is of version {value['version']!r}, this agent writes {_VERSION}")
+        raise ValueError(f"it has version {value['version']!r}; this agent needs version {_VERSION}")
     return [from_json(work) for work in value["works"]]
 
 
@@ -240,22 +244,23 @@ def read_works(path: Path) -> list[Work]:
 
 
 class WorkStore:
-    """Every change is on disk before anybody acts on it. Used under the agent's lock."""
+    """Keeps the work in memory and on disk. A change is on disk before the agent acts on it. Used under the agent's
+    lock."""
 
-    def __init__(self, file: StateFile | NoFile) -> None:
+    def __init__(self, file: StateFile | DiscardedState) -> None:
         self._file = file
-        self.works: dict[str, Work] = {work.id: work for work in file.load()}
+        self.works: dict[str, EventWork] = {work.id: work for work in file.load()}
         self._unsaved = False
         self._failing = False
 
-    def keep(self, *works: Work) -> bool:
-        """Whether it is on disk; if not, it is tried again with the next change or by `settle`."""
+    def keep(self, *works: EventWork) -> bool:
+        """Save the work. Return whether it is on disk; if not, the next change or `save_pending` tries again."""
         for work in works:
             self.works[work.id] = work
         return self._save()
 
-    def replace(self, works: dict[str, Work]) -> bool:
-        """The same for all of them at once; what is as it was is not written again."""
+    def replace(self, works: dict[str, EventWork]) -> bool:
+        """Save all work, if anything has changed."""
         if works == self.works:
             return True
         self.works = works
@@ -265,12 +270,12 @@ class WorkStore:
         if self.works.pop(event_id, None) is not None:
             self._save()
 
-    def settle(self) -> bool:
+    def save_pending(self) -> bool:
         """Write what could not be written before."""
         return not self._unsaved or self._save()
 
     def close(self) -> None:
-        self.settle()
+        self.save_pending()
         self._file.close()
 
     def _save(self) -> bool:
@@ -278,10 +283,15 @@ class WorkStore:
             self._file.save(self.works.values())
         except (OSError, ValueError, TypeError, RecursionError) as error:
             if not self._failing:
-                logger.critical("What is done cannot be noted in %s (%s): nothing is begun.", self._file.folder, error)
+                _log.critical(
+                    "state_write_failed",
+                    "Cannot write the state file. No handler starts until it can be written.",
+                    folder=self._file.folder,
+                    error=str(error),
+                )
             self._failing = self._unsaved = True
             return False
         if self._failing:
-            logger.warning("What is done can be noted again in %s.", self._file.folder)
+            _log.warning("state_write_recovered", "The state file can be written again.", folder=self._file.folder)
         self._failing = self._unsaved = False
         return True

@@ -1,4 +1,4 @@
-"""The agent's status: one JSON value, from which the status page, the metrics and the health are made."""
+"""The agent's status as a JSON value: the source of the status page, the metrics and the health check."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.agent.decisions import DecisionContext
-    from forewarn.agent.state import Work
-    from forewarn.wire.document_reader import ToldEvent
+    from forewarn.agent.state import EventWork
+    from forewarn.wire.document_reader import ScheduledEvent
 
 
-def phase_of(work: Work) -> str:
-    """Where the work for an event stands, in a word or two."""
+def phase_of(work: EventWork) -> str:
+    """Return the phase of the work for an event."""
     if work.done:
         return "done"
     if work.ending:
@@ -34,10 +34,10 @@ def phase_of(work: Work) -> str:
     return "preparing" if work.is_begun else "waiting"
 
 
-def is_in_the_way(work: Work, now: datetime) -> bool:
-    """Whether the machine should get nothing new to do: it is to be prepared, or hit, or is not restored yet.
+def blocks_new_work(work: EventWork, now: datetime) -> bool:
+    """Whether the machine should get no new work: it is being prepared, affected or restored.
 
-    A Freeze for which nothing is to be prepared is borne as it comes: connections survive it.
+    A Freeze without handlers does not count: connections survive it.
     """
     if work.done or work.is_begun:
         return not work.done
@@ -47,8 +47,8 @@ def is_in_the_way(work: Work, now: datetime) -> bool:
     return work.is_started or due is None or now >= due
 
 
-def describe_event(event: ToldEvent) -> dict[str, Any]:
-    """The event itself."""
+def describe_event(event: ScheduledEvent) -> dict[str, Any]:
+    """Return the event's own fields."""
     return {
         "id": event.id,
         "type": event.type,
@@ -61,13 +61,13 @@ def describe_event(event: ToldEvent) -> dict[str, Any]:
     }
 
 
-def describe_alone(event: ToldEvent, mine: bool) -> dict[str, Any]:
-    """An event that nothing is done about."""
-    nobody: dict[str, Any] = {"mode": "never", "sent_at": None, "why_not": "no rule is for it"}
+def describe_ignored(event: ScheduledEvent, mine: bool) -> dict[str, Any]:
+    """Return the status of an event for which nothing is done."""
+    nobody: dict[str, Any] = {"mode": "never", "sent_at": None, "why_not": "no rule matches it"}
     nothing: dict[str, Any] = {
         "mine": mine,
         "rule": None,
-        "phase": "left alone",
+        "phase": "ignored",
         "next": "",
         "next_at": None,
         "steps": [],
@@ -75,9 +75,9 @@ def describe_alone(event: ToldEvent, mine: bool) -> dict[str, Any]:
     return {**describe_event(event), **nothing, "approval": nobody}
 
 
-def describe_work(work: Work, context: DecisionContext) -> dict[str, Any]:
-    """An event and all that is done about it."""
-    said, at = what_next(work, context)
+def describe_work(work: EventWork, context: DecisionContext) -> dict[str, Any]:
+    """Return the status of an event and its work."""
+    said, at = next_action(work, context)
     return {
         **describe_event(work.event),
         "mine": True,
@@ -97,16 +97,16 @@ def describe_work(work: Work, context: DecisionContext) -> dict[str, Any]:
     }
 
 
-def what_next(work: Work, context: DecisionContext) -> tuple[str, datetime | None]:
-    """What comes next, in words, and when if that is known."""
+def next_action(work: EventWork, context: DecisionContext) -> tuple[str, datetime | None]:
+    """Return the next action, and its time if known."""
     if work.done:
-        return "nothing more, until it has disappeared", None
+        return "nothing, until the event disappears", None
     if work.ending:
         left = [work.steps[index] for index in undo_order(work) if work.steps[index].state in BEGUN]
         failing = next((step for step in left if step.problem and step.handler not in context.busy), None)
         again = f" again: {failing.problem}" if failing else ""
         if left and not again and left[0].state != UNDOING:
-            return f"waits to undo {left[0].handler}: another event needs it", None
+            return f"waits with the undo of {left[0].handler}: another event needs it", None
         return (f"undoes {left[0].handler}{again}" if left else "nothing"), None
     due = due_at(work)
     if not work.is_begun and work.steps and due is not None and context.now < due and not work.is_started:
@@ -115,22 +115,25 @@ def what_next(work: Work, context: DecisionContext) -> tuple[str, datetime | Non
     if running is not None and not (work.has_failed and work.rule.on_failure == "stop"):
         return f"{'prepares' if running.state == TO_DO else 'is preparing'} {running.handler}", None
     if work.is_started:
-        return "undoes it when it is over" if work.is_begun else "waits until it is over", None
+        return (
+            "undoes its preparation when the event is over" if work.is_begun else "waits for the end of the event",
+            None,
+        )
     if not approval_problem(work, context):
-        return "approves it", None
+        return "approves the event", None
     approval_due = approval_due_at(work)
     if work.is_prepared and not work.approved_at and approval_due is not None and context.now < approval_due:
-        return f"approves it in {format_duration(approval_due - context.now)}", approval_due
-    return "waits for it to start", work.event.not_before
+        return f"approves the event in {format_duration(approval_due - context.now)}", approval_due
+    return "waits for the start of the event", work.event.not_before
 
 
-def ready_reason(works: list[Work], alone: list[ToldEvent], now: datetime, *, has_rules: bool) -> str:
-    """Why the machine should get nothing new to do; empty: it may."""
+def ready_reason(works: list[EventWork], alone: list[ScheduledEvent], now: datetime, *, has_rules: bool) -> str:
+    """Return why the machine should get no new work; empty: it can."""
     for work in works:
-        if is_in_the_way(work, now):
+        if blocks_new_work(work, now):
             return f"{work.event.type} {work.id}: {phase_of(work)}"
     for event in alone:
-        # Where there are no rules at all, any event counts; else what ends the machine's memory, when it does.
+        # Without rules, any event counts. With rules, only a started event that stops the machine does.
         if not has_rules or (has_started(event) and event.type.casefold() != "freeze"):
             return f"{event.type} {event.id}: {event.status.lower()}"
     return ""

@@ -1,6 +1,6 @@
-"""HTTP to the endpoint: one request and its answer, within one time limit, and every way in which that can fail.
+"""HTTP to the endpoint: one request and its response within one time limit, and every error of it.
 
-The limit covers the whole exchange, however slowly the bytes arrive.
+The limit covers the whole exchange, even if the bytes arrive slowly.
 """
 
 from __future__ import annotations
@@ -31,52 +31,52 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
 
-    from forewarn.agent.address import Endpoint
-    from forewarn.errors import EndpointTrouble
+    from forewarn.agent.address import EndpointAddress
+    from forewarn.errors import EndpointError
 
 
 # --- One connection with a time limit -------------------------------------------------------------
 
 
-LARGEST_BODY = 4_000_000
-_LARGEST_ANSWER = LARGEST_BODY + 1_000_000
-"""With its heads, and with what is around each chunk of its body."""
+MAX_BODY_SIZE = 4_000_000
+_MAX_RESPONSE_SIZE = MAX_BODY_SIZE + 1_000_000
+"""Includes the headers and the chunk sizes of the body."""
 
 
-class TooLarge(HTTPException):
-    """The answer has more bytes than anybody would send in earnest."""
+class ResponseTooLarge(HTTPException):
+    """The response is larger than any real one."""
 
 
 class Exchange:
-    """One exchange: until when it may take, and how far it has come."""
+    """The time limit and the progress of one request with its response."""
 
-    def __init__(self, endpoint: Endpoint, seconds: float, rest_seconds: float) -> None:
+    def __init__(self, endpoint: EndpointAddress, seconds: float, transfer_seconds: float) -> None:
         self.endpoint = endpoint
         self.seconds = seconds
-        self._rest_seconds = rest_seconds
+        self._transfer_seconds = transfer_seconds
         self.received = 0
         self.ended = False
-        """The endpoint has ended the connection."""
+        """The endpoint has closed the connection."""
         self.connected = False
         self._end = real_seconds() + seconds
 
     def receive(self, count: int) -> None:
-        """So many bytes have come; none: the connection has ended. Who has begun to answer has not long to finish."""
+        """Count received bytes; 0: the connection has ended. With the first byte, a shorter time limit begins."""
         if count and not self.received:
-            self._end = min(self._end, real_seconds() + self._rest_seconds)
-            self.seconds = min(self.seconds, self._rest_seconds)
+            self._end = min(self._end, real_seconds() + self._transfer_seconds)
+            self.seconds = min(self.seconds, self._transfer_seconds)
         self.received += count
         self.ended = not count
-        if self.received > _LARGEST_ANSWER:
-            # Here, since http.client reads on without end where a length says so, and some lengths can be made to.
-            raise TooLarge
+        if self.received > _MAX_RESPONSE_SIZE:
+            # Checked here, because http.client keeps reading for certain Content-Length values.
+            raise ResponseTooLarge
 
     def prolong(self, seconds: float) -> None:
-        """So long was waited for something else."""
+        """Extend the limit by time that was spent elsewhere."""
         self._end += seconds
 
     def left(self) -> float:
-        """Seconds; a TimeoutError, if there are none."""
+        """Return the seconds left; raise TimeoutError if there are none."""
         left = self._end - real_seconds()
         if left <= 0:
             raise TimeoutError
@@ -84,10 +84,10 @@ class Exchange:
 
 
 class TimedSocket:
-    """A socket for http.client that looks at the limit of the whole exchange before it waits for anything."""
+    """A socket for http.client that applies the time limit of the whole exchange to every call."""
 
-    def __init__(self, carried: socket.socket, exchange: Exchange) -> None:
-        self.socket = carried
+    def __init__(self, wrapped: socket.socket, exchange: Exchange) -> None:
+        self.socket = wrapped
         self.exchange = exchange
 
     def sendall(self, data: Any) -> None:
@@ -95,11 +95,11 @@ class TimedSocket:
         self.socket.sendall(data)
 
     def makefile(self, _: str) -> io.BufferedReader:
-        """What an answer is read from; it is closed when it has been read, and the connection goes on."""
+        """Return the stream of a response. Closing it does not close the connection."""
         return io.BufferedReader(_Reader(self))
 
     def close(self) -> None:
-        """Nothing: http.client would close it before the last answer was read. `EndpointConnection` does it."""
+        """Do nothing: http.client would close the socket before the response is read. EndpointConnection closes it."""
 
 
 class _Reader(io.RawIOBase):
@@ -117,8 +117,8 @@ class _Reader(io.RawIOBase):
         return count
 
 
-class Connection(HTTPConnection):
-    """A connection that is made already, and never makes one itself."""
+class EndpointHTTPConnection(HTTPConnection):
+    """A connection that is already open and never opens another one."""
 
     auto_open = 0
 
@@ -128,63 +128,63 @@ class Connection(HTTPConnection):
         self.sock: Any = timed_socket
 
 
-def secured(caller: socket.socket, endpoint: Endpoint, ca_file: str) -> socket.socket:
-    """With TLS, if the endpoint wants it. Without a CA file, the system's authorities are trusted."""
+def wrap_tls(connecting: socket.socket, endpoint: EndpointAddress, ca_file: str) -> socket.socket:
+    """Add TLS if the endpoint uses https. Without a CA file, trust the system's CAs."""
     if endpoint.scheme != "https":
-        return caller
+        return connecting
     import ssl  # rarely needed
 
     context = ssl.create_default_context(cafile=ca_file or None)
-    return context.wrap_socket(caller, server_hostname=endpoint.host)
+    return context.wrap_socket(connecting, server_hostname=endpoint.host)
 
 
-def has_ended(connection: Connection) -> bool:
-    """Whether a connection at rest has something to read: its end, or what nobody has asked for."""
+def has_unread_data(connection: EndpointHTTPConnection) -> bool:
+    """Whether an idle connection has something to read: its end, or unexpected data."""
     poll = select.poll()
     poll.register(connection.timed_socket.socket, select.POLLIN)
     return bool(poll.poll(0))
 
 
-def addresses(host: str, port: int) -> list[Any]:
-    """What a connection can be made to, in the order in which that is tried."""
+def resolve_addresses(host: str, port: int) -> list[Any]:
+    """Return the socket addresses of a host, in the order of trying."""
     try:
-        # As bytes where that is possible: for text Python would load the tables of all scripts of the world.
+        # Bytes where possible: for text, Python would load its large Unicode tables.
         return socket.getaddrinfo(host.encode() if host.isascii() else host, port, type=socket.SOCK_STREAM)
     except UnicodeError:
-        raise OSError(f"{host!r} can be nobody's name") from None
+        raise OSError(f"{host!r} is not a valid host name") from None
 
 
 # --- One request and its answer -------------------------------------------------------------------
 
 
 CONNECT_SECONDS = 5.0
-"""The endpoint is on the same host: who has not taken the call by then is not there, however long it may then think."""
-_PIECE = 65_536
+"""The endpoint is on the same host: if it does not accept a connection in this time, it is not there."""
+_CHUNK_SIZE = 65_536
 
 
-class Answer(NamedTuple):
-    """What came back."""
+class EndpointResponse(NamedTuple):
+    """A response."""
 
     status: int
     headers: dict[str, str]
-    """By their names in lower case."""
+    """Names in lower case."""
     body: bytes
     date: datetime | None
-    """What time it is there."""
+    """The endpoint's time."""
 
 
 class EndpointConnection:
-    """The connection to an endpoint. One exchange at a time; others wait for it."""
+    """The connection to an endpoint. One exchange at a time; others wait."""
 
-    def __init__(self, endpoint: Endpoint | None = None, ca_file: str = "") -> None:
+    def __init__(self, endpoint: EndpointAddress | None = None, ca_file: str = "") -> None:
         self.endpoint = endpoint
         self._ca_file = ca_file
-        self._turn = threading.Lock()
-        self._guard = threading.Lock()
-        """For what `cut` and an exchange under way both touch."""
-        self._connection: Connection | None = None
+        self._exchange_lock = threading.Lock()
+        self._socket_lock = threading.Lock()
+        """Guards what `abort` and a running exchange both use."""
+        self._connection: EndpointHTTPConnection | None = None
         self._socket: socket.socket | None = None
-        self._cut = threading.Event()
+        self._aborted = threading.Event()
         self._closed = False
 
     def exchange(
@@ -194,69 +194,70 @@ class EndpointConnection:
         headers: Mapping[str, str],
         body: bytes | None,
         timeout_seconds: float,
-        rest_seconds: float = math.inf,
+        transfer_seconds: float = math.inf,
         admit: Callable[[], object] = lambda: None,
-    ) -> Answer:
-        """Send a request and give its answer, whatever its status; else an EndpointTrouble.
+    ) -> EndpointResponse:
+        """Send a request and return the response with any status, or raise an EndpointError.
 
-        The time limit is for all of it, however slowly the bytes come; `rest_seconds` are for what follows the first
-        byte, since an answer may be held for long, but not in the middle. A kept connection that the endpoint has
-        closed in the meantime is no trouble: a GET is sent once more on a new one. All else has a new one from the
-        start and is sent once: whether an approval is still right a moment later, others must decide. `admit` is
-        called before each time that something is sent, and may wait.
+        The timeout covers the whole exchange; `transfer_seconds` begins with the first byte, because a long poll may
+        wait long for its start, but not in the middle.
+
+        If the endpoint has closed a kept connection, a GET is sent once more on a new one. Other methods always use a
+        new connection and are sent once: the caller decides whether an approval is still right. `admit` is called
+        before each send and may wait.
         """
         try:
-            with self._turn:
+            with self._exchange_lock:
                 if self.endpoint is None:
-                    raise EndpointUnknown(problem="It is not known yet where the endpoint is.")
-                exchange = Exchange(self.endpoint, timeout_seconds, rest_seconds)
-                if self._connection is not None and (method != "GET" or has_ended(self._connection)):
+                    raise EndpointUnknown(problem="No endpoint is known yet.")
+                exchange = Exchange(self.endpoint, timeout_seconds, transfer_seconds)
+                if self._connection is not None and (method != "GET" or has_unread_data(self._connection)):
                     self._drop()
                 was_kept = self._connection is not None
                 try:
                     return self._try(exchange, admit, method, path, headers, body)
                 except EndpointReset:
-                    if not was_kept or exchange.received or self._cut.is_set():
+                    if not was_kept or exchange.received or self._aborted.is_set():
                         raise
                 return self._try(exchange, admit, method, path, headers, body)
         finally:
-            if self._closed:  # which did not wait for this
+            if self._closed:  # `close` did not wait for this exchange
                 self._drop()
 
-    def turn_to(self, endpoint: Endpoint) -> None:
-        """Exchanges go to this one from now on."""
-        with self._turn:
+    def set_endpoint(self, endpoint: EndpointAddress) -> None:
+        """Use this endpoint from now on."""
+        with self._exchange_lock:
             if endpoint[:3] != (self.endpoint or ())[:3]:
                 self._drop()
             self.endpoint = endpoint
 
-    def cut(self) -> None:
-        """From another thread: end what is under way, and all that is begun before `mend`."""
-        with self._guard:
-            self._cut.set()
+    def abort(self) -> None:
+        """End the running exchange, and all later ones before `reset`. Called from another thread."""
+        with self._socket_lock:
+            self._aborted.set()
             if self._socket is not None:
                 _shut(self._socket)
 
-    def mend(self) -> None:
-        """Exchanges are possible again, unless it is closed."""
+    def reset(self) -> None:
+        """Allow exchanges again, unless the connection is closed."""
         if not self._closed:
-            self._cut.clear()
+            self._aborted.clear()
 
-    def rest(self, seconds: float) -> bool:
-        """Wait, at most until it is cut: then True."""
-        return self._cut.wait(seconds)
+    def wait(self, seconds: float) -> bool:
+        """Wait; return True at once when the connection is aborted."""
+        return self._aborted.wait(seconds)
 
     def close(self) -> None:
-        """For good, from any thread. What is under way ends by itself, and nobody waits for it: the search for an
-        address can take long, and cannot be cut."""
+        """Close for good, from any thread. Does not wait for a running exchange: a DNS lookup can take long and cannot
+        be aborted."""
         self._closed = True
-        self.cut()
-        if self._turn.acquire(blocking=False):
+        self.abort()
+        if self._exchange_lock.acquire(blocking=False):
             self._drop()
-            self._turn.release()
+            self._exchange_lock.release()
 
     def __del__(self) -> None:
-        # Who leaves a client without closing it shall not be told of a socket that he has never seen.
+        # Close silently: the user of an unclosed client should not get a ResourceWarning.
         self._drop()
 
     def _try(
@@ -267,66 +268,66 @@ class EndpointConnection:
         path: str,
         headers: Mapping[str, str],
         body: bytes | None,
-    ) -> Answer:
+    ) -> EndpointResponse:
         whole = False
         try:
             connection = self._connection or self._connect(exchange)
             connection.timed_socket.exchange = exchange
-            asked = real_seconds()
+            began = real_seconds()
             admit()
-            exchange.prolong(real_seconds() - asked)
+            exchange.prolong(real_seconds() - began)
             connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
             if exchange.ended:
-                # http.client takes a head that breaks off for a whole one.
+                # http.client accepts an incomplete head as a complete one.
                 raise IncompleteRead(b"")
-            answer = Answer(response.status, _headers(response), _body(response, exchange), _date(response))
-            if self._cut.is_set():
-                raise ConnectionAbortedError  # what was cut may look like an answer that ends with the connection
+            result = EndpointResponse(response.status, _headers(response), _body(response, exchange), _date(response))
+            if self._aborted.is_set():
+                raise ConnectionAbortedError  # an aborted response may look like one that ends with the connection
             whole = not response.will_close
         except (OSError, HTTPException, ValueError, ArithmeticError, LookupError) as error:
-            # The last three are how http.client fails at numbers and letters that it did not expect.
-            raise self._trouble(error, exchange) from error
+            # http.client raises the last three for invalid numbers and characters.
+            raise self._error(error, exchange) from error
         finally:
             if not whole:
                 self._drop()
-        return answer
+        return result
 
-    def _connect(self, exchange: Exchange) -> Connection:
-        """Try each address of the host in turn, so that `cut` can always reach the socket."""
+    def _connect(self, exchange: Exchange) -> EndpointHTTPConnection:
+        """Try each address of the host in turn. Create the sockets here, so that `abort` can reach them."""
         host, port = exchange.endpoint.host, exchange.endpoint.port
-        problem: OSError = OSError("it has no address")
-        for family, kind, protocol, _, address in addresses(host, port):
-            caller = socket.socket(family, kind, protocol)
+        problem: OSError = OSError("the host has no address")
+        for family, kind, protocol, _, address in resolve_addresses(host, port):
+            connecting = socket.socket(family, kind, protocol)
             try:
-                self._hold(caller)
-                caller.settimeout(min(CONNECT_SECONDS, exchange.left()))
-                caller.connect(address)
-                caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                caller = secured(caller, exchange.endpoint, self._ca_file)
-                self._hold(caller)  # it may have been cut just before it was connected
+                self._hold(connecting)
+                connecting.settimeout(min(CONNECT_SECONDS, exchange.left()))
+                connecting.connect(address)
+                connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connecting = wrap_tls(connecting, exchange.endpoint, self._ca_file)
+                self._hold(connecting)  # `abort` may have been called just before the connection was made
             except OSError as error:
                 self._drop()
-                caller.close()
+                connecting.close()
                 problem = error
             else:
                 exchange.connected = True
-                self._connection = Connection(host, port, TimedSocket(caller, exchange))
+                self._connection = EndpointHTTPConnection(host, port, TimedSocket(connecting, exchange))
                 return self._connection
         raise problem
 
-    def _hold(self, caller: socket.socket) -> None:
-        with self._guard:
-            if self._cut.is_set():
+    def _hold(self, connecting: socket.socket) -> None:
+        with self._socket_lock:
+            if self._aborted.is_set():
                 raise ConnectionAbortedError
-            self._socket = caller
+            self._socket = connecting
 
-    def _trouble(self, error: Exception, exchange: Exchange) -> EndpointTrouble:
+    def _error(self, error: Exception, exchange: Exchange) -> EndpointError:
         url, seconds = exchange.endpoint.url, exchange.seconds
-        if self._cut.is_set():
+        if self._aborted.is_set():
             return EndpointLeft()
         if not exchange.connected and self._connection is None:
-            problem = "no connection was made in time" if isinstance(error, TimeoutError) else _words(error)
+            problem = "the connection timed out" if isinstance(error, TimeoutError) else _error_text(error)
             return EndpointAway(url=url, problem=problem)
         if isinstance(error, TimeoutError):
             return (
@@ -334,17 +335,17 @@ class EndpointConnection:
                 if exchange.received
                 else EndpointSilent(url=url, seconds=seconds)
             )
-        if isinstance(error, (TooLarge, LineTooLong)):
+        if isinstance(error, (ResponseTooLarge, LineTooLong)):
             return EndpointUnreadable(problem="it is too large")
-        # Something is also incomplete to http.client when its length is no number; then nobody has ended anything.
+        # http.client also reports an invalid length as an incomplete read, without an end of the connection.
         if isinstance(error, OSError) or (isinstance(error, IncompleteRead) and exchange.ended):
             if exchange.received:
                 return EndpointCutOff(url=url)
-            return EndpointReset(url=url, problem=_words(error))
+            return EndpointReset(url=url, problem=_error_text(error))
         return EndpointUnreadable(problem="it is not HTTP")
 
     def _drop(self) -> None:
-        with self._guard:
+        with self._socket_lock:
             connection, self._connection = self._connection, None
             held, self._socket = self._socket, None
         if connection is not None:
@@ -354,20 +355,20 @@ class EndpointConnection:
 
 
 def _shut(held: socket.socket) -> None:
-    """Whoever waits for it is woken. The plain socket's way, since that of TLS is not for two threads."""
+    """Wake the waiting thread. Shut down the plain socket: TLS sockets are not safe for two threads."""
     with suppress(OSError):
         socket.socket.shutdown(held, socket.SHUT_RDWR)
 
 
 def _body(response: HTTPResponse, exchange: Exchange) -> bytes:
-    if (response.length or 0) > LARGEST_BODY:
-        raise TooLarge
+    if (response.length or 0) > MAX_BODY_SIZE:
+        raise ResponseTooLarge
     pieces, size = [], 0
-    while piece := response.read(_PIECE):
+    while piece := response.read(_CHUNK_SIZE):
         pieces.append(piece)
         size += len(piece)
-        if size > LARGEST_BODY:
-            raise TooLarge
+        if size > MAX_BODY_SIZE:
+            raise ResponseTooLarge
         exchange.left()
     if response.length:
         raise IncompleteRead(b"", response.length)
@@ -390,6 +391,6 @@ def _date(response: HTTPResponse) -> datetime | None:
     return date if date.tzinfo else None
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     words = error.strerror if isinstance(error, OSError) else ""
     return (words or str(error) or type(error).__name__).rstrip(".")

@@ -28,6 +28,7 @@ from forewarn.control.fleet import applied_before, apply_fleet
 from forewarn.core.fleet import VM, Fleet, own_host
 from forewarn.core.history import ENGINE
 from forewarn.settings import MEMORY
+from forewarn.system.logs import TEXT, configure_logging
 
 
 @click.command(cls=SettingsCommand)
@@ -47,8 +48,8 @@ def command(config: str | None, **options: str | None) -> None:
       forewarn up --data :memory: --clock virtual
     """
     values = {name: value.value for name, value in resolve_settings(config, options).items()}
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    # Every request that is not HTTP would be a line otherwise: the log is not a client's to fill.
+    configure_logging(TEXT, level=logging.WARNING)
+    # uvicorn warns of each request that is not HTTP: a client could fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     _raise_file_limit()
     uvloop.run(serve(values))

@@ -10,7 +10,7 @@ from forewarn.core.events import Status
 from forewarn.core.scenarios import After
 from forewarn.errors import NotFound
 from forewarn.wire.document import render
-from forewarn.wire.document_reader import ToldEvent, read_document
+from forewarn.wire.document_reader import ScheduledEvent, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class EventForm(NamedTuple):
     """An event in one of its forms."""
 
-    told: ToldEvent
+    told: ScheduledEvent
     notice: timedelta | None
     """How long before its NotBefore it came about; None once it has started."""
 
@@ -68,7 +68,7 @@ class EventObserver:
             self._now[group] = set(shown)
             self._note_out(shown)
 
-    def _note_out(self, shown: dict[str, ToldEvent]) -> None:
+    def _note_out(self, shown: dict[str, ScheduledEvent]) -> None:
         vms = self._engine.fleet.vms
         self._out.add(
             frozenset(
@@ -111,7 +111,7 @@ class EventObserver:
         return False
 
 
-def _event_form(told: ToldEvent, event: Event) -> EventForm:
+def _event_form(told: ScheduledEvent, event: Event) -> EventForm:
     return EventForm(told, told.not_before - event.created_at if told.not_before is not None else None)
 
 

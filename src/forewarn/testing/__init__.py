@@ -7,17 +7,17 @@ from forewarn.testing.event import Event
 from forewarn.testing.process import ServiceProcess
 from forewarn.testing.service import AsyncService, ScenarioFailed, Service
 from forewarn.testing.vm import VM, Group
-from forewarn.wire.document_reader import ToldDocument, ToldEvent
+from forewarn.wire.document_reader import EventsDocument, ScheduledEvent
 
 __all__ = [
     "VM",
     "Answer",
     "AsyncService",
     "Event",
+    "EventsDocument",
     "Group",
     "ScenarioFailed",
+    "ScheduledEvent",
     "Service",
     "ServiceProcess",
-    "ToldDocument",
-    "ToldEvent",
 ]

@@ -18,7 +18,7 @@ from forewarn.testing.fleet_builder import FleetBuilder
 from forewarn.testing.requests import Requests
 from forewarn.testing.running_service import RunningService, read_settings
 from forewarn.testing.vm import VM, Group, name_of, names_of
-from forewarn.wire.document_reader import ToldDocument, read_document
+from forewarn.wire.document_reader import EventsDocument, read_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -192,7 +192,7 @@ class BaseService:
 
     # --- What was seen ----------------------------------------------------------------------------
 
-    def documents_seen_by(self, vm: VM | str) -> list[ToldDocument]:
+    def documents_seen_by(self, vm: VM | str) -> list[EventsDocument]:
         """Every document that the VM received, in order. A document that it received several times in a row is there
         once."""
         name = self._once_known(vm)

@@ -11,7 +11,7 @@ from forewarn.errors import BadOption
 from forewarn.system.http_client import origin_of
 from forewarn.testing.client import EVENTS_PATH, NEWEST_VERSION, Unexpected, send
 from forewarn.testing.durations import Length, length_of
-from forewarn.wire.document_reader import ToldDocument, ToldEvent, read_document, start_requests
+from forewarn.wire.document_reader import EventsDocument, ScheduledEvent, read_document, start_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ class VM:
 
     # --- As this VM -------------------------------------------------------------------------------
 
-    def poll(self, version: str = NEWEST_VERSION) -> ToldDocument:
+    def poll(self, version: str = NEWEST_VERSION) -> EventsDocument:
         """Ask for the document over the network, as the application does."""
         target = f"{EVENTS_PATH}?api-version={version}"
         answer = send(origin_of(self.endpoint), "GET", target, {"Metadata": "true"})
@@ -85,7 +85,7 @@ class VM:
             raise Unexpected(f"{self.name} was answered {answer.status}: {answer.body.decode(errors='replace')}")
         return read_document(answer.body)
 
-    def approve(self, event: Event | ToldEvent | str) -> None:
+    def approve(self, event: Event | ScheduledEvent | str) -> None:
         """Approve an event, itself or by its id, over the network as the application does."""
         event_id = event if isinstance(event, str) else getattr(event, "id", None)
         if not isinstance(event_id, str):

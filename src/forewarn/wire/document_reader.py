@@ -1,4 +1,4 @@
-"""A document of scheduled events, read: of any version, from Azure, from here, or from a mock."""
+"""Reads documents of scheduled events: any api-version, from Azure, Forewarn or a mock."""
 
 from __future__ import annotations
 
@@ -14,102 +14,104 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-_ISO_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)?")
+_ISO_TIME = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:\.(\d+))?([Zz]|[+-]\d\d:\d\d)?")
 _FIRST_YEAR, _LAST_YEAR = 1970, 9000
-_MOST_SECONDS = 10**9
+_MAX_SECONDS = 10**9
 
 
-class ToldEvent(NamedTuple):
-    """An event as a VM is told of it. What its version does not have is None."""
+class ScheduledEvent(NamedTuple):
+    """An event as a VM receives it. Fields that its api-version does not have are None."""
 
     id: str
-    """In upper case, as the real wire has it."""
+    """In upper case, as Azure writes it."""
     type: str
     status: str
     resources: tuple[str, ...]
     not_before: datetime | None
-    """None: it has started; or it was told in a way that nobody can read."""
+    """None: the event has started, or its NotBefore cannot be read."""
     description: str | None
     source: str | None
     duration_seconds: int | None
-    """-1: not known, or it has no meaning for this type."""
+    """-1: unknown, or without meaning for this type."""
     raw: dict[str, Any]
-    """All that was sent, also what nobody knows here."""
+    """The event exactly as received, unknown fields included."""
 
     def concerns(self, vm: str) -> bool:
-        """Whether it is about this VM; the first preview put an underscore before names."""
+        """Whether the event names this VM. The first preview version put an underscore before names."""
         return vm in self.resources or f"_{vm}" in self.resources
 
 
-class ToldDocument(NamedTuple):
-    """What a VM is told."""
+class EventsDocument(NamedTuple):
+    """The document that a VM receives."""
 
     incarnation: int
-    events: tuple[ToldEvent, ...]
+    events: tuple[ScheduledEvent, ...]
 
-    def event(self, event_id: str) -> ToldEvent | None:
-        """The event of that id, in any letter case."""
+    def event(self, event_id: str) -> ScheduledEvent | None:
+        """Return the event with this id, in any letter case."""
         wanted = event_id.upper()
         return next((event for event in self.events if event.id == wanted), None)
 
 
-class Reading(NamedTuple):
-    """What could be read of a document."""
+class LenientReadResult(NamedTuple):
+    """The readable part of a document."""
 
-    document: ToldDocument
+    document: EventsDocument
     problems: tuple[str, ...]
-    """What could not, a sentence's part for each thing."""
+    """What could not be read."""
 
 
-def read_document(body: bytes | str) -> ToldDocument:
-    """What the body of an answer says, or an error that says what is wrong with it."""
+def read_document(body: bytes | str) -> EventsDocument:
+    """Read a document, or raise an error that says what is wrong with it."""
     return _read_parsed(_parsed(body))
 
 
-def read_what_can_be(body: bytes | str, known: Iterable[ToldEvent] = ()) -> Reading:
-    """The same for one who must not miss an event because another is told badly: each that can be read counts.
+def read_document_leniently(body: bytes | str, known: Iterable[ScheduledEvent] = ()) -> LenientReadResult:
+    """Read a document without failing on single events: every readable event is returned.
 
-    One of the `known` that is told now, but cannot be read, counts as it was known: it is not gone.
+    An unreadable event that is in `known` is returned in its known form: it is not gone.
     """
     parsed = _parsed(body)
     before = {event.id: event for event in known}
     events, problems = [], []
-    for told in _events_of(parsed):
-        event, problem = read_event_if_possible(told)
-        if event is None and isinstance(told, dict):
-            event = before.get(str(told.get("EventId")).upper())
+    for value in _events_of(parsed):
+        event, problem = read_event_leniently(value)
+        if event is None and isinstance(value, dict):
+            event = before.get(str(value.get("EventId")).upper())
         if event is not None:
             events.append(event)
         if problem:
             problems.append(problem)
-    return Reading(ToldDocument(_incarnation(parsed.get("DocumentIncarnation")), tuple(events)), tuple(problems))
+    return LenientReadResult(
+        EventsDocument(_incarnation(parsed.get("DocumentIncarnation")), tuple(events)), tuple(problems)
+    )
 
 
-def read_event_if_possible(told: object) -> tuple[ToldEvent | None, str]:
-    """The event, as far as it can be read, and what is wrong with it.
+def read_event_leniently(value: object) -> tuple[ScheduledEvent | None, str]:
+    """Read an event as far as possible; return it with the problem.
 
-    That something is coming is worth knowing, also when nobody can say at which moment.
+    An event without a readable NotBefore is still worth knowing.
     """
-    if not isinstance(told, dict):
+    if not isinstance(value, dict):
         return None, "an event is not an object"
-    whole = told if told.get("Resources") is not None else {**told, "Resources": []}
-    event, problem = _read_or_say(whole)
+    whole = value if value.get("Resources") is not None else {**value, "Resources": []}
+    event, problem = _read_event(whole)
     if event is None:
-        # It may be its moment alone, and what has started needs none.
-        event, other_problem = _read_or_say({**whole, "NotBefore": ""})
+        # Only NotBefore may be invalid. A started event does not need it.
+        event, other_problem = _read_event({**whole, "NotBefore": ""})
         problem = other_problem or ("" if event is not None and event.status.casefold() == "started" else problem)
-    return None if event is None else event._replace(raw=told), problem
+    return None if event is None else event._replace(raw=value), problem
 
 
-def _read_or_say(event: dict[str, Any]) -> tuple[ToldEvent | None, str]:
+def _read_event(event: dict[str, Any]) -> tuple[ScheduledEvent | None, str]:
     try:
         return read_event(event), ""
     except UnreadableDocument as error:
         return None, f"event {event.get('EventId')!r}: {error.fields['problem']}"
 
 
-def read_events(text: bytes | str) -> tuple[ToldEvent, ...]:
-    """The events of a file that somebody has written or kept: a whole document, or one event alone."""
+def read_events(text: bytes | str) -> tuple[ScheduledEvent, ...]:
+    """Read the events of a file: a whole document, or a single event."""
     parsed = _parsed(text)
     if isinstance(parsed, dict) and "EventId" in parsed:
         return (read_event(parsed),)
@@ -123,11 +125,11 @@ def _parsed(body: bytes | str) -> Any:
         raise UnreadableDocument(problem="it is not JSON" if body else "it is empty") from error
 
 
-def _read_parsed(parsed: Any) -> ToldDocument:
+def _read_parsed(parsed: Any) -> EventsDocument:
     events = _events_of(parsed)
     if not all(isinstance(event, dict) for event in events):
         raise UnreadableDocument(problem="Events is not a list of objects")
-    return ToldDocument(_incarnation(parsed.get("DocumentIncarnation")), tuple(map(read_event, events)))
+    return EventsDocument(_incarnation(parsed.get("DocumentIncarnation")), tuple(map(read_event, events)))
 
 
 def _events_of(parsed: Any) -> list[Any]:
@@ -140,7 +142,7 @@ def _events_of(parsed: Any) -> list[Any]:
 
 
 def _incarnation(value: Any) -> int:
-    """A number; old documents show it as text."""
+    """Read the incarnation. Old versions write it as text."""
     try:
         if isinstance(value, (bool, float)):
             raise TypeError
@@ -149,17 +151,17 @@ def _incarnation(value: Any) -> int:
         raise UnreadableDocument(problem=f"DocumentIncarnation is {value!r}, not a whole number") from None
 
 
-def read_event(event: dict[str, Any]) -> ToldEvent:
-    """One event of a document."""
+def read_event(event: dict[str, Any]) -> ScheduledEvent:
+    """Read one event of a document."""
     resources = event.get("Resources")
     if not isinstance(resources, list):
         raise UnreadableDocument(problem="Resources is not a list")
-    return ToldEvent(
-        id=_text(event, "EventId", least=1).upper(),
+    return ScheduledEvent(
+        id=_text(event, "EventId", min_length=1).upper(),
         type=_text(event, "EventType"),
         status=_text(event, "EventStatus"),
         resources=tuple(map(str, resources)),
-        not_before=_moment(_text(event, "NotBefore")),
+        not_before=_read_time(_text(event, "NotBefore")),
         description=_text_if_any(event.get("Description")),
         source=_text_if_any(event.get("EventSource")),
         duration_seconds=_number_if_any(event.get("DurationInSeconds")),
@@ -167,44 +169,44 @@ def read_event(event: dict[str, Any]) -> ToldEvent:
     )
 
 
-def _text(event: dict[str, Any], name: str, least: int = 0) -> str:
+def _text(event: dict[str, Any], name: str, min_length: int = 0) -> str:
     value = event.get(name)
-    if not isinstance(value, str) or len(value) < least:
-        raise UnreadableDocument(problem=f"an event has no {name} that is text")
+    if not isinstance(value, str) or len(value) < min_length:
+        raise UnreadableDocument(problem=f"an event has no text in {name}")
     return value
 
 
 def _text_if_any(value: Any) -> str | None:
-    """What may be missing is not worth an error: if it is something else it counts as missing, and is in `raw`."""
+    """Return an optional text. A value of another type counts as missing; it is still in `raw`."""
     return value if isinstance(value, str) else None
 
 
 def _number_if_any(value: Any) -> int | None:
-    is_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST_SECONDS
+    is_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MAX_SECONDS
     return value if is_number else None
 
 
-def _moment(text: str) -> datetime | None:
-    """RFC 1123, as the real wire has it; ISO 8601, as old pages and mocks do; nothing, once it has started."""
+def _read_time(text: str) -> datetime | None:
+    """Read NotBefore: RFC 1123 as in Azure, ISO 8601 as in old pages and mocks; None once the event has started."""
     if not text:
         return None
     try:
         try:
-            moment = parsedate_to_datetime(text)
+            time = parsedate_to_datetime(text)
         except ValueError:
-            moment = _iso_moment(text)
-        moment = moment.astimezone(timezone.utc) if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+            time = _read_iso_time(text)
+        time = time.astimezone(timezone.utc) if time.tzinfo else time.replace(tzinfo=timezone.utc)
     except (ValueError, OverflowError):
-        raise UnreadableDocument(problem=f"NotBefore is {text!r}, which is no date") from None
-    if not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
-        # Somebody's word for "none": to count from it would lead out of all time.
-        raise UnreadableDocument(problem=f"NotBefore is {text!r}, which is no date of an event")
-    return moment
+        raise UnreadableDocument(problem=f"NotBefore is {text!r}, which is not a date") from None
+    if not _FIRST_YEAR <= time.year <= _LAST_YEAR:
+        # A placeholder for "no date". Arithmetic with it would overflow.
+        raise UnreadableDocument(problem=f"NotBefore is {text!r}, which is not a valid date of an event")
+    return time
 
 
-def _iso_moment(text: str) -> datetime:
-    """Python 3.10 knows neither the Z nor fractions that are not of three or six digits."""
-    found = _ISO_MOMENT.fullmatch(text)
+def _read_iso_time(text: str) -> datetime:
+    """Read ISO 8601. Python 3.10 knows neither the Z nor fractions other than three or six digits."""
+    found = _ISO_TIME.fullmatch(text)
     if found is None:
         raise ValueError
     fraction, zone = found[2] or "", found[3] or ""
@@ -213,5 +215,5 @@ def _iso_moment(text: str) -> datetime:
 
 
 def start_requests(*event_ids: str) -> bytes:
-    """The body of an approval."""
+    """Return the body of an approval."""
     return json.dumps({"StartRequests": [{"EventId": event_id} for event_id in event_ids]}).encode()

@@ -1,1 +1,1 @@
-"""forewarn agent: its command line, made of the standard library alone, one file per verb."""
+"""Command line of `forewarn agent`: one module per command, standard library only."""

@@ -1,4 +1,4 @@
-"""forewarn agent bundle: write the agent as one file that any Python 3.10 or newer runs."""
+"""forewarn agent bundle: write the agent as a single file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forewarn.agent.cli.options import Parser
+from forewarn.agent.cli.options import AgentParser
 from forewarn.errors import NotPermitted
 from forewarn.system.files import write_atomically
 
@@ -24,44 +24,44 @@ PACKAGE = "forewarn"
 
 
 def closure(root: Path, part: str) -> dict[str, Path]:
-    """All files of a part (`agent`), with what they import of Forewarn, by their path in the package's parent folder.
+    """Return the files of a subpackage (`agent`) and of the Forewarn modules that it imports, by path in the bundle.
 
-    `root` is the package's folder. Packages come with their own module, which may import more in its turn.
+    `root` is the folder of the package `forewarn`.
     """
     found: dict[str, Path] = {}
-    waiting = [root / "__init__.py", *sorted((root / part).rglob("*.py"))]
-    while waiting:
-        file = waiting.pop()
+    pending = [root / "__init__.py", *sorted((root / part).rglob("*.py"))]
+    while pending:
+        file = pending.pop()
         name = f"{PACKAGE}/{file.relative_to(root).as_posix()}"
         if name not in found:
             found[name] = file
             for module in imported(ast.parse(file.read_bytes())):
-                waiting += _files(root, module)
+                pending += _files(root, module)
     return dict(sorted(found.items()))
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """The modules of Forewarn that are imported at some time, not only for the type checker."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and _is_for_types(node.test):
-            waiting += node.orelse
+    """Yield the imported modules of Forewarn, without imports for the type checker."""
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and _is_type_checking(node.test):
+            pending += node.orelse
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == PACKAGE)
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == PACKAGE:
             yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)  # where that is a module too
-        waiting += ast.iter_child_nodes(node)
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)  # each name may be a module
+        pending += ast.iter_child_nodes(node)
 
 
-def _is_for_types(test: ast.expr) -> bool:
+def _is_type_checking(test: ast.expr) -> bool:
     return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
 def _files(root: Path, module: str) -> Iterator[Path]:
-    """The file of a module, with those of the packages around it; none, if there is no such module."""
+    """Yield the file of a module and the __init__ files of its parent packages; nothing if there is no such module."""
     parts = module.split(".")[1:]
     for depth in range(len(parts) + 1):
         place = root.joinpath(*parts[:depth])
@@ -74,24 +74,23 @@ def _files(root: Path, module: str) -> Iterator[Path]:
 
 
 OUTPUT = "forewarn-agent.pyz"
-CARRIED = "carried"
-"""Where in the file the TOML reader is, for a Python that has none."""
+VENDORED = "vendored"
+"""Folder in the bundle with the TOML reader, for Python 3.10, which has none."""
 
 _MAIN = f"""\
-# Runs the agent. What is here must be understood by every Python, so that an old one says what it lacks.
+# Runs the agent. Every Python must be able to parse this file, so that an old one reports that it is too old.
 import sys
 
 if sys.version_info < (3, 10):
-    sys.exit("forewarn: this needs Python 3.10 or newer, and is run by %d.%d (%s)." % (
+    sys.exit("forewarn: Python 3.10 or newer is required, but this is %d.%d (%s)." % (
         sys.version_info[0], sys.version_info[1], sys.executable))
 import os
 
-words = sys.argv[2:] if sys.argv[1:2] == ["agent"] else sys.argv[1:]
-# Whole, so that it is still found when somebody has changed the working folder.
+arguments = sys.argv[2:] if sys.argv[1:2] == ["agent"] else sys.argv[1:]
+# An absolute path stays valid when the working directory changes.
 sys.path[0] = os.path.abspath(sys.path[0])
-if words[:1] == ["run"]:
-    # It runs for long, and loads some parts only when they are needed: from a copy that nobody else has, since by then
-    # another file may be in its place.
+if arguments[:1] == ["run"]:
+    # The agent imports some modules late. Load them from a private copy in memory: the file may be replaced meanwhile.
     try:
         number = os.memfd_create("forewarn-agent")
         with open(sys.path[0], "rb") as file, os.fdopen(number, "wb", closefd=False) as copy:
@@ -100,24 +99,24 @@ if words[:1] == ["run"]:
             sys.path[0] = "/proc/self/fd/%d" % number
     except (AttributeError, OSError):
         pass
-# At the end: the standard library's own reader goes first, where there is one.
-sys.path.append(sys.path[0] + "/{CARRIED}")
+# At the end of the path: the standard library's own TOML reader takes precedence.
+sys.path.append(sys.path[0] + "/{VENDORED}")
 
 from forewarn.agent.cli.main import main
 
-sys.exit(main(words))
+sys.exit(main(arguments))
 """
 
 
-def parser() -> Parser:
-    found = Parser(
+def parser() -> AgentParser:
+    parser = AgentParser(
         "bundle",
-        "Write the agent as one file that any Python 3.10 or newer runs.\n\n"
-        "Nothing else needs to be installed there: python3 forewarn-agent.pyz run --config agent.toml",
+        "Write the agent as a single file for Python 3.10 or newer.\n\n"
+        "The VM needs nothing else: python3 forewarn-agent.pyz run --config agent.toml",
         "forewarn agent bundle --output forewarn-agent.pyz",
     )
-    found.add_argument("--output", metavar="FILE", default=OUTPUT, help=f"the file to write (default: {OUTPUT})")
-    return found
+    parser.add_argument("--output", metavar="FILE", default=OUTPUT, help=f"file to write (default: {OUTPUT})")
+    return parser
 
 
 def run(options: Namespace) -> int:
@@ -132,25 +131,25 @@ def run(options: Namespace) -> int:
 
 
 def make_bundle() -> bytes:
-    """The same bytes each time: whoever looks can see what has changed."""
+    """Return the bundle. The same version of Forewarn always produces the same bytes."""
     import forewarn
 
     archive = getattr(forewarn.__loader__, "archive", None)
     if archive is not None:
-        return Path(archive).read_bytes()  # this is one already
+        return Path(archive).read_bytes()  # this program is a bundle already
     import io
     import zipfile
 
-    kept = io.BytesIO(b"#!/usr/bin/env python3\n")
-    kept.seek(0, os.SEEK_END)
-    with zipfile.ZipFile(kept, "a") as zipped:
+    bundle = io.BytesIO(b"#!/usr/bin/env python3\n")
+    bundle.seek(0, os.SEEK_END)
+    with zipfile.ZipFile(bundle, "a") as zipped:
         for name, content in sorted(_contents().items()):
             entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
             entry.external_attr = 0o644 << 16
             entry.create_system = 3
-            # Not compressed: it is read at every start, and no agent then needs to hold what unpacks it.
+            # Not compressed: loading is faster, and the agent does not need zlib in memory.
             zipped.writestr(entry, content)
-    return kept.getvalue()
+    return bundle.getvalue()
 
 
 def _contents() -> dict[str, bytes]:
@@ -167,8 +166,8 @@ def _contents() -> dict[str, bytes]:
 
 
 def _toml_reader() -> dict[str, bytes]:
-    """The standard library's, which is written in Python alone and runs on 3.10 as well."""
+    """Return the files of the standard library's tomllib: pure Python, and it also runs on 3.10."""
     import tomllib
 
     folder = Path(tomllib.__file__).parent
-    return {f"{CARRIED}/tomllib/{path.name}": path.read_bytes() for path in sorted(folder.glob("*.py"))}
+    return {f"{VENDORED}/tomllib/{path.name}": path.read_bytes() for path in sorted(folder.glob("*.py"))}

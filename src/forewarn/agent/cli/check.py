@@ -1,4 +1,4 @@
-"""forewarn agent check: read a config, and say what it does or what is wrong in it."""
+"""forewarn agent check: describe what a policy does, or report the first error in it."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forewarn.agent.cli.options import CONFIG_VARIABLE, Parser, add_places, config_path, load_config
+from forewarn.agent.cli.options import CONFIG_VARIABLE, AgentParser, add_common_options, config_path, load_config
 from forewarn.errors import BadCommandLine
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
 
-def parser() -> Parser:
-    found = Parser(
+def parser() -> AgentParser:
+    parser = AgentParser(
         "check",
-        "Read a config and say what it does, or what is wrong in it.\n\nNothing is run and nobody is asked.",
+        "Describe what a policy does, or report the first error in it.\n\n"
+        "The command runs no handler and sends no request.",
         "forewarn agent check --config agent.toml",
         "forewarn agent check agent.toml --json",
     )
-    found.add_argument("file", nargs="?", metavar="FILE", help="the config, as with --config")
-    add_places(found)
-    found.add_argument("--json", action="store_true", help="print it as JSON")
-    return found
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the policy file, as with --config")
+    add_common_options(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
 
 
 def run(options: Namespace) -> int:
-    # Only here: it loads every handler's words, which an agent at work does without.
+    # Imported here: a running agent does not need it.
     from forewarn.agent.explain import as_json, explain
-    from forewarn.agent.logs import printable
+    from forewarn.system.logs import printable
 
     if options.file is not None and options.config is not None:
-        problem = f"The config is named twice: {options.file!r} and --config {options.config!r}."
+        problem = f"The policy file is given twice: {options.file!r} and --config {options.config!r}."
         raise BadCommandLine(problem=problem, program="forewarn agent check")
     path = Path(options.file) if options.file else config_path(options)
     if path is None:
-        problem = f"Say which config: --config FILE, or {CONFIG_VARIABLE}."
+        problem = f"Name the policy file with --config FILE or {CONFIG_VARIABLE}."
         raise BadCommandLine(problem=problem, program="forewarn agent check")
     config = load_config(path)
     if options.json:

@@ -8,7 +8,14 @@ import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config, read_address
+from forewarn.agent.cli.options import (
+    AgentParser,
+    add_common_options,
+    config_path,
+    load_config,
+    read_address,
+    resolve_options,
+)
 from forewarn.errors import BadOption, NotPermitted, UnitDiffers, UnitMasked
 from forewarn.system.files import refuse_other_than_file, write_atomically
 
@@ -25,56 +32,57 @@ _PLAIN = re.compile(r"[A-Za-z0-9@+=:,./_-]+")
 _HOMES = (PurePosixPath("/home"), PurePosixPath("/root"), PurePosixPath("/run/user"))
 
 
-class Unit(NamedTuple):
-    """What a unit is made of."""
+class SystemdUnit(NamedTuple):
+    """The variable parts of the unit file."""
 
     command: tuple[str, ...]
-    """The program with its options, each path absolute."""
+    """The program and its options, with absolute paths."""
     user: str = ""
     """Empty: root."""
     state: str = ""
-    """A folder that was chosen; empty: the one that systemd makes."""
+    """The configured state folder; empty: the one that systemd creates."""
     files: tuple[str, ...] = ()
-    """What else it reads, each path absolute."""
+    """Other files that the agent reads, with absolute paths."""
 
 
 _UNIT = """\
 [Unit]
-Description=Forewarn agent: prepares this machine for scheduled events
-# The endpoint is asked over the network.
+Description=Forewarn agent: prepares this VM for scheduled events
+# The agent polls the endpoint over the network.
 Wants=network-online.target
 After=network-online.target
-# It is needed most when things go wrong: systemd never gives up starting it.
+# The agent must always run: no limit on restarts.
 StartLimitIntervalSec=0
 """
 
 _SERVICE = """\
-# It says when it has started, and every minute that it does not hang.
+# The agent notifies systemd when it has started, and every minute while its loop runs.
 Type=notify
 WatchdogSec=180
-# Whatever has ended it: what it has prepared must be undone.
+# Restart after any exit: the agent must undo what it has prepared.
 Restart=always
 RestartSec=5
-# It stops within seconds: what is under way is on disk, and the next run goes on from there.
+# The agent stops within seconds. Unfinished work is on disk, and the next run continues it.
 TimeoutStopSec=30
-# Only the agent is ended. It ends the handlers that it runs by itself, and an application that a handler has started
-# again must not die with it.
+# Stop only the agent. It ends its running handlers itself. An application that a handler has started must keep
+# running.
 KillMode=process
-# When memory is short others go first; and an application that a handler has started does not take it along.
+# When memory runs out, other processes are killed first. If an application that a handler has started is killed, the
+# agent keeps running.
 OOMScoreAdjust=-250
 OOMPolicy=continue
-# It reads texts from a network: nothing that it runs gets more rights than it has itself.
+# The agent reads data from the network: programs that it runs cannot get additional privileges.
 NoNewPrivileges=yes
-# Handlers work on applications, not on the kernel, the clock or the host's name.
+# Handlers manage applications. They do not change the kernel, the clock or the host name.
 ProtectKernelTunables=yes
 ProtectKernelModules=yes
 ProtectKernelLogs=yes
 ProtectControlGroups=yes
 ProtectClock=yes
 ProtectHostname=yes
-# The network, and the sockets of HAProxy, D-Bus and the journal.
+# The network, and the Unix sockets of HAProxy, D-Bus and the journal.
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-# Nobody needs these to stop and start applications.
+# Not needed to stop and start applications.
 RestrictRealtime=yes
 RestrictSUIDSGID=yes
 LockPersonality=yes
@@ -83,33 +91,33 @@ SystemCallErrorNumber=EPERM
 """
 
 _AS_ROOT = """\
-# Handlers may write where data and configuration are, but not where programs are.
+# Handlers may write data and configuration, but not the folders of programs.
 ProtectSystem=yes
-# Root may do what handlers are for (stop units, end processes, mount, talk to devices), but not this.
+# As root, handlers may stop units, end processes, mount, and use devices. They do not need these capabilities.
 CapabilityBoundingSet=~CAP_SYS_MODULE CAP_SYS_RAWIO CAP_SYS_TIME CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_SYSLOG
 SystemCallFilter=~@clock @cpu-emulation @module @obsolete @raw-io @swap
 """
 
 _AS_USER = """\
-# All is read-only but its own folder. Where a handler writes something else, allow that in a drop-in:
+# Only the agent's own folder is writable. Allow other folders for handlers in a drop-in:
 # ReadWritePaths=/var/lib/checkpoints
 ProtectSystem=strict
-# A handler that talks to a socket in /tmp needs PrivateTmp=no in a drop-in.
+# A handler that uses a socket in /tmp needs PrivateTmp=no in a drop-in.
 PrivateTmp=yes
-# This user's handlers need no device, no capability, no namespace and nobody else's processes.
+# Handlers of this user need no devices, capabilities or namespaces, and no access to processes of other users.
 PrivateDevices=yes
 CapabilityBoundingSet=
 AmbientCapabilities=
 RestrictNamespaces=yes
 ProtectProc=invisible
 RemoveIPC=yes
-# What ordinary programs call. No MemoryDenyWriteExecute: handlers may be written in Java or JavaScript.
+# System calls of ordinary programs. MemoryDenyWriteExecute is not set: handlers may use Java or JavaScript.
 SystemCallFilter=@system-service
 SystemCallFilter=~@privileged
 """
 
 _STATE = """\
-# What it has done and must undo, readable by it alone; it outlives the unit.
+# The agent's record of what it has done and must undo. Only the agent can read it. It stays when the unit is removed.
 StateDirectory=forewarn-agent
 StateDirectoryMode=0700
 """
@@ -120,22 +128,22 @@ WantedBy=multi-user.target
 """
 
 
-def render_unit(unit: Unit) -> str:
-    """The text of the unit's file, with a reason at each line that is not plain."""
+def render_unit(unit: SystemdUnit) -> str:
+    """Return the content of the unit file, with comments that give the reason for each setting."""
     start = f"[Service]\nExecStart={command_line(unit.command)}\n"
     if unit.user:
         start += f"User={_escaped(unit.user)}\n"
-    bounds = _AS_USER + _homes(unit) if unit.user else _AS_ROOT
-    return "\n".join([_UNIT, start + _state(unit) + _SERVICE + bounds, _INSTALL])
+    limits = _AS_USER + _homes(unit) if unit.user else _AS_ROOT
+    return "\n".join([_UNIT, start + _state(unit) + _SERVICE + limits, _INSTALL])
 
 
-def _state(unit: Unit) -> str:
+def _state(unit: SystemdUnit) -> str:
     if unit.state:
-        return f"# What it has done is kept here. The folder must be there.\nReadWritePaths={_word(unit.state)}\n"
+        return f"# The agent's record of what it has done. The folder must exist.\nReadWritePaths={_word(unit.state)}\n"
     return _STATE
 
 
-def _homes(unit: Unit) -> str:
+def _homes(unit: SystemdUnit) -> str:
     words = (
         unit.state,
         *unit.files,
@@ -143,15 +151,17 @@ def _homes(unit: Unit) -> str:
     )
     paths = [PurePosixPath(word) for word in words if word.startswith("/")]
     if any(home in path.parents for path in paths for home in _HOMES):
-        return "# The agent, its config, a handler or its state is in somebody's home.\nProtectHome=read-only\n"
-    return "# Nothing of it is in anybody's home.\nProtectHome=yes\n"
+        return "# The agent, its policy, a handler or its state is in a home directory.\nProtectHome=read-only\n"
+    return "# The agent uses no file in a home directory.\nProtectHome=yes\n"
 
 
 def command_line(words: Sequence[str]) -> str:
-    """The words as ExecStart= takes them: quoted, and without what systemd would expand."""
+    """Return the words as a value of ExecStart=: quoted, and with systemd's expansions disabled."""
     if set(words[0]) & set("'\"\\"):
-        raise BadOption(name="the program", value=words[0], problem="systemd starts none with quotes in its path.")
-    # A colon before the program switches variables off. Doubling the $ would be wrong in the program's own path.
+        raise BadOption(
+            name="the program", value=words[0], problem="systemd cannot start a program with quotes in its path."
+        )
+    # A colon before the program disables variable expansion. Doubling the $ does not work in the program's path.
     if any("$" in word for word in words):
         words = [f":{words[0]}", *words[1:]]
     return " ".join(_word(word) for word in words)
@@ -166,7 +176,7 @@ def _word(word: str) -> str:
 
 def _escaped(word: str) -> str:
     if not word.isprintable():
-        raise BadOption(name="the path", value=word, problem="a unit cannot hold it. Use one that can be printed.")
+        raise BadOption(name="the path", value=word, problem="a unit file cannot contain it. Use printable characters.")
     return word.replace("%", "%%")
 
 
@@ -176,35 +186,36 @@ def _escaped(word: str) -> str:
 UNIT_FOLDER = "/etc/systemd/system"
 
 
-def parser() -> Parser:
-    found = Parser(
+def parser() -> AgentParser:
+    parser = AgentParser(
         "install",
         "Write a systemd unit that runs the agent.\n\n"
-        "The config is checked first. The unit starts this very program, by its whole path. Nothing is started.",
+        "The command checks the policy file first. The unit starts this program by its absolute path.\n"
+        "The command does not start the unit.",
         "forewarn agent install --config /etc/forewarn/agent.toml",
         "forewarn agent install --config /etc/forewarn/agent.toml --print",
     )
-    add_places(found)
-    found.add_argument("--listen", metavar="HOST:PORT", help="serve metrics and health there")
-    found.add_argument(
-        "--user", metavar="NAME", default="", help="run as that user, with tighter bounds (default: root)"
+    add_common_options(parser)
+    parser.add_argument("--listen", metavar="HOST:PORT", help="address for metrics and health")
+    parser.add_argument(
+        "--user", metavar="NAME", default="", help="run the agent as this user, with stricter limits (default: root)"
     )
-    found.add_argument(
-        "--unit-dir", metavar="DIR", default=UNIT_FOLDER, help=f"where units are (default: {UNIT_FOLDER})"
+    parser.add_argument(
+        "--unit-dir", metavar="DIR", default=UNIT_FOLDER, help=f"folder for the unit file (default: {UNIT_FOLDER})"
     )
-    found.add_argument("--print", action="store_true", help="print the unit, and write nothing")
-    found.add_argument("--force", action="store_true", help="write over a unit that says something else")
-    return found
+    parser.add_argument("--print", action="store_true", help="print the unit and write nothing")
+    parser.add_argument("--force", action="store_true", help="replace a unit file whose content differs")
+    return parser
 
 
 def run(options: Namespace) -> int:
     path = config_path(options)
     config = load_config(path)
-    choose_places(options, config, {})  # refuses what is empty
+    resolve_options(options, config, {})  # rejects empty values
     owner = _check_user(options.user) if options.user else None
     _check_addresses(options)
     state = str(Path(options.state).absolute()) if options.state else ""
-    # What stands in the environment of whoever installs is not there when systemd starts it.
+    # Variables of this environment do not exist when systemd starts the unit: only options go into it.
     given = {
         "--config": "" if path is None else str(path.absolute()),
         "--endpoint": options.endpoint,
@@ -212,26 +223,26 @@ def run(options: Namespace) -> int:
         "--listen": options.listen,
         "--state": state,
     }
-    # In one word each: a value may look like an option.
-    command = [*started_by(), "run", *(f"{flag}={value}" for flag, value in given.items() if value)]
-    chosen = state or config.state
-    own = tuple(str(named.table["file"]) for named in config.handlers.values() if "file" in named.table)
-    text = render_unit(Unit(tuple(command), options.user, chosen, own))
+    # --name=value, because a value may start with a dash.
+    command = [*own_command(), "run", *(f"{flag}={value}" for flag, value in given.items() if value)]
+    state_folder = state or config.state
+    handler_files = tuple(str(named.table["file"]) for named in config.handlers.values() if "file" in named.table)
+    text = render_unit(SystemdUnit(tuple(command), options.user, state_folder, handler_files))
     if options.print:
         sys.stdout.write(text)
         return 0
     file = Path(options.unit_dir) / UNIT_NAME
-    if chosen:
-        _make_folder(Path(chosen), owner)
+    if state_folder:
+        _make_folder(Path(state_folder), owner)
     sys.stdout.write(f"{_write(file, text, force=options.force)}\n")
     sys.stdout.write(
-        f"Start it now and at every boot:\n  systemctl daemon-reload\n  systemctl enable --now {UNIT_NAME}\n"
+        f"To start the agent now and at every boot:\n  systemctl daemon-reload\n  systemctl enable --now {UNIT_NAME}\n"
     )
     return 0
 
 
-def started_by() -> list[str]:
-    """How this program was started, so that systemd can do the same: each path absolute."""
+def own_command() -> list[str]:
+    """Return the command that started this program, with absolute paths."""
     import forewarn
 
     archive = getattr(forewarn.__loader__, "archive", None)
@@ -244,7 +255,7 @@ def started_by() -> list[str]:
 
 
 def _check_addresses(options: Namespace) -> None:
-    """As run will: a unit that it refuses would be started again for ever."""
+    """Reject values that `run` would reject: systemd would restart such a unit without end."""
     from forewarn.agent.address import read_endpoint
 
     if options.endpoint:
@@ -254,7 +265,7 @@ def _check_addresses(options: Namespace) -> None:
 
 
 def _make_folder(folder: Path, owner: tuple[int, int] | None) -> None:
-    """systemd starts no unit that may write to a folder which is not there. One that is there stays as it is."""
+    """Create the folder if it is missing: systemd does not start a unit whose ReadWritePaths= does not exist."""
     try:
         if not folder.is_dir():
             folder.mkdir(mode=0o700, parents=True)
@@ -262,32 +273,32 @@ def _make_folder(folder: Path, owner: tuple[int, int] | None) -> None:
                 os.chown(folder, *owner)
     except OSError as error:
         problem = error.strerror
-        raise NotPermitted(action="make the folder", path=folder, problem=problem, flag="--state") from error
+        raise NotPermitted(action="create the folder", path=folder, problem=problem, flag="--state") from error
 
 
 def _check_user(name: str) -> tuple[int, int]:
-    """Who that is, in numbers."""
+    """Return the user id and group id of a user."""
     import pwd
 
     try:
         found = pwd.getpwnam(name)
     except KeyError:
-        problem = f"there is no such user. Make one with: useradd --system --no-create-home {name}"
+        problem = f"there is no such user. Create it with: useradd --system --no-create-home {name}"
         raise BadOption(name="--user", value=name, problem=problem) from None
     return found.pw_uid, found.pw_gid
 
 
 def _write(file: Path, text: str, *, force: bool) -> str:
-    """Write it, whole or not at all; what was done, in words."""
+    """Write the unit file atomically and return a message for the user."""
     content = text.encode()
     try:
         if file.is_symlink() and os.path.realpath(file) == os.path.realpath(os.devnull):
             raise UnitMasked(path=file, unit=file.name)
         refuse_other_than_file(file)
-        there = _beginning(file, len(content) + 1)
-        if there == content:
-            return f"{file} is as it should be already."
-        if there is not None and not force:
+        current = _read_start(file, len(content) + 1)
+        if current == content:
+            return f"{file} is up to date."
+        if current is not None and not force:
             raise UnitDiffers(path=file)
         write_atomically(file, content, 0o644, follow_links=True)
     except OSError as error:
@@ -295,8 +306,8 @@ def _write(file: Path, text: str, *, force: bool) -> str:
     return f"Wrote {file}."
 
 
-def _beginning(file: Path, size: int) -> bytes | None:
-    """So much of what is there; None: nothing is."""
+def _read_start(file: Path, size: int) -> bytes | None:
+    """Return the first bytes of a file; None if it does not exist."""
     try:
         with file.open("rb") as stream:
             return stream.read(size)

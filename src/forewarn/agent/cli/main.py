@@ -1,4 +1,4 @@
-"""What is typed after `forewarn agent`: a verb, and the verb's options."""
+"""Entry point of `forewarn agent`: finds the command, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import TextIO
 
-    from forewarn.agent.cli.options import Parser
+    from forewarn.agent.cli.options import AgentParser
 
 
-VERBS = {
-    "run": "Watch for events, prepare for them, approve, and undo.",
-    "check": "Read a config and say what it does, or what is wrong in it.",
-    "plan": "Say what would be done about an event, and when.",
-    "status": "Ask the agent of this machine what is coming and what it has done.",
+COMMANDS = {
+    "run": "Poll for events, run handlers, approve, and undo.",
+    "check": "Describe what a policy does, or report the first error in it.",
+    "plan": "Show what the agent would do about an event, and when.",
+    "status": "Show current events and what the agent of this VM has done.",
     "install": "Write a systemd unit that runs the agent.",
-    "bundle": "Write the agent as one file that any Python 3.10 or newer runs.",
+    "bundle": "Write the agent as a single file for Python 3.10 or newer.",
 }
 
-_HELP = """usage: forewarn agent VERB [OPTIONS]
+_HELP = """usage: forewarn agent COMMAND [OPTIONS]
 
-The agent in a VM: it sees what is about to happen, prepares, approves, and undoes.
+The agent runs in a VM. It polls for scheduled events, prepares the VM, approves, and undoes the preparation.
 
-{verbs}
+{commands}
 
 Example:
   forewarn agent run --config agent.toml
@@ -39,73 +39,73 @@ Example:
 """
 
 
-def parser_of(verb: str) -> Parser:
-    """The options of a verb."""
-    parser: Parser = import_module(f"forewarn.agent.cli.{verb}").parser()
+def parser_of(command: str) -> AgentParser:
+    """Return the parser of a command."""
+    parser: AgentParser = import_module(f"forewarn.agent.cli.{command}").parser()
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a verb; an error is one line that says what would be right, and a code that says which kind it was."""
+    """Run a command and return the exit code. An error is printed as one line."""
     _open_streams()
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal of another alphabet is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal's encoding may lack some characters
     try:
         try:
             return _run(list(sys.argv[1:] if arguments is None else arguments))
         finally:
             sys.stdout.flush()
     except ForewarnError as error:
-        _say_error(str(error))
+        _print_error(str(error))
         return exit_code(error)
     except OSError as error:
-        _leave(sys.stdout)
-        if not isinstance(error, BrokenPipeError):  # whoever read has enough
-            _say_error(f"{error.filename or 'Cannot write'}: {error.strerror or error}")
+        _discard(sys.stdout)
+        if not isinstance(error, BrokenPipeError):  # the reader has closed the pipe
+            _print_error(f"{error.filename or 'Cannot write'}: {error.strerror or error}")
         return 1
     except KeyboardInterrupt:
         return 130
 
 
 def _open_streams() -> None:
-    """What whoever started this has closed is opened to nowhere: else the next file would get its number."""
+    """Open closed standard streams to /dev/null: otherwise the next opened file would get their descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
-def _leave(stream: TextIO) -> None:
-    """What Python flushes at its end must not meet the broken pipe or the full disk once more."""
+def _discard(stream: TextIO) -> None:
+    """Redirect the stream to /dev/null: Python flushes it at exit, which would fail again."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(arguments: list[str]) -> int:
-    verb = arguments[0] if arguments else ""
-    if verb in ("", "-h", "--help"):
-        verbs = "\n".join(f"  {name:<9} {does}" for name, does in VERBS.items())
-        sys.stdout.write(_HELP.format(verbs=verbs))
-        return 0 if verb else 2
-    if verb == "--version":
+    command = arguments[0] if arguments else ""
+    if command in ("", "-h", "--help"):
+        commands = "\n".join(f"  {name:<9} {summary}" for name, summary in COMMANDS.items())
+        sys.stdout.write(_HELP.format(commands=commands))
+        return 0 if command else 2
+    if command == "--version":
         from forewarn import __version__
 
         sys.stdout.write(f"forewarn, version {__version__}\n")
         return 0
-    if verb not in VERBS:
-        what = "no option" if verb.startswith("-") else "no command"
-        problem = f"There is {what} {verb!r}.{nearest(verb, VERBS)}"
+    if command not in COMMANDS:
+        kind = "option" if command.startswith("-") else "command"
+        problem = f"There is no {kind} {command!r}.{nearest(command, COMMANDS)}"
         raise BadCommandLine(problem=problem, program="forewarn agent")
-    module = import_module(f"forewarn.agent.cli.{verb}")
+    module = import_module(f"forewarn.agent.cli.{command}")
     code: int = module.run(module.parser().read(arguments[1:]))
     return code
 
 
-def _say_error(text: str) -> None:
-    """Names and texts in it may come from elsewhere: nothing of them reaches a terminal as an order."""
-    from forewarn.agent.logs import printable
+def _print_error(text: str) -> None:
+    """Print an error. It may contain texts from outside, so control characters are escaped."""
+    from forewarn.system.logs import printable
 
     try:
         sys.stderr.write(f"forewarn: {printable(text)}\n")
         sys.stderr.flush()
     except OSError:
-        _leave(sys.stderr)  # nobody hears it; the code says it too
+        _discard(sys.stderr)  # the exit code still reports the error

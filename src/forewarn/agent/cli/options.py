@@ -1,4 +1,4 @@
-"""Options as they are typed: an argparse whose mistakes are one line, and the options that every verb has."""
+"""Command line options: a parser with one-line errors, and the options that most commands share."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SYSTEMD_STATE_VARIABLE = "STATE_DIRECTORY"
 FOLDER_NAME = "forewarn-agent"
 
 
-class _Help(RawDescriptionHelpFormatter):
-    """Looks how wide the terminal is: argparse would load all of shutil for that, also where no help is shown."""
+class _HelpFormatter(RawDescriptionHelpFormatter):
+    """Reads the width of the terminal itself: argparse would import shutil for it, even if it shows no help."""
 
     def __init__(self, prog: str) -> None:
         try:
@@ -37,79 +37,83 @@ class _Help(RawDescriptionHelpFormatter):
         super().__init__(prog, width=max(columns - 2, 40))
 
 
-class Parser(ArgumentParser):
-    """One verb's options."""
+class AgentParser(ArgumentParser):
+    """The options of one command."""
 
-    def __init__(self, verb: str, description: str, *examples: str) -> None:
+    def __init__(self, command: str, description: str, *examples: str) -> None:
         super().__init__(
-            prog=f"forewarn agent {verb}".rstrip(),
+            prog=f"forewarn agent {command}".rstrip(),
             description=description,
             epilog="\n  ".join(["Example:", *examples]),
-            formatter_class=_Help,
+            formatter_class=_HelpFormatter,
             allow_abbrev=False,
             add_help=False,
         )
-        self.add_argument("-h", "--help", action="help", help="show this and end")
+        self.add_argument("-h", "--help", action="help", help="show this help and exit")
 
     def read(self, arguments: Sequence[str]) -> Namespace:
-        """What was typed; an option that is not known gets the nearest that is."""
+        """Parse the arguments. The error for an unknown option suggests the nearest known one."""
         found, unknown = self.parse_known_args(arguments)
         if unknown:
             option = unknown[0].partition("=")[0]
             known = [name for action in self._actions for name in action.option_strings]
-            what = "There is no option" if option.startswith("-") else "Nobody expects"
-            raise BadCommandLine(problem=f"{what} {option!r} here.{nearest(option, known)}", program=self.prog)
+            kind = "There is no option" if option.startswith("-") else "Unexpected argument"
+            raise BadCommandLine(problem=f"{kind} {option!r}.{nearest(option, known)}", program=self.prog)
         return found
 
     def print_help(self, file: object = None) -> None:
-        """To the standard output; argparse would keep it to itself that nothing can be written there."""
+        """Print to standard output. argparse would hide a write error."""
         sys.stdout.write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        """What argparse has to say, as an error like any other."""
+        """Raise an error of argparse as a BadCommandLine."""
         raise BadCommandLine(problem=f"{message[:1].upper()}{message[1:]}.", program=self.prog)
 
 
-def add_places(parser: Parser) -> None:
-    """The options by which an agent is told who and where it is; every verb takes the same."""
-    parser.add_argument("--config", metavar="FILE", help=f"rules and handlers (or {CONFIG_VARIABLE})")
-    parser.add_argument("--endpoint", metavar="URL", help=f"where to ask (or {ENDPOINT_VARIABLE}; else it is found)")
-    parser.add_argument("--vm-name", metavar="NAME", help=f"this machine's name (or {VM_NAME_VARIABLE}; else found)")
-    parser.add_argument("--state", metavar="DIR", help=f"where it keeps what it has done (or {STATE_VARIABLE})")
+def add_common_options(parser: AgentParser) -> None:
+    """Add the options that all commands except `bundle` share."""
+    parser.add_argument("--config", metavar="FILE", help=f"policy file with rules and handlers (or {CONFIG_VARIABLE})")
+    parser.add_argument(
+        "--endpoint", metavar="URL", help=f"endpoint to poll (or {ENDPOINT_VARIABLE}; default: discovered)"
+    )
+    parser.add_argument(
+        "--vm-name", metavar="NAME", help=f"name of this VM in events (or {VM_NAME_VARIABLE}; default: discovered)"
+    )
+    parser.add_argument("--state", metavar="DIR", help=f"folder where the agent records its work (or {STATE_VARIABLE})")
 
 
-class Given(NamedTuple):
-    """A value, and in words where it came from. Both empty: nobody has said it."""
+class ResolvedValue(NamedTuple):
+    """A value and its origin, for example an option or a variable. Both are empty if nothing was given."""
 
     value: str
     origin: str
 
 
-class Places(NamedTuple):
-    """What holds: a flag beats a variable, a variable the config, the config the default."""
+class ResolvedOptions(NamedTuple):
+    """The effective values: option before variable, variable before policy file, policy file before default."""
 
-    endpoint: Given
-    vm_name: Given
-    state: Given
+    endpoint: ResolvedValue
+    vm_name: ResolvedValue
+    state: ResolvedValue
 
     @property
     def folder(self) -> Path:
-        """Where the state is kept: asked for only by who keeps one or looks at it."""
+        """Return the state folder or raise NoStateFolder. Only some commands need it."""
         if not self.state.value:
             raise NoStateFolder
         return Path(self.state.value)
 
 
 def config_path(options: Namespace, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The config that was named; None: the agent only logs."""
+    """Return the path of the policy file; None if none was given."""
     named = options.config if options.config is not None else environment.get(CONFIG_VARIABLE, "")
     if options.config == "":
-        raise BadOption(name="--config", value="", problem="name a file, or leave the option out.")
+        raise BadOption(name="--config", value="", problem="it is empty. Name a file, or omit the option.")
     return Path(named) if named else None
 
 
 def load_config(path: Path | None) -> Config:
-    """What the file says; without one there are no rules."""
+    """Read the policy file; without one, return a policy without rules."""
     from forewarn.agent.policy import Config
 
     if path is None:
@@ -119,44 +123,44 @@ def load_config(path: Path | None) -> Config:
     return read_config(path)
 
 
-def choose_places(options: Namespace, config: Config, environment: Mapping[str, str] = os.environ) -> Places:
-    """What holds of flags, variables, config and defaults."""
-    state = _chosen("--state", options.state, STATE_VARIABLE, environment, config.state, config.source)
-    return Places(
-        _chosen("--endpoint", options.endpoint, ENDPOINT_VARIABLE, environment, config.endpoint, config.source),
-        _chosen("--vm-name", options.vm_name, VM_NAME_VARIABLE, environment, config.vm_name, config.source),
-        state if state.value else _usual_state(environment),
+def resolve_options(options: Namespace, config: Config, environment: Mapping[str, str] = os.environ) -> ResolvedOptions:
+    """Combine options, variables, policy file and defaults."""
+    state = _resolve("--state", options.state, STATE_VARIABLE, environment, config.state, config.source)
+    return ResolvedOptions(
+        _resolve("--endpoint", options.endpoint, ENDPOINT_VARIABLE, environment, config.endpoint, config.source),
+        _resolve("--vm-name", options.vm_name, VM_NAME_VARIABLE, environment, config.vm_name, config.source),
+        state if state.value else _default_state(environment),
     )
 
 
-def _chosen(
+def _resolve(
     flag: str, typed: str | None, variable: str, environment: Mapping[str, str], configured: str, source: str
-) -> Given:
+) -> ResolvedValue:
     if typed is not None:
         if not typed.strip():
-            raise BadOption(name=flag, value=typed, problem="it is empty. Give a value, or leave the option out.")
-        return Given(typed, flag)
+            raise BadOption(name=flag, value=typed, problem="it is empty. Give a value, or omit the option.")
+        return ResolvedValue(typed, flag)
     if environment.get(variable, "").strip():
-        return Given(environment[variable], variable)
-    return Given(configured, source) if configured else Given("", "")
+        return ResolvedValue(environment[variable], variable)
+    return ResolvedValue(configured, source) if configured else ResolvedValue("", "")
 
 
-def _usual_state(environment: Mapping[str, str]) -> Given:
+def _default_state(environment: Mapping[str, str]) -> ResolvedValue:
     if folders := environment.get(SYSTEMD_STATE_VARIABLE):
-        return Given(folders.partition(":")[0], SYSTEMD_STATE_VARIABLE)
+        return ResolvedValue(folders.partition(":")[0], SYSTEMD_STATE_VARIABLE)
     if os.geteuid() == 0:
-        return Given(f"/var/lib/{FOLDER_NAME}", "default")
-    around = environment.get("XDG_STATE_HOME", "")
-    if not around.startswith("/"):  # what is relative there is to be ignored, says who has defined it
+        return ResolvedValue(f"/var/lib/{FOLDER_NAME}", "default")
+    parent = environment.get("XDG_STATE_HOME", "")
+    if not parent.startswith("/"):  # the XDG specification says to ignore relative paths
         try:
-            around = str(Path.home() / ".local" / "state")
+            parent = str(Path.home() / ".local" / "state")
         except RuntimeError:
-            return Given("", "")  # a user whom nobody knows, as in a container
-    return Given(str(Path(around) / FOLDER_NAME), "default")
+            return ResolvedValue("", "")  # the user has no home directory, for example in a container
+    return ResolvedValue(str(Path(parent) / FOLDER_NAME), "default")
 
 
 def read_address(text: str, name: str) -> tuple[str, int]:
-    """`127.0.0.1:9169`, `[::1]:9169`."""
+    """Parse `127.0.0.1:9169` or `[::1]:9169`; `name` is the option for the error."""
     from forewarn.system.addresses import read_host_port
 
     try:

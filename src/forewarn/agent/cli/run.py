@@ -1,83 +1,92 @@
-"""forewarn agent run: the agent itself."""
+"""forewarn agent run: run the agent."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
 import threading
 from typing import TYPE_CHECKING
 
-from forewarn.agent import logs
 from forewarn.agent.address import read_endpoint
-from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config, read_address
-from forewarn.agent.status_server import WATCHDOG_VARIABLES, Pages, Watchdog
+from forewarn.agent.cli.options import (
+    AgentParser,
+    add_common_options,
+    config_path,
+    load_config,
+    read_address,
+    resolve_options,
+)
+from forewarn.agent.status_server import WATCHDOG_VARIABLES, StatusPages, Watchdog
 from forewarn.system.addresses import show_host_port
+from forewarn.system.logs import LOG_FORMATS, configure_logging, get_logger
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from forewarn.agent.loop import Agent
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
-def parser() -> Parser:
-    found = Parser(
+def parser() -> AgentParser:
+    parser = AgentParser(
         "run",
-        "Watch for events, prepare for them, approve, and undo.\n\n"
-        "Without a config it only logs. What it has prepared is kept on disk: after a kill, the next run undoes it.",
+        "Poll for events, run handlers, approve, and undo.\n\n"
+        "Without a policy file, the agent only logs events. It records its work on disk. If it is killed,\n"
+        "the next run continues or undoes that work.",
         "forewarn agent run --config agent.toml",
         "forewarn agent run --config agent.toml --dry-run --endpoint http://127.0.0.1:8169 --vm-name web-0",
     )
-    add_places(found)
-    found.add_argument("--dry-run", action="store_true", help="do all but act: say what would be run and approved")
-    found.add_argument("--listen", metavar="HOST:PORT", help="serve metrics and health there")
-    found.add_argument(
-        "--log", choices=logs.FORMS, default="", help="the form of the log (default: text on a terminal, else json)"
+    add_common_options(parser)
+    parser.add_argument("--dry-run", action="store_true", help="log what would be run and approved, without doing it")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="address for metrics and health")
+    parser.add_argument(
+        "--log", choices=LOG_FORMATS, default="", help="log format (default: text on a terminal, otherwise json)"
     )
-    return found
+    return parser
 
 
 def run(options: Namespace) -> int:
     config = load_config(config_path(options))
-    places = choose_places(options, config)
+    resolved = resolve_options(options, config)
     listen = config.listen if options.listen is None else read_address(options.listen, "--listen")
-    if places.endpoint.value:
-        # Before anything is made: what is refused leaves nothing behind.
-        read_endpoint(places.endpoint.value, places.endpoint.origin)
-    # Here, so that what is wrong is said without it.
-    from forewarn.agent.loop import Agent, Options
+    if resolved.endpoint.value:
+        # Checked before anything is created.
+        read_endpoint(resolved.endpoint.value, resolved.endpoint.origin)
+    # Imported here: errors in options are reported faster.
+    from forewarn.agent.loop import Agent, AgentOptions
 
-    logs.begin(options.log)
-    agent = Agent(config, Options(places.endpoint.value, places.vm_name.value, places.folder, options.dry_run))
-    origins = {"endpoint_from": places.endpoint.origin, "vm_from": places.vm_name.origin}
-    given = {name: origin for name, origin in origins.items() if origin}  # the rest the agent has found
-    folder = None if options.dry_run else places.folder  # a rehearsal leaves nothing behind
+    configure_logging(options.log)
+    agent = Agent(
+        config, AgentOptions(resolved.endpoint.value, resolved.vm_name.value, resolved.folder, options.dry_run)
+    )
+    origins = {"endpoint_from": resolved.endpoint.origin, "vm_from": resolved.vm_name.origin}
+    given = {name: origin for name, origin in origins.items() if origin}  # the agent discovers the others
+    folder = None if options.dry_run else resolved.folder  # a dry run writes nothing to disk
     watchdog = Watchdog()
     environment = dict(os.environ)
-    for name in WATCHDOG_VARIABLES:  # what handlers start is not what systemd waits for
+    for name in WATCHDOG_VARIABLES:  # programs of handlers must not notify systemd
         os.environ.pop(name, None)
-    with Pages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
+    with StatusPages(lambda: {**agent.snapshot(), **given}, folder, listen, watchdog) as pages:
         if pages.address is not None:
-            _log.info("Metrics and health are served.", extra={"fields": {"address": show_host_port(*pages.address)}})
+            _log.info("status_server_started", "Serving metrics and health.", address=show_host_port(*pages.address))
         _stop_on_signals(agent)
         watchdog.started()
         agent.run()
-        if not agent.starts_anew:
+        if not agent.should_restart:
             watchdog.stopping()
-    if agent.starts_anew:
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - this very program
+    if agent.should_restart:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606 - this program itself
     return 0
 
 
 def _stop_on_signals(agent: Agent) -> None:
-    """The first signal stops it in good order; a second one ends it as it ends any program."""
+    """Stop the agent on the first signal. A second signal has its default effect."""
 
     def stop(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_DFL)
-        # In a thread: a signal may come while this thread holds a lock that stopping needs.
+        # In a thread: this thread may hold a lock that stopping needs.
         threading.Thread(target=agent.stop, name="stop", daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):

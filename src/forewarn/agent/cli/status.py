@@ -1,4 +1,4 @@
-"""forewarn agent status: ask the agent of this machine what is coming and what it has done."""
+"""forewarn agent status: show current events and what the agent of this VM has done."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config
-from forewarn.agent.logs import printable
+from forewarn.agent.cli.options import AgentParser, add_common_options, config_path, load_config, resolve_options
 from forewarn.agent.status_server import connect
 from forewarn.core.durations import format_distance, format_moment, format_seconds, from_text
 from forewarn.errors import AgentHung, ForewarnError, NoAgentRuns, NotPermitted, UnreadableFile
+from forewarn.system.logs import printable
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# --- The status in words --------------------------------------------------------------------------
+# --- The status as text ---------------------------------------------------------------------------
 
 
 def status_lines(snapshot: Mapping[str, Any], now: datetime | None) -> list[str]:
-    """Lines for a terminal. `now` by the endpoint's clock; None: not known."""
-    return [printable(line) for line in [*_about(snapshot), *_events(snapshot, now), *_done(snapshot)]]
+    """Return the status as lines for a terminal. `now` is the endpoint's time; None: unknown."""
+    return [printable(line) for line in [*_general(snapshot), *_events(snapshot, now), *_totals(snapshot)]]
 
 
-def _about(snapshot: Mapping[str, Any]) -> list[str]:
+def _general(snapshot: Mapping[str, Any]) -> list[str]:
     lines = []
     if snapshot.get("vm"):
-        lines.append(f"machine    {snapshot['vm']}{_from(snapshot.get('vm_from'))}")
+        lines.append(f"vm         {snapshot['vm']}{_from(snapshot.get('vm_from'))}")
     if snapshot.get("endpoint"):
         lines.append(f"endpoint   {snapshot['endpoint']}{_from(snapshot.get('endpoint_from'))}")
     if snapshot.get("config"):
         lines.append(f"config     {snapshot['config']}")
-    if snapshot.get("run_seconds") is not None:
-        dry = ", dry run: nothing is done" if snapshot.get("dry_run") else ""
-        lines.append(f"running    for {_length(snapshot['run_seconds'])}{dry}")
+    if snapshot.get("uptime_seconds") is not None:
+        dry_run = " (dry run)" if snapshot.get("dry_run") else ""
+        lines.append(f"uptime     {_duration(snapshot['uptime_seconds'])}{dry_run}")
     polling = snapshot.get("polling")
     if polling:
-        lines.append(f"asking     {_polling(polling)}")
+        lines.append(f"polling    {_polling(polling)}")
     if snapshot.get("ready") is not None:
         lines.append(f"ready      {'yes' if snapshot['ready'] else 'no: ' + (snapshot.get('ready_reason') or '')}")
     for name, peer in (snapshot.get("peers") or {}).items():
-        heard = peer.get("heard_seconds_ago")
-        said = "never heard" if heard is None else f"heard {_length(heard)} ago"
-        lines.append(f"peer       {name}: {said}{', silent' if peer.get('silent') else ''}")
+        ago = peer.get("seconds_since_last_response")
+        response = "no response yet" if ago is None else f"last response {_duration(ago)} ago"
+        lines.append(f"peer       {name}: {response}{', unreachable' if peer.get('unreachable') else ''}")
     return lines
 
 
@@ -55,21 +55,21 @@ def _from(origin: str | None) -> str:
 
 
 def _polling(polling: Mapping[str, Any]) -> str:
-    if polling.get("trouble"):
-        since = polling.get("trouble_seconds")
-        for_ = "" if since is None else f" for {_length(since)}"
-        return f"in trouble{for_}: {polling['trouble']}"
-    ago = polling.get("answered_seconds_ago")
+    if polling.get("error"):
+        seconds = polling.get("failing_seconds")
+        since = "" if seconds is None else f" for {_duration(seconds)}"
+        return f"failing{since}: {polling['error']}"
+    ago = polling.get("seconds_since_last_response")
     if ago is None:
-        return "no answer yet"
-    held = ", long poll" if polling.get("long_poll") else ""
-    return f"{polling.get('answers', 0):,} answers, the last {_length(ago)} ago{held}"
+        return "no response yet"
+    long_poll = ", long poll" if polling.get("long_poll") else ""
+    return f"{polling.get('responses', 0):,} responses, last {_duration(ago)} ago{long_poll}"
 
 
 def _events(snapshot: Mapping[str, Any], now: datetime | None) -> list[str]:
     events = snapshot.get("events") or []
     if not events:
-        return ["", "Nothing is coming."]
+        return ["", "No scheduled events."]
     lines = []
     for event in events:
         lines += ["", *_event(event, now)]
@@ -77,26 +77,26 @@ def _events(snapshot: Mapping[str, Any], now: datetime | None) -> list[str]:
 
 
 def _event(event: Mapping[str, Any], now: datetime | None) -> list[str]:
-    whose = "" if event.get("mine") else "not this machine: "
+    whose = "" if event.get("mine") else "not this VM: "
     affected = ", ".join(event.get("resources") or [])
     lines = [f"{event.get('type')} {event.get('id')}  {event.get('status')}{_when(event.get('not_before'), now)}"]
     lines.append(f"  {whose}{affected}")
     facts = [event.get("source") or "", event.get("description") or ""]
     seconds = event.get("duration_seconds")
     if seconds is not None and seconds >= 0:
-        facts.append(f"interrupted for {_length(seconds)}")
+        facts.append(f"duration {_duration(seconds)}")
     if any(facts):
         lines.append(f"  {'; '.join(fact for fact in facts if fact)}")
     if not event.get("mine"):
         return lines
     rule = event.get("rule")
-    lines.append(f"  rule       {rule or 'none fits'}")
-    lines.append(f"  phase      {event.get('phase') or 'not known'}")
+    lines.append(f"  rule       {rule or 'no rule matches'}")
+    lines.append(f"  phase      {event.get('phase') or 'unknown'}")
     lines += [f"  {_step(step)}" for step in event.get("steps") or []]
     if approval := event.get("approval"):
         lines.append(f"  approval   {_approval(approval, now)}")
     if event.get("next"):
-        lines.append(f"  next       {event['next']}{_when(event.get('next_at'), now, with_moment=False)}")
+        lines.append(f"  next       {event['next']}{_when(event.get('next_at'), now, with_time=False)}")
     return lines
 
 
@@ -113,50 +113,51 @@ def _approval(approval: Mapping[str, Any], now: datetime | None) -> str:
     return f"{mode}: {approval['why_not']}" if approval.get("why_not") else mode
 
 
-def _when(moment: str | None, now: datetime | None, *, with_moment: bool = True) -> str:
-    """At which moment, and how far that is."""
-    if not moment:
+def _when(time: str | None, now: datetime | None, *, with_time: bool = True) -> str:
+    """Return a time and its distance from now."""
+    if not time:
         return ""
-    at = from_text(moment)
-    shown = f" {format_moment(at)}" if with_moment else ""
+    at = from_text(time)
+    shown = f" {format_moment(at)}" if with_time else ""
     return shown if now is None else f"{shown} ({format_distance(at, now)})"
 
 
-def _done(snapshot: Mapping[str, Any]) -> list[str]:
+def _totals(snapshot: Mapping[str, Any]) -> list[str]:
     counts = snapshot.get("counts") or {}
-    done = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return ["", f"So far: {done}."] if done else []
+    totals = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return ["", f"Since the agent started: {totals}."] if totals else []
 
 
-def _length(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return format_seconds(seconds) if seconds >= 1 else f"{seconds:.1f}s"
 
 
 # --- The command ----------------------------------------------------------------------------------
 
 
-_LARGEST = 16_000_000
+_MAX_RESPONSE_SIZE = 16_000_000
 
 
-def parser() -> Parser:
-    found = Parser(
+def parser() -> AgentParser:
+    parser = AgentParser(
         "status",
-        "Ask the agent of this machine what is coming and what it has done.\n\n"
-        "It is found by its state folder. When none is running: what the last one has left, and exit code 6.",
+        "Show current events and what the agent of this VM has done.\n\n"
+        "The command finds the agent by its state folder. If no agent is running, it shows what the last\n"
+        "one has left to undo, and exits with code 6.",
         "forewarn agent status",
         "forewarn agent status --state /var/lib/forewarn-agent --json",
     )
-    add_places(found)
-    found.add_argument("--json", action="store_true", help="print all of it as JSON")
-    return found
+    add_common_options(parser)
+    parser.add_argument("--json", action="store_true", help="print the full status as JSON")
+    return parser
 
 
 def run(options: Namespace) -> int:
-    folder = choose_places(options, load_config(config_path(options))).folder
-    snapshot = _ask(folder)
+    folder = resolve_options(options, load_config(config_path(options))).folder
+    snapshot = _request_status(folder)
     running = snapshot is not None
     if snapshot is None:
-        snapshot = _left_behind(folder)
+        snapshot = _recorded_work(folder)
     if options.json:
         sys.stdout.write(json.dumps({"running": running, **snapshot}, indent=2) + "\n")
     else:
@@ -168,9 +169,9 @@ def run(options: Namespace) -> int:
     return 0
 
 
-def _left_behind(folder: Path) -> dict[str, Any]:
-    """What the last agent has written down: what the next one will look after."""
-    # Only here: who asks an agent that runs needs nothing of it.
+def _recorded_work(folder: Path) -> dict[str, Any]:
+    """Return the work that the last agent has recorded and the next one will continue."""
+    # Imported here: not needed if an agent is running.
     from forewarn.agent.clock import EndpointClock
     from forewarn.agent.decisions import DecisionContext
     from forewarn.agent.state import FILE, read_works
@@ -184,30 +185,34 @@ def _left_behind(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise NotPermitted(action="read", path=path, problem=error.strerror, flag="--state") from error
     except (ValueError, KeyError, TypeError, AttributeError, ForewarnError) as error:
-        raise UnreadableFile(path=path, problem=f"it is no state of an agent ({error}).") from error
+        raise UnreadableFile(path=path, problem=f"it is not an agent's state file ({error}).") from error
     context = DecisionContext(EndpointClock().now(), 0.0)
     return {"events": [describe_work(work, context) for work in works]}
 
 
-def _ask(folder: Path) -> dict[str, Any] | None:
-    """What the agent says; None: there is none."""
+def _request_status(folder: Path) -> dict[str, Any] | None:
+    """Return the status of the running agent; None if no agent runs."""
     try:
-        line = connect(folder)
+        connection = connect(folder)
     except (ConnectionRefusedError, FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
-        raise NotPermitted(action="ask the agent on", path=folder, problem=error.strerror, flag="--state") from error
+        raise NotPermitted(
+            action="connect to the agent in", path=folder, problem=error.strerror, flag="--state"
+        ) from error
     except OSError as error:
-        raise AgentHung(folder=folder, problem=error.strerror or "no answer") from error
-    answer = bytearray()
+        raise AgentHung(folder=folder, problem=error.strerror or "no response") from error
+    response = bytearray()
     try:
-        with line:
-            line.sendall(b"GET /status HTTP/1.0\r\n\r\n")
-            while (came := line.recv(65536)) and len(answer) < _LARGEST:
-                answer += came
-        head, _, body = bytes(answer).partition(b"\r\n\r\n")
+        with connection:
+            connection.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+            while (data := connection.recv(65536)) and len(response) < _MAX_RESPONSE_SIZE:
+                response += data
+        head, _, body = bytes(response).partition(b"\r\n\r\n")
         if b" 200 " not in head.partition(b"\r\n")[0]:
-            raise AgentHung(folder=folder, problem=body.decode("utf-8", "replace").strip() or "its answer is cut off")
+            raise AgentHung(
+                folder=folder, problem=body.decode("utf-8", "replace").strip() or "its response is incomplete"
+            )
         found: dict[str, Any] = json.loads(body)
     except (OSError, ValueError) as error:
         raise AgentHung(folder=folder, problem=getattr(error, "strerror", "") or str(error)) from error

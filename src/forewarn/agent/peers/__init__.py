@@ -1,1 +1,1 @@
-"""Agents that ask each other whether they are ready, so that one of them approves for all."""
+"""Agents of one group that approve an event together."""

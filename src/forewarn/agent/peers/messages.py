@@ -1,6 +1,6 @@
-"""What peers send each other: how far a machine is with its events, as JSON, signed with the shared secret.
+"""Messages between peers: the state of each event on a VM, as JSON, signed with the shared secret.
 
-Every value from outside is checked.
+The reader validates every value. The names in the JSON and in the signed texts are the wire format of `/v2/status`.
 """
 
 from __future__ import annotations
@@ -30,81 +30,81 @@ WAITING, PREPARING, READY, APPROVED, FAILED, STARTED, GONE = STATES = (
     "started",
     "gone",
 )
-"""How far a machine is with an event. `approved`: it is ready, and its approval has been accepted."""
+"""State of an event on a VM. `approved`: the VM is ready, and the endpoint has accepted its approval."""
 
-LARGEST = 256 * 1024
-"""Bytes of one message."""
-_LONGEST_NAME = 256
-_MOST_EVENTS = 256
+MAX_MESSAGE_SIZE = 256 * 1024
+"""In bytes."""
+_MAX_NAME_LENGTH = 256
+_MAX_EVENTS = 256
 
 
-class EventStatus(NamedTuple):
-    """How far a machine is with one event."""
+class PeerEventStatus(NamedTuple):
+    """State of one event on a VM."""
 
     id: str
     resources: str
-    """The `digest` of the event's machines: agents that see different machines must not approve."""
+    """The `digest` of the event's VMs: agents that see different VMs must not approve."""
     state: str
 
 
 class StatusMessage(NamedTuple):
-    """The answer of an agent."""
+    """The response of an agent."""
 
     vm: str
     fresh: float
-    """For how many seconds, from the question on, the asker may act on this answer."""
-    events: tuple[EventStatus, ...]
+    """For how many seconds after its request the receiver may act on this response."""
+    events: tuple[PeerEventStatus, ...]
 
-    def event(self, event_id: str) -> EventStatus | None:
-        """What it says of one event."""
+    def event(self, event_id: str) -> PeerEventStatus | None:
+        """Return the state of one event, if the message has it."""
         return next((event for event in self.events if key(event.id) == key(event_id)), None)
 
 
 def key(name: str) -> str:
-    """Names of machines and ids of events are the same in any letter case."""
+    """Return the form for comparing VM names and event ids, which ignore letter case."""
     return name.casefold()
 
 
 def digest(resources: Iterable[str]) -> str:
-    """A short form of the machines of an event, in their order."""
+    """Return a hash of an event's VMs, in their order."""
     text = "\n".join(key(name) for name in resources)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def write_status(message: StatusMessage) -> bytes:
-    """The message as JSON. An event with an invalid id is left out, so that it does not make the rest unreadable."""
-    events = [event._asdict() for event in message.events if _is_name(event.id)][:_MOST_EVENTS]
+    """Return the message as JSON. An event with an invalid id is omitted: it would make the whole message invalid."""
+    events = [event._asdict() for event in message.events if _is_name(event.id)][:_MAX_EVENTS]
     return json.dumps({**message._asdict(), "events": events}, separators=(",", ":")).encode()
 
 
 def read_status(body: bytes) -> StatusMessage:
-    """The message, or BadPeerMessage. Unknown members are ignored: a newer agent may send them."""
-    if len(body) > LARGEST:
-        raise BadPeerMessage(problem=f"it is larger than {LARGEST} bytes")
+    """Parse a message or raise BadPeerMessage. Unknown members are ignored: a newer agent may send them."""
+    if len(body) > MAX_MESSAGE_SIZE:
+        raise BadPeerMessage(problem=f"it is larger than {MAX_MESSAGE_SIZE} bytes")
     try:
-        whole = _table(json.loads(body, parse_constant=_refuse), "the answer")
+        status = _table(json.loads(body, parse_constant=_reject_constant), "the response")
     except (ValueError, RecursionError) as error:
         raise BadPeerMessage(problem="it is not JSON") from error
-    events = whole.get("events")
-    if not isinstance(events, list) or len(events) > _MOST_EVENTS:
-        raise BadPeerMessage(problem=f"events is not a list of at most {_MOST_EVENTS}")
+    events = status.get("events")
+    if not isinstance(events, list) or len(events) > _MAX_EVENTS:
+        raise BadPeerMessage(problem=f"events is not a list of at most {_MAX_EVENTS} items")
     read = tuple(_event(_table(event, "an event")) for event in events)
     if len({key(event.id) for event in read}) < len(read):
-        raise BadPeerMessage(problem="it names an event twice")
-    fresh = whole.get("fresh")
+        raise BadPeerMessage(problem="it contains an event twice")
+    fresh = status.get("fresh")
     if not isinstance(fresh, (int, float)) or isinstance(fresh, bool) or not 0 <= fresh <= 1e6:
         raise BadPeerMessage(problem="fresh is not a number of seconds")
-    return StatusMessage(_text(whole, "vm"), float(fresh), read)
+    return StatusMessage(_text(status, "vm"), float(fresh), read)
 
 
-def _event(table: dict[str, Any]) -> EventStatus:
+def _event(table: dict[str, Any]) -> PeerEventStatus:
     state = _text(table, "state")
     if state not in STATES:
         raise BadPeerMessage(problem=f"state is not one of {', '.join(STATES)}")
-    return EventStatus(_text(table, "id"), _text(table, "resources"), state)
+    return PeerEventStatus(_text(table, "id"), _text(table, "resources"), state)
 
 
-def _refuse(_: str) -> NoReturn:
+def _reject_constant(_: str) -> NoReturn:
     raise ValueError
 
 
@@ -117,13 +117,13 @@ def _table(value: object, what: str) -> dict[str, Any]:
 def _text(table: dict[str, Any], name: str) -> str:
     value = table.get(name)
     if not isinstance(value, str) or not _is_name(value):
-        raise BadPeerMessage(problem=f"{name} is not a text of at most {_LONGEST_NAME} characters")
+        raise BadPeerMessage(problem=f"{name} is not a string of at most {_MAX_NAME_LENGTH} characters")
     return value
 
 
 def _is_name(text: str) -> bool:
-    # Names are shown on a person's terminal: nothing that moves the cursor.
-    return 1 <= len(text) <= _LONGEST_NAME and text.isprintable()
+    # Names are shown on a terminal: no control characters.
+    return 1 <= len(text) <= _MAX_NAME_LENGTH and text.isprintable()
 
 
 # --- Signatures -----------------------------------------------------------------------------------
@@ -132,31 +132,31 @@ def _is_name(text: str) -> bool:
 PATH = "/v2/status"
 
 
-def draw() -> str:
-    """A random text that nobody can predict and that does not repeat."""
+def random_token() -> str:
+    """Return an unpredictable, unique string."""
     return os.urandom(16).hex()
 
 
-class Question(NamedTuple):
-    """What is signed of a question. It is good for one answer of one machine."""
+class StatusRequest(NamedTuple):
+    """The signed values of a request. It is valid for one response of one VM."""
 
     challenge: str
-    """Chosen by the machine that is asked."""
+    """Chosen by the VM that receives the request."""
     nonce: str
-    """Chosen by the machine that asks."""
-    asker: str
-    asked: str
+    """Chosen by the VM that sends the request."""
+    sender: str
+    receiver: str
 
     def sign(self, secret: bytes) -> str:
         return _sign(secret, "\n".join(("question", PATH, *self)).encode("utf-8", "surrogatepass"))
 
-    def sign_answer(self, secret: bytes, body: bytes) -> str:
-        """The signature of an answer to this question, and to no other."""
+    def sign_response(self, secret: bytes, body: bytes) -> str:
+        """Return the signature of a response to this request only."""
         return _sign(secret, f"answer\n{self.sign(secret)}\n".encode() + body)
 
 
 def is_same(given: str, expected: str) -> bool:
-    """Whether a signature is the expected one. How long it takes does not reveal how much of it was right."""
+    """Compare two signatures in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 

@@ -1,45 +1,45 @@
-"""Connections between peers: asks a peer for its status, and serves the own status to peers that have the secret."""
+"""HTTP between peers: the client that requests a peer's status, and the server for peers that have the secret."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from forewarn.agent import transport
-from forewarn.agent.address import Endpoint
-from forewarn.agent.http_server import BoundedServer, Reply
-from forewarn.agent.peers.messages import LARGEST, PATH, Question, draw, is_same, key, read_status
-from forewarn.errors import BadPeerMessage, EndpointTrouble, PeerTrouble
+from forewarn.agent.address import EndpointAddress
+from forewarn.agent.http_server import BoundedServer, LocalResponse
+from forewarn.agent.peers.messages import MAX_MESSAGE_SIZE, PATH, StatusRequest, is_same, key, random_token, read_status
+from forewarn.errors import BadPeerMessage, EndpointError, PeerTrouble
 from forewarn.system.addresses import show_host_port
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from forewarn.agent.http_server import Request
+    from forewarn.agent.http_server import LocalRequest
     from forewarn.agent.peers.messages import StatusMessage
     from forewarn.agent.policy import Member
-    from forewarn.agent.transport import Answer
+    from forewarn.agent.transport import EndpointResponse
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
-CHALLENGE, NONCE, ASKER, ASKED, SIGNATURE = HEADERS = (
+CHALLENGE, NONCE, SENDER, RECEIVER, SIGNATURE = HEADERS = (
     "forewarn-challenge",
     "forewarn-nonce",
     "forewarn-asker",
     "forewarn-asked",
     "forewarn-signature",
 )
-"""Of a question. An answer has the last one, a refusal the first one."""
+"""Headers of a request. A response has only the signature; a 401 has only the challenge."""
 
 
-# --- Asking a peer --------------------------------------------------------------------------------
+# --- The client -----------------------------------------------------------------------------------
 
 
 class PeerClient:
-    """Asks one member. One thread asks; another may close it."""
+    """Requests the status of one member. One thread sends requests; another thread may close the client."""
 
     def __init__(self, member: Member, secret: bytes, timeout: float) -> None:
         self.member = member
@@ -47,131 +47,135 @@ class PeerClient:
         self._timeout = timeout
         self._challenge = ""
         self._address = show_host_port(member.host, member.port)
-        self._connection = transport.EndpointConnection(Endpoint("http", member.host, member.port, "[peers] members"))
+        self._connection = transport.EndpointConnection(
+            EndpointAddress("http", member.host, member.port, "[peers] members")
+        )
 
-    def ask(self, asker: str) -> StatusMessage:
-        """The member's status, or PeerTrouble."""
-        question, answer = self._ask(asker)
-        if answer.status == 401 and answer.headers.get(CHALLENGE, "") != self._challenge:
-            self._challenge = answer.headers.get(CHALLENGE, "")
-            question, answer = self._ask(asker)
-        if answer.status == 401:
+    def request_status(self, sender: str) -> StatusMessage:
+        """Return the member's status or raise PeerTrouble. `sender` is the name of this VM."""
+        request, response = self._exchange(sender)
+        if response.status == 401 and response.headers.get(CHALLENGE, "") != self._challenge:
+            self._challenge = response.headers.get(CHALLENGE, "")
+            request, response = self._exchange(sender)
+        if response.status == 401:
             raise self._trouble(
-                "does not accept our secret: [peers] secret_file must be the same for all. Or its agent is of an older "
-                "release."
+                "rejects our secret. Use the same [peers] secret_file on all VMs, and the same release of the agent."
             )
-        if answer.status == 421:
-            raise self._trouble(f"is not what answers at {self._address}: see [peers] members.")
-        if answer.status != 200:
-            raise self._trouble(f"answers with status {answer.status}, which no agent does.")
-        if len(answer.body) > LARGEST:
-            raise self._trouble(f"cannot be asked at {self._address}: the answer is too large.")
-        if not is_same(answer.headers.get(SIGNATURE, ""), question.sign_answer(self._secret, answer.body)):
-            raise self._trouble("sent an answer that is not signed with our secret for this question.")
+        if response.status == 421:
+            raise self._trouble(f"is not the VM at {self._address}. Check [peers] members.")
+        if response.status != 200:
+            raise self._trouble(f"responded with status {response.status}, which no agent sends.")
+        if len(response.body) > MAX_MESSAGE_SIZE:
+            raise self._trouble(f"sent a response that is larger than {MAX_MESSAGE_SIZE} bytes.")
+        if not is_same(response.headers.get(SIGNATURE, ""), request.sign_response(self._secret, response.body)):
+            raise self._trouble("sent a response without a valid signature.")
         try:
-            message = read_status(answer.body)
+            message = read_status(response.body)
         except BadPeerMessage as error:
-            raise self._trouble(f"sent an answer that cannot be used: {error}.") from error
+            raise self._trouble(f"sent an invalid response: {error}.") from error
         if key(message.vm) != key(self.member.vm):
-            raise self._trouble(f"was asked, and {message.vm} answers: see [peers] members.")
+            raise self._trouble(f"has the address of {message.vm}. Check [peers] members.")
         return message
 
     def close(self) -> None:
-        """End what is being asked, and ask no more."""
+        """End the request in progress and send no further ones."""
         self._connection.close()
 
-    def _ask(self, asker: str) -> tuple[Question, Answer]:
-        question = Question(self._challenge, draw(), asker, self.member.vm)
-        values = (*(quote(text.encode("utf-8", "surrogatepass"), safe="") for text in question),)
-        headers = dict(zip(HEADERS, (*values, question.sign(self._secret)), strict=True))
+    def _exchange(self, sender: str) -> tuple[StatusRequest, EndpointResponse]:
+        request = StatusRequest(self._challenge, random_token(), sender, self.member.vm)
+        values = (*(quote(text.encode("utf-8", "surrogatepass"), safe="") for text in request),)
+        headers = dict(zip(HEADERS, (*values, request.sign(self._secret)), strict=True))
         try:
-            return question, self._connection.exchange(
+            return request, self._connection.exchange(
                 "GET", PATH, {**headers, "Connection": "close"}, None, self._timeout
             )
-        except EndpointTrouble as trouble:
+        except EndpointError as trouble:
             if trouble.kind == "unreachable":
-                problem = f"cannot be asked at {self._address}: {trouble.fields['problem']}."
+                problem = f"cannot be reached at {self._address}: {trouble.fields['problem']}."
             elif trouble.kind in ("timeout", "stalled"):
-                problem = f"does not answer at {self._address} in time."
+                problem = f"did not respond at {self._address} within {self._timeout:g} s."
             else:
-                problem = "does not answer as an agent does."
+                problem = f"sent no valid HTTP response at {self._address}."
             raise self._trouble(problem) from trouble
 
     def _trouble(self, problem: str) -> PeerTrouble:
         return PeerTrouble(vm=self.member.vm, problem=problem)
 
 
-# --- Serving the status ---------------------------------------------------------------------------
+# --- The server -----------------------------------------------------------------------------------
 
 
-LARGEST_HEAD = 4096
-_MOST_LOGGED = 64
-_MOST_NONCES = 4096
-"""Then there is a new challenge, and the nonces of the old one are forgotten."""
+MAX_HEADER_SIZE = 4096
+_MAX_WARNINGS = 64
+_MAX_NONCES = 4096
+"""After so many, the server changes its challenge and discards the nonces of the old one."""
 
 
 class PeerServer:
-    """Answers from `start` to `stop`.
+    """Serves the status of this VM from `start` to `stop`.
 
-    `answer(asked)` gives the body for a member that asks, or None if it asks for another machine.
+    `body_for(receiver)` returns the body of a response, or None if the request is for another VM.
     """
 
-    def __init__(self, listener: socket.socket, secret: bytes, answer: Callable[[str], bytes | None]) -> None:
+    def __init__(self, listener: socket.socket, secret: bytes, body_for: Callable[[str], bytes | None]) -> None:
         self._secret = secret
-        self._answer = answer
+        self._body_for = body_for
         self._lock = threading.Lock()
-        self._challenge = draw()
+        self._challenge = random_token()
         self._nonces: set[str] = set()
-        self._logged: set[str] = set()
+        self._warned: set[str] = set()
         self.address: tuple[str, int] = listener.getsockname()[:2]
-        self._server = BoundedServer(
-            listener, self._reply, name="peers-server", callers="a peer", largest_head=LARGEST_HEAD
-        )
+        self._server = BoundedServer(listener, self._reply, name="peers-server", max_head_size=MAX_HEADER_SIZE)
 
     def start(self) -> None:
         self._server.start()
 
     def stop(self) -> None:
-        """Close everything; nobody is answered once this has returned."""
+        """Close all connections. After this call the server sends no response."""
         self._server.stop()
 
-    def _reply(self, request: Request) -> Reply | None:
+    def _reply(self, request: LocalRequest) -> LocalResponse | None:
         if request.error == 431:
-            return None  # agents write shorter heads
+            return None  # agents send shorter headers
         *texts, signature = (unquote(request.headers.get(name, "")) for name in HEADERS)
-        question = Question(*texts)
-        is_question = (request.method, request.target) == ("GET", PATH)
-        is_signed = is_question and is_same(signature, question.sign(self._secret))
-        if not is_signed or not self._use(question):
-            # A member that does not know the challenge yet is no stranger.
-            if not is_signed and self._is_new(request.caller):
+        signed = StatusRequest(*texts)
+        is_for_status = (request.method, request.target) == ("GET", PATH)
+        is_signed = is_for_status and is_same(signature, signed.sign(self._secret))
+        if not is_signed or not self._use(signed):
+            # A valid signature with an old challenge comes from a member: it sends the request again.
+            if not is_signed and self._is_new_warning(request.caller):
                 _log.warning(
-                    "%s asked as a peer and does not have our secret, or its agent is of an older release: it got no "
-                    "answer.",
-                    request.caller,
+                    "peer_request_rejected",
+                    "Rejected a peer request: it is not signed with our secret, or comes from an older release.",
+                    address=request.caller,
                 )
-            return Reply(401, headers=((CHALLENGE, self._challenge),))
-        body = self._answer(question.asked)
+            return LocalResponse(401, headers=((CHALLENGE, self._challenge),))
+        body = self._body_for(signed.receiver)
         if body is None:
-            if self._is_new(f"{question.asker} {question.asked}"):
-                _log.warning("%s takes this machine for %s: see its [peers] members.", question.asker, question.asked)
-            return Reply(421)
+            if self._is_new_warning(f"{signed.sender} {signed.receiver}"):
+                _log.warning(
+                    "peer_address_wrong",
+                    "A peer has the address of this VM for another VM. Check its [peers] members.",
+                    peer=signed.sender,
+                    expected_vm=signed.receiver,
+                )
+            return LocalResponse(421)
         headers = (("Content-Type", "application/json"), ("Cache-Control", "no-store"))
-        return Reply(200, body, (*headers, (SIGNATURE, question.sign_answer(self._secret, body))))
+        return LocalResponse(200, body, (*headers, (SIGNATURE, signed.sign_response(self._secret, body))))
 
-    def _use(self, question: Question) -> bool:
-        """Whether the question is a new one: a captured one is answered to nobody."""
+    def _use(self, request: StatusRequest) -> bool:
+        """Return whether the request is new, and mark it as used: a captured request gets no second response."""
         with self._lock:
-            if question.challenge != self._challenge or question.nonce in self._nonces:
+            if request.challenge != self._challenge or request.nonce in self._nonces:
                 return False
-            self._nonces.add(question.nonce)
-            if len(self._nonces) >= _MOST_NONCES:
-                self._challenge, self._nonces = draw(), set()
+            self._nonces.add(request.nonce)
+            if len(self._nonces) >= _MAX_NONCES:
+                self._challenge, self._nonces = random_token(), set()
             return True
 
-    def _is_new(self, complaint: str) -> bool:
-        """Whether to log it: once for each address or name, and not for every one there is."""
-        if complaint in self._logged or len(self._logged) >= _MOST_LOGGED:
+    def _is_new_warning(self, subject: str) -> bool:
+        """Return whether to log a warning: once for each subject, and for a limited number of them."""
+        if subject in self._warned or len(self._warned) >= _MAX_WARNINGS:
             return False
-        self._logged.add(complaint)
+        self._warned.add(subject)
         return True

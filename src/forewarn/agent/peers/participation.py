@@ -1,6 +1,6 @@
-"""The agent's part in its group of peers: what it reports of its work, and what it may do.
+"""Connects the agent to its group of peers: reports the state of its work, and says what it may do.
 
-An agent without peers loads nothing else of this package.
+An agent without peers loads no other module of this package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from forewarn.agent.peers.group import PeerGroup
     from forewarn.agent.policy import PeersSettings
-    from forewarn.agent.state import Work
+    from forewarn.agent.state import EventWork
 
 
 _STATES = {
@@ -30,32 +30,32 @@ _STATES = {
     "undoing": "gone",
     "done": "gone",
 }
-"""What is reported, by the phase of the work."""
+"""The reported state for each phase of the work."""
 
 
 class Participation:
-    """Does nothing where there are no peers."""
+    """The agent's side of a peer group; without peers its methods do nothing."""
 
     def __init__(self, settings: PeersSettings | None, wake: Callable[[], None]) -> None:
         self._group: PeerGroup | None = None
-        self._has_begun = False
+        self._has_started = False
         self._reported: set[str] = set()
         if settings is not None:
-            # Here, so that an agent without peers has no server in memory. An address that cannot be had is an error
-            # before anything begins.
+            # Imported here to save memory in agents without peers. Opens the socket now: an agent that cannot listen
+            # must not start.
             from forewarn.agent.peers.group import PeerGroup
 
             self._group = PeerGroup(settings, wake)
 
-    def begin(self, me: str) -> None:
-        """Once the name of this machine is known."""
-        if self._group is not None and not self._has_begun:
-            self._has_begun = True
+    def start(self, me: str) -> None:
+        """Start the group once the name of this VM is known."""
+        if self._group is not None and not self._has_started:
+            self._has_started = True
             self._group.start(me)
 
-    def report(self, works: Iterable[Work], now: datetime, *, busy: bool) -> None:
-        """How far this machine is. While a handler runs, for whatever event, it is ready for none."""
-        if self._group is None or not self._has_begun:
+    def report(self, works: Iterable[EventWork], now: datetime, *, busy: bool) -> None:
+        """Report the state of each event. While any handler runs (`busy`), this VM is ready for no event."""
+        if self._group is None or not self._has_started:
             return
         for work in works:
             if work.rule.approve == LEADER:
@@ -70,7 +70,7 @@ class Participation:
                 self._reported.add(work.id)
 
     def may_run_handler(self) -> bool:
-        """Not as long as another machine may act on the word that this one is ready."""
+        """Return False while another VM may still act on this VM's report that it is ready."""
         return self._group is None or self._group.may_run_handler()
 
     def forget(self, event_id: str) -> None:
@@ -79,14 +79,14 @@ class Participation:
             self._group.forget(event_id)
 
     def problems(self) -> dict[str, str]:
-        """For each event: why this machine may not approve it. Empty: it may."""
+        """Return for each event why this VM may not approve it; empty if it may."""
         if self._group is None:
             return {}
         decisions = {event_id: self._group.decide(event_id) for event_id in self._reported}
-        return {event_id: "" if decision.may else decision.why for event_id, decision in decisions.items()}
+        return {event_id: "" if decision.allowed else decision.reason for event_id, decision in decisions.items()}
 
     def snapshot(self) -> dict[str, Any] | None:
-        return self._group.snapshot() if self._group is not None and self._has_begun else None
+        return self._group.snapshot() if self._group is not None and self._has_started else None
 
     def stop(self) -> None:
         if self._group is not None:
