@@ -130,7 +130,7 @@ def test_the_document_is_what_the_vm_gets(service: ServiceProcess) -> None:
 
 def test_reading_a_document_does_not_enable(service: ServiceProcess) -> None:
     assert run(service, "vm", "document", "quiet") == '{"DocumentIncarnation":0,"Events":[]}'
-    assert parsed(service, "vm", "show", "quiet")["listening"] is False
+    assert parsed(service, "vm", "show", "quiet")["events_enabled"] is False
 
 
 def test_the_fleet_is_checked_applied_and_shown(service: ServiceProcess, tmp_path: Path) -> None:

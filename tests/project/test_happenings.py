@@ -7,15 +7,15 @@ from pathlib import Path
 
 from forewarn.core.fleet import HostState
 from forewarn.core.history import HISTORY_KINDS
-from forewarn.core.rollouts import Stage
+from forewarn.core.rollouts import RolloutStatus
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 NOTES = {"note_event", "note_operation", "_note"}
 PLACES: dict[str, list[str]] = {
     "state": list(HostState),
-    "HostState.IN_USE": [HostState.IN_USE],
-    "stage": [Stage.DONE, Stage.STOPPED],
+    "HostState.IN_SERVICE": [HostState.IN_SERVICE],
+    "status": [RolloutStatus.DONE, RolloutStatus.STOPPED],
 }
 """What stands in the words that are put together."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.core.fleet import HostState
 from forewarn.core.history import HISTORY_KINDS
-from forewarn.core.rollouts import Stage
+from forewarn.core.rollouts import RolloutStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,7 +217,7 @@ def state_changes(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def test_only_the_writer_changes_the_state() -> None:
     changing = ast.parse(
-        "def f(): self._writer.state.heard.update(x); engine.draft().webhook_deliveries.lost[name] += 1"
+        "def f(): self._writer.state.last_seen.update(x); engine.draft().webhook_deliveries.lost[name] += 1"
     )
     assert len(list(state_changes(changing))) == 2
     violations = [
@@ -265,7 +265,7 @@ NOTED_BY = {"Entry": 1, "note_event": 2, "note_operation": 2, "_note": 2}
 
 def test_every_word_of_history_has_a_row() -> None:
     """Webhooks can be narrowed to these words: one without a row could not be asked for."""
-    said = {f"host {state}" for state in HostState} | {f"rollout {stage}" for stage in Stage if not stage.live}
+    said = {f"host {state}" for state in HostState} | {f"rollout {stage}" for stage in RolloutStatus if not stage.live}
     for tree in [tree for module, tree in MODULES.items() if part_of(module) == "core"]:
         for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")

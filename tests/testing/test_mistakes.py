@@ -99,7 +99,7 @@ def test_a_fault_can_be_a_number_and_its_bounds_lengths(forewarn: Service) -> No
     forewarn.fault("slow", delay=timedelta(seconds=0.01), seconds=timedelta(minutes=1))
     vm.poll()
     (fault,) = forewarn.all("/v1/faults")
-    assert (fault["delay_seconds"], fault["for_seconds"], fault["struck"]) == (0.01, 60, 1)
+    assert (fault["delay_seconds"], fault["duration_seconds"], fault["hits"]) == (0.01, 60, 1)
 
 
 def test_an_empty_name_does_not_strike_all(forewarn: Service) -> None:
@@ -117,9 +117,9 @@ def test_an_empty_name_does_not_strike_all(forewarn: Service) -> None:
 
 def test_a_limit_in_which_nothing_can_be_seen_is_refused(forewarn: Service) -> None:
     forewarn.vm("web-0")
-    body = {"by": "1s", "seen_by": ["web-0"], "limit": "0s"}
+    body = {"by": "1s", "seen_by": ["web-0"], "timeout": "0s"}
     answer = forewarn.control("POST", "/v1/clock/advance", body)
-    assert (answer.status, answer.json()["pointer"]) == (400, "/limit")
+    assert (answer.status, answer.json()["pointer"]) == (400, "/timeout")
     done = forewarn.cli("clock", "advance", "1s", "--seen-by", "web-0", "--limit", "0s")
     assert (done.returncode, "is more than 0s, at most 1h" in done.stderr) == (2, True)
 

@@ -302,7 +302,7 @@ def test_kinds_are_one_word_each_and_mean_one_thing() -> None:
     assert sorted(KINDS.values()) == sorted(HISTORY_KINDS)
     assert not any(" " in kind for kind in KINDS)
     assert KINDS["carried-out"] == "carried out"
-    assert KINDS["host-in-use"] == "host in-use"
+    assert KINDS["host-in-service"] == "host in-service"
 
 
 async def test_who_is_not_let_in_any_more_is_told_nothing_more() -> None:

@@ -1,6 +1,6 @@
 """Authentication: the token of a request, and the first admin token.
 
-Without a token only the health endpoints answer.
+Without a token only the health routes answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def hash_of(token: str) -> str:
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-class Gate:
+class Authenticator:
     """Lets requests through to the application, with the token they came with in their state."""
 
     def __init__(self, engine: Engine, app: ASGIApp) -> None:

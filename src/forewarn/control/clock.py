@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from forewarn.control.input import A_LENGTH, read_body, read_length, until_gone
-from forewarn.control.routing import Endpoint
+from forewarn.control.routing import Route
 from forewarn.control.schema import Body, Length, Moment, Shape, answer, choice, help_text
 from forewarn.core.access import Role
 from forewarn.core.durations import format_duration, to_text
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
     from forewarn.metadata.server import MetadataServer
 
-SEEN_WITHIN = timedelta(seconds=30)
+DEFAULT_TIMEOUT = timedelta(seconds=30)
 """How long, in real time, a VM may take to see a step of a moved clock."""
-LONGEST_LIMIT = timedelta(hours=1)
+MAX_TIMEOUT = timedelta(hours=1)
 
 
 class ClockShape(Shape):
@@ -40,7 +40,7 @@ class ClockAdvance(Body, kw_only=True):
     seen_by: Annotated[
         list[str] | None, help_text("VMs that poll by themselves: each takes in every step before the next.")
     ] = None
-    limit: Annotated[
+    timeout: Annotated[
         Length | None, help_text("How long they may take for a step, in real time; 30s if it is not said.")
     ] = None
 
@@ -52,10 +52,10 @@ class ClockControl:
         self._engine = engine
         self._metadata = metadata
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint("GET", "/v1/clock", self.clock, "See what time it is for the service.", ClockShape, tenant=True),
-            Endpoint(
+            Route("GET", "/v1/clock", self.clock, "See what time it is for the service.", ClockShape, tenant=True),
+            Route(
                 "POST",
                 "/v1/clock/advance",
                 self.advance,
@@ -71,18 +71,24 @@ class ClockControl:
 
     async def advance(self, request: Request) -> Response:
         body = await read_body(request, ClockAdvance)
-        length, limit, vms = read_length(body.by, "/by"), read_length(body.limit, "/limit"), tuple(body.seen_by or ())
+        length, timeout, vms = (
+            read_length(body.by, "/by"),
+            read_length(body.timeout, "/timeout"),
+            tuple(body.seen_by or ()),
+        )
         if length is None:
-            raise BadRequestBody(pointer="/by", problem=f"must be {A_LENGTH}", valid=A_LENGTH)
-        if limit is not None and (not vms or not timedelta(0) < limit <= LONGEST_LIMIT):
+            raise BadRequestBody(pointer="/by", problem=f"must be {A_LENGTH}", allowed=A_LENGTH)
+        if timeout is not None and (not vms or not timedelta(0) < timeout <= MAX_TIMEOUT):
             problem = (
-                f"is more than 0s, at most {format_duration(LONGEST_LIMIT)}"
+                f"is more than 0s, at most {format_duration(MAX_TIMEOUT)}"
                 if vms
                 else "is for the VMs of seen_by: name them"
             )
-            raise BadRequestBody(pointer="/limit", problem=problem, valid=A_LENGTH)
+            raise BadRequestBody(pointer="/timeout", problem=problem, allowed=A_LENGTH)
         if vms:
-            with self._metadata.delivery_tracker.audience(vms, limit if limit is not None else SEEN_WITHIN) as audience:
+            with self._metadata.delivery_tracker.audience(
+                vms, timeout if timeout is not None else DEFAULT_TIMEOUT
+            ) as audience:
                 gone = asyncio.create_task(until_gone(request))
                 gone.add_done_callback(lambda _: audience.abandon())
                 try:

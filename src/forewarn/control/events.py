@@ -10,7 +10,7 @@ from forewarn.control.explanations import ExplanationShape, explanation
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.input import A_MOMENT, read_body, read_length, read_moment
 from forewarn.control.paging import All, Paging, hint, only, page, rows_page
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     DryRun,
     Length,
@@ -28,7 +28,7 @@ from forewarn.core import approvals
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.events import Status
+from forewarn.core.events import EventStatus
 from forewarn.errors import AlreadyOver, BadRequestBody, Unknown, UnknownEvent
 from forewarn.ports import HistoryFilter
 
@@ -49,7 +49,7 @@ class EventShape(Shape):
     operation: str
     group: str
     type: Annotated[str, choice(*EVENT_TYPES)]
-    status: Annotated[str, choice(*(status.lower() for status in Status))]
+    status: Annotated[str, choice(*(status.lower() for status in EventStatus))]
     vms: list[str]
     not_before: Moment
     description: str
@@ -108,10 +108,10 @@ class EventControl:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path, operator = EventShape, "/v1/events/{id}", Role.OPERATOR
         return [
-            Endpoint(
+            Route(
                 "GET",
                 "/v1/events",
                 self.events,
@@ -120,8 +120,8 @@ class EventControl:
                 tenant=True,
                 query=EventsQuery,
             ),
-            Endpoint("GET", path, self.event, "See an event.", one, tenant=True),
-            Endpoint(
+            Route("GET", path, self.event, "See an event.", one, tenant=True),
+            Route(
                 "GET",
                 f"{path}/history",
                 self.history,
@@ -130,8 +130,8 @@ class EventControl:
                 tenant=True,
                 query=Paging,
             ),
-            Endpoint("GET", f"{path}/explain", self.explain, "See why an event waits.", EventExplanationShape),
-            Endpoint(
+            Route("GET", f"{path}/explain", self.explain, "See why an event waits.", EventExplanationShape),
+            Route(
                 "POST",
                 f"{path}/approve",
                 self.approve,
@@ -141,8 +141,8 @@ class EventControl:
                 tenant=True,
                 body=NoMembers,
             ),
-            Endpoint("POST", f"{path}/cancel", self.cancel, "Withdraw an event.", one, operator, body=NoMembers),
-            Endpoint(
+            Route("POST", f"{path}/cancel", self.cancel, "Withdraw an event.", one, operator, body=NoMembers),
+            Route(
                 "POST", f"{path}/postpone", self.postpone, "Let an event wait longer.", one, operator, body=Postponement
             ),
         ]
@@ -198,7 +198,7 @@ class EventControl:
         length = read_length(body.by, "/by")
         moment = read_moment(body.until, "/until", self._engine.clock.now())
         if (length is None) == (moment is None):
-            raise BadRequestBody(pointer="/by", problem="or /until must be given, one of them", valid=A_MOMENT)
+            raise BadRequestBody(pointer="/by", problem="or /until must be given, one of them", allowed=A_MOMENT)
         return event.not_before + length if length is not None else moment  # type: ignore[return-value]
 
     async def _find(self, request: HttpRequest) -> Event:

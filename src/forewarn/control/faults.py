@@ -1,15 +1,13 @@
-"""/v1/faults: make the metadata endpoint fail on purpose."""
+"""/v1/faults: make the metadata route fail on purpose."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Self
 
-from msgspec import field
-
 from forewarn.control.idempotency import make_once
 from forewarn.control.input import read_body, read_length
 from forewarn.control.paging import Paging, page, wanted
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     Body,
     Count,
@@ -25,7 +23,7 @@ from forewarn.control.schema import (
 )
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
-from forewarn.core.faults import FAULTS, GET, LONGEST_DELAY, MOST_STRIKES, ON, FaultOrder
+from forewarn.core.faults import FAULTS, GET, LONGEST_DELAY, MAX_HITS, METHODS, FaultOrder
 from forewarn.errors import BadRequestBody, UnknownVM
 
 if TYPE_CHECKING:
@@ -47,15 +45,15 @@ class FaultShape(Shape):
     id: str
     kind: Annotated[str, choice(*FAULTS)]
     vm: Annotated[str | None, help_text("Whose requests it strikes; null: those of all VMs.")]
-    on: Annotated[str, choice(*ON)]
+    method: Annotated[str, choice(*METHODS)]
     count: Count | None
-    for_seconds: float | None
+    duration_seconds: float | None
     delay_seconds: float | None
     added_by: str
     added_at: Moment
-    until: Annotated[Moment | None, help_text("When it is over; null: when its count is.")]
-    left: Annotated[Count | None, help_text("How many requests it will still strike; null: any number.")]
-    struck: Annotated[Count, help_text("How many requests it has struck; groups, of disabled.")]
+    expires_at: Annotated[Moment | None, help_text("When it is over; null: when its count is.")]
+    remaining: Annotated[Count | None, help_text("How many requests it will still strike; null: any number.")]
+    hits: Annotated[Count, help_text("How many requests it has struck; groups, of disabled.")]
 
     @classmethod
     def of(cls, fault: Fault) -> Self:
@@ -64,15 +62,15 @@ class FaultShape(Shape):
             id=fault.id,
             kind=order.kind,
             vm=order.vm or None,
-            on=order.on,
+            method=order.method,
             count=order.count,
-            for_seconds=seconds(order.length),
+            duration_seconds=seconds(order.duration),
             delay_seconds=seconds(order.delay),
             added_by=fault.by,
             added_at=to_text(fault.added_at),
-            until=to_text_if_any(fault.until),
-            left=fault.left,
-            struck=fault.struck,
+            expires_at=to_text_if_any(fault.expires_at),
+            remaining=fault.remaining,
+            hits=fault.hits,
         )
 
 
@@ -87,16 +85,16 @@ class FaultRequest(Body, kw_only=True):
 
     kind: Annotated[str, choice(*FAULTS), help_text("How to fail.")]
     vm: Annotated[Name | None, help_text("Strike only requests of this VM; if it is not said, of all.")] = None
-    on: Annotated[
-        Annotated[str, choice(*ON)] | None, help_text("Which requests to strike; if it is not said, GET.")
+    method: Annotated[
+        Annotated[str, choice(*METHODS)] | None, help_text("Which requests to strike; if it is not said, GET.")
     ] = None
     count: Annotated[
-        Annotated[int, whole(1, MOST_STRIKES)] | None,
+        Annotated[int, whole(1, MAX_HITS)] | None,
         help_text("How many requests to strike; 1 if neither this nor a length is said."),
     ] = None
-    for_: Annotated[
+    duration: Annotated[
         Length | None, help_text("How long to strike, by the service's clock; with a count, whichever ends first.")
-    ] = field(name="for", default=None)
+    ] = None
     delay: Annotated[
         Length | None,
         help_text(f"How long to keep a client waiting, in real time, at most {LONGEST_DELAY.total_seconds():.0f}s."),
@@ -110,16 +108,16 @@ class FaultControl:
         self._engine = engine
         self._faults = faults
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path, operator = FaultShape, "/v1/faults/{id}", Role.OPERATOR
         listed, cleared = page_of("faults", one), ClearedFaultsShape
         return [
-            Endpoint("GET", "/v1/faults", self.faults, "List active faults.", listed, query=Paging),
-            Endpoint(
+            Route("GET", "/v1/faults", self.faults, "List active faults.", listed, query=Paging),
+            Route(
                 "POST",
                 "/v1/faults",
                 self.add,
-                "Make the endpoint fail on purpose.",
+                "Make the route fail on purpose.",
                 one,
                 operator,
                 body=FaultRequest,
@@ -127,8 +125,8 @@ class FaultControl:
                 makes=True,
                 leads_to=((path, "/id"),),
             ),
-            Endpoint("DELETE", "/v1/faults", self.clear_all, "Clear all faults.", cleared, operator),
-            Endpoint("DELETE", path, self.clear, "Clear a fault.", one, operator),
+            Route("DELETE", "/v1/faults", self.clear_all, "Clear all faults.", cleared, operator),
+            Route("DELETE", path, self.clear, "Clear a fault.", one, operator),
         ]
 
     async def faults(self, request: Request) -> Response:
@@ -142,13 +140,13 @@ class FaultControl:
         body = await read_body(request, FaultRequest)
         if body.vm == "":  # a name that was lost on the way must not strike them all
             problem = "must be the name of a VM. Leave it out to strike the requests of all"
-            raise BadRequestBody(pointer="/vm", problem=problem, valid="the name of a VM")
+            raise BadRequestBody(pointer="/vm", problem=problem, allowed="the name of a VM")
         order = FaultOrder(
             kind=body.kind,
             vm=body.vm or "",
-            on=GET if body.on is None else body.on,
+            method=GET if body.method is None else body.method,
             count=body.count,
-            length=read_length(body.for_, "/for"),
+            duration=read_length(body.duration, "/duration"),
             delay=read_length(body.delay, "/delay"),
         )
         made: list[Fault] = []

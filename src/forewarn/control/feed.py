@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
 from forewarn.control.history import groups_seen, kinds_asked
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Name, choice, help_text
 from forewarn.delivery.feed import EVENT_STREAM, KINDS
 from forewarn.errors import BadParameter
@@ -60,9 +60,9 @@ class FeedControl:
         self._engine = engine
         self._feed = feed
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint(
+            Route(
                 "GET",
                 "/v1/feed",
                 self.follow,
@@ -95,8 +95,8 @@ def _position(request: HttpRequest) -> int | None:
     header = request.headers.get(RESUMES)
     if header:
         if not (header.isascii() and header.isdecimal() and len(header) < 20 and int(header) <= GREATEST):
-            valid = "the id of an event of this feed"
-            raise BadParameter(parameter="Last-Event-ID", problem=f"{header!r} is not {valid}", valid=valid)
+            allowed = "the id of an event of this feed"
+            raise BadParameter(parameter="Last-Event-ID", problem=f"{header!r} is not {allowed}", allowed=allowed)
         return int(header)
     query: FeedQuery = request.state.query
     return query.after

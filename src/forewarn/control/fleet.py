@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from msgspec import Struct
 
 from forewarn.control.input import LARGEST_FLEET, read_bytes
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Count, NoMembers, Shape, answer, help_text
 from forewarn.core.access import Role
 from forewarn.files.fleet_file import parse_fleet
@@ -122,10 +122,10 @@ class FleetControl:
         self._engine = engine
         self._metadata = metadata
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint("GET", "/v1/fleet", self.fleet, "See how large the fleet is.", FleetShape),
-            Endpoint(
+            Route("GET", "/v1/fleet", self.fleet, "See how large the fleet is.", FleetShape),
+            Route(
                 "PUT",
                 "/v1/fleet",
                 self.replace_fleet,

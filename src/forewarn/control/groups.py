@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from forewarn.control.input import read_body
 from forewarn.control.paging import Names, Paging, page_of_names
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Body, Count, Shape, answer, choice, help_text, page_of
 from forewarn.core.access import Role
 from forewarn.core.fleet import Group, GroupKind
@@ -76,13 +76,13 @@ class GroupControl:
         self._engine = engine
         self._group_names = Names(engine, lambda fleet: fleet.groups)
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint(
+            Route(
                 "GET", "/v1/groups", self.groups, "List declared groups.", page_of("groups", GroupShape), query=Paging
             ),
-            Endpoint("GET", "/v1/groups/{name}", self.group, "See a group, and its policy.", GroupShape),
-            Endpoint(
+            Route("GET", "/v1/groups/{name}", self.group, "See a group, and its policy.", GroupShape),
+            Route(
                 "POST",
                 "/v1/groups/{name}/policy",
                 self.set_policy,
@@ -113,7 +113,7 @@ class GroupControl:
                 known = ", ".join(AUTO_APPROVE_WORDS)
                 problem = f"{word!r} is not one of {known}.{nearest(word, AUTO_APPROVE_WORDS)}"
                 pointer = f"/auto_approve/{index}"
-                raise BadRequestBody(pointer=pointer, problem=problem, valid=list(AUTO_APPROVE_WORDS))
+                raise BadRequestBody(pointer=pointer, problem=problem, allowed=list(AUTO_APPROVE_WORDS))
         notice = body.terminate_notice or ""
         windows = [_read(parse_window, text, f"/windows/{index}") for index, text in enumerate(body.windows or ())]
         policy = Policy(

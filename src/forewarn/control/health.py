@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from starlette.responses import Response
 
 from forewarn import __version__
-from forewarn.control.routing import Endpoint
+from forewarn.control.routing import Route
 from forewarn.control.schema import Shape, answer, choice
 from forewarn.errors import StoreFailed
 from forewarn.wire.metrics_text import CONTENT_TYPE
@@ -45,12 +45,12 @@ class HealthControl:
         self._engine = engine
         self._metrics = metrics
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         ready = "See whether the service can do its work."
         return [
-            Endpoint("GET", "/healthz", self.health, "See whether the service runs.", HealthShape, role=None),
-            Endpoint("GET", "/readyz", self.ready, ready, ReadinessShape, role=None, other_status=503),
-            Endpoint(
+            Route("GET", "/healthz", self.health, "See whether the service runs.", HealthShape, role=None),
+            Route("GET", "/readyz", self.ready, ready, ReadinessShape, role=None, other_status=503),
+            Route(
                 "GET",
                 "/metrics",
                 self.metrics,

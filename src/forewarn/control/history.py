@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from forewarn.control.paging import Paging, page, wanted
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Name, choice, help_text, page_of
 from forewarn.core.durations import A_PAST_MOMENT, A_SPAN, Span, parse_past_moment, parse_span
 from forewarn.core.event_types import EVENT_TYPES
@@ -57,9 +57,9 @@ class HistoryControl:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         what = "See what has happened."
-        return [Endpoint("GET", "/v1/history", self.history, what, HISTORY, tenant=True, query=HistoryQuery)]
+        return [Route("GET", "/v1/history", self.history, what, HISTORY, tenant=True, query=HistoryQuery)]
 
     async def history(self, request: HttpRequest) -> Response:
         query: HistoryQuery = request.state.query
@@ -94,7 +94,7 @@ class HistoryControl:
             return parse_past_moment(text, self._engine.clock.now()) if text else None
         except ValueError:
             problem = f"{text!r} is no moment of the past: write {A_PAST_MOMENT}"
-            raise BadParameter(parameter=name, problem=problem, valid=A_PAST_MOMENT) from None
+            raise BadParameter(parameter=name, problem=problem, allowed=A_PAST_MOMENT) from None
 
 
 async def history_page(engine: Engine, request: HttpRequest, sought: HistoryFilter) -> Response:
@@ -114,7 +114,7 @@ def _during(text: str) -> Span | None:
     try:
         return parse_span(text) if text else None
     except ValueError:
-        raise BadParameter(parameter="during", problem=f"{text!r} is not {A_SPAN}", valid=A_SPAN) from None
+        raise BadParameter(parameter="during", problem=f"{text!r} is not {A_SPAN}", allowed=A_SPAN) from None
 
 
 def groups_seen(request: HttpRequest) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def kinds_asked(request: HttpRequest) -> tuple[str, ...]:
     for kind in kinds:
         if kind not in KINDS:
             problem = f"nothing of kind {kind!r} ever happens.{nearest(kind, KINDS)}"
-            raise BadParameter(parameter="kind", problem=problem, valid=list(KINDS))
+            raise BadParameter(parameter="kind", problem=problem, allowed=list(KINDS))
     return tuple(KINDS[kind] for kind in kinds)
 
 
@@ -141,5 +141,5 @@ def _one_of(name: str, text: str, known: Iterable[str]) -> str:
     words = {word.lower(): word for word in known}
     if text and text.lower() not in words:
         problem = f"{text!r} is not one of {', '.join(words.values())}.{nearest(text, words.values())}"
-        raise BadParameter(parameter=name, problem=problem, valid=list(words.values()))
+        raise BadParameter(parameter=name, problem=problem, allowed=list(words.values()))
     return words[text.lower()] if text else ""

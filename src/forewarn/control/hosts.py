@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from forewarn.control.input import read_body
 from forewarn.control.paging import Names, Paging, page_of_names
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import DryRun, Shape, answer, choice, help_text, page_of
 from forewarn.core.access import Role
 from forewarn.core.fleet import HostState
@@ -27,7 +27,7 @@ class HostOperationShape(Shape):
 
     id: str
     cause: str
-    progress: str
+    status: str
 
 
 class HostShape(Shape):
@@ -38,7 +38,7 @@ class HostShape(Shape):
     spare: bool
     vms: list[str]
     operations: list[HostOperationShape]
-    withdrawn: Annotated[
+    cancelled: Annotated[
         list[str] | UnsetType, help_text("In the answer to a return: the operations that it has withdrawn.")
     ] = UNSET
 
@@ -51,7 +51,7 @@ class HostShape(Shape):
             spare=host.spare,
             vms=list(draft.fleet.on_host(name)),
             operations=[
-                HostOperationShape(operation.id, operation.cause, operation.progress.value)
+                HostOperationShape(operation.id, operation.cause, operation.status.value)
                 for operation in draft.operations_at(name)
             ],
         )
@@ -64,11 +64,11 @@ class HostControl:
         self._engine = engine
         self._host_names = Names(engine, lambda fleet: fleet.host_names())
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint("GET", "/v1/hosts", self.hosts, "List hosts.", page_of("hosts", HostShape), query=Paging),
-            Endpoint("GET", "/v1/hosts/{name}", self.host, "See a host, and what is on it.", HostShape),
-            Endpoint(
+            Route("GET", "/v1/hosts", self.hosts, "List hosts.", page_of("hosts", HostShape), query=Paging),
+            Route("GET", "/v1/hosts/{name}", self.host, "See a host, and what is on it.", HostShape),
+            Route(
                 "POST",
                 "/v1/hosts/{name}/return",
                 self.return_host,
@@ -93,9 +93,9 @@ class HostControl:
         body = await read_body(request, DryRun)
         draft = self._engine.draft()
         if body.dry_run:
-            withdrawn = return_host(draft, self._engine.clock.now(), self._engine.terms, name, by)
+            cancelled = return_host(draft, self._engine.clock.now(), self._engine.terms, name, by)
         else:
-            withdrawn = await self._engine.return_host(name, by)
+            cancelled = await self._engine.return_host(name, by)
         shape = HostShape.of(draft, name)
-        shape.withdrawn = [operation.id for operation in withdrawn]
+        shape.cancelled = [operation.id for operation in cancelled]
         return answer(shape)

@@ -66,6 +66,6 @@ def _key(request: Request) -> str | None:
         return None
     key = keys[0]
     if len(keys) > 1 or not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
-        valid = f"one, of 1 to {LONGEST_KEY} printable ASCII characters"
-        raise BadParameter(parameter="Idempotency-Key", problem=f"must be {valid}", valid=valid)
+        allowed = f"one, of 1 to {LONGEST_KEY} printable ASCII characters"
+        raise BadParameter(parameter="Idempotency-Key", problem=f"must be {allowed}", allowed=allowed)
     return key

@@ -52,10 +52,10 @@ async def read_body(request: Request, kind: type[B]) -> B:
         raise _rejected(str(error), kind) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if re.search(rb"\\u[dD][89a-fA-F]", data):  # half a surrogate pair can be written, but is no text
-            problem, valid = "has a string that is not Unicode text", "Unicode text"
+            problem, allowed = "has a string that is not Unicode text", "Unicode text"
         else:
-            problem, valid = "is not JSON", "a JSON object"
-        raise BadRequestBody(pointer="", problem=problem, valid=valid) from error
+            problem, allowed = "is not JSON", "a JSON object"
+        raise BadRequestBody(pointer="", problem=problem, allowed=allowed) from error
     request.state.body = msgspec.to_builtins(body)
     return body
 
@@ -77,28 +77,28 @@ def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message, re.DOTALL):
         known = list(properties_of(kind))
         problem = f"is not known here.{nearest(unknown[1], known)}"
-        return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, valid=known)
+        return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, allowed=known)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
         schema = properties_of(kind)[missing[1]]
         words = schema["description"]
         problem = f"must be given: {words[0].lower()}{words[1:]}"
-        return BadRequestBody(pointer=f"{pointer}/{missing[1]}", problem=problem, valid=schema.get("enum"))
+        return BadRequestBody(pointer=f"{pointer}/{missing[1]}", problem=problem, allowed=schema.get("enum"))
     if not pointer:
-        return BadRequestBody(pointer="", problem="is not a JSON object", valid="a JSON object")
+        return BadRequestBody(pointer="", problem="is not a JSON object", allowed="a JSON object")
     schema = properties_of(kind).get(names[0][0], {})
     numbers = next((each for each in (schema, *schema.get("anyOf", ())) if "minimum" in each), None)
     if numbers is not None:
-        valid = (
+        allowed = (
             f"a whole number up to {LARGEST_NUMBER}"
             if numbers["type"] == "integer"
             else f"a number from {numbers['minimum']} to {numbers['maximum']:,}"
         )
-        return BadRequestBody(pointer=pointer, problem=f"must be {valid}", valid=valid)
+        return BadRequestBody(pointer=pointer, problem=f"must be {allowed}", allowed=allowed)
     expected = re.match(r"Expected `(\w+)", message)
     words, right = _TYPES.get(expected[1] if expected else "", (f"other: {message}", None))
     if words == "a list":
         words = right = "a list of strings"
-    return BadRequestBody(pointer=pointer, problem=f"must be {words}", valid=right)
+    return BadRequestBody(pointer=pointer, problem=f"must be {words}", allowed=right)
 
 
 def _escaped(name: str) -> str:
@@ -113,7 +113,7 @@ def read_length(text: str | None, pointer: str) -> timedelta | None:
     try:
         return parse_duration(text)
     except BadDuration as error:
-        raise BadRequestBody(pointer=pointer, problem=str(error), valid=A_LENGTH) from error
+        raise BadRequestBody(pointer=pointer, problem=str(error), allowed=A_LENGTH) from error
 
 
 def read_moment(text: str | None, pointer: str, now: datetime) -> datetime | None:
@@ -124,10 +124,10 @@ def read_moment(text: str | None, pointer: str, now: datetime) -> datetime | Non
         moment = parse_future_moment(text, now)
     except (ValueError, OverflowError):
         problem = f"{text!r} is no moment. Write {A_MOMENT}"
-        raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT) from None
+        raise BadRequestBody(pointer=pointer, problem=problem, allowed=A_MOMENT) from None
     if abs(moment - now) > LONGEST:
         problem = f"{text!r} is too far away: write a moment within {LONGEST.days} days"
-        raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT)
+        raise BadRequestBody(pointer=pointer, problem=problem, allowed=A_MOMENT)
     return moment
 
 
@@ -141,12 +141,12 @@ def read_query(request: Request, kind: type[B]) -> B:
     for name, text in request.query_params.multi_items():
         if name not in known:
             problem = f"is not known here.{nearest(name, known)}"
-            raise BadParameter(parameter=name, problem=problem, valid=list(known))
+            raise BadParameter(parameter=name, problem=problem, allowed=list(known))
         schema = next((each for each in known[name].get("anyOf", ()) if each.get("type") != "null"), known[name])
         if schema.get("type") == "array":
             values.setdefault(name, []).append(_parameter(name, text, schema["items"], known[name]))
         elif name in values:
-            raise BadParameter(parameter=name, problem="is given more than once", valid="one value")
+            raise BadParameter(parameter=name, problem="is given more than once", allowed="one value")
         else:
             values[name] = _parameter(name, text, schema, known[name])
     return msgspec.convert(values, kind)
@@ -154,16 +154,16 @@ def read_query(request: Request, kind: type[B]) -> B:
 
 def _parameter(name: str, text: str, schema: dict[str, Any], described: dict[str, Any]) -> str | int | bool:
     if not text and schema.get("minLength"):
-        raise BadParameter(parameter=name, problem="is empty: leave it out", valid=described["description"])
+        raise BadParameter(parameter=name, problem="is empty: leave it out", allowed=described["description"])
     if schema["type"] == "boolean":
         if text not in ("true", "false"):
-            raise BadParameter(parameter=name, problem=f"{text!r} is neither true nor false", valid=["true", "false"])
+            raise BadParameter(parameter=name, problem=f"{text!r} is neither true nor false", allowed=["true", "false"])
         return text == "true"
     if schema["type"] == "integer":
         least, most = schema["minimum"], schema["maximum"]
         # int() also takes other digits than these, blanks and underscores.
         if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
-            valid = f"a whole number from {least} to {most}"
-            raise BadParameter(parameter=name, problem=f"{text!r} is not {valid}", valid=valid)
+            allowed = f"a whole number from {least} to {most}"
+            raise BadParameter(parameter=name, problem=f"{text!r} is not {allowed}", allowed=allowed)
         return int(text)
     return text

@@ -91,15 +91,15 @@ def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
     attempts = {key: number for key, number in webhooks.attempts.items() if key[0] in known}
     yield count("forewarn_webhook_attempts_total", "Attempts to deliver.", ["webhook", "outcome"], attempts)
     stats_by_name = {name: webhooks.stats(webhook) for name, webhook in known.items()}
-    rows = {(name, "waiting"): stats.waiting for name, stats in stats_by_name.items()}
-    rows |= {(name, "given up"): stats.given_up for name, stats in stats_by_name.items()}
+    rows = {(name, "waiting"): stats.pending for name, stats in stats_by_name.items()}
+    rows |= {(name, "given up"): stats.failed for name, stats in stats_by_name.items()}
     yield gauge("forewarn_webhook_undelivered", "Rows of history not delivered.", ["webhook", "state"], rows)
-    lost = {(name,): stats.lost for name, stats in stats_by_name.items()}
+    lost = {(name,): stats.dropped for name, stats in stats_by_name.items()}
     yield count("forewarn_webhook_lost_total", "Rows of history that will never be delivered.", ["webhook"], lost)
 
 
 def fault_metrics(faults: Faults) -> Iterable[Metric]:
-    """How the endpoint fails on purpose."""
+    """How the route fails on purpose."""
     struck = {(kind,): number for kind, number in faults.struck.items()}
     yield count("forewarn_faults_struck_total", "Requests struck by faults; groups, of disabled.", ["kind"], struck)
     yield gauge("forewarn_faults_active", "Faults that can strike.", [], {(): len(faults.list())})

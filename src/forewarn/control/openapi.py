@@ -1,4 +1,4 @@
-"""The control API described as OpenAPI 3.1, made of the endpoints themselves."""
+"""The control API described as OpenAPI 3.1, made of the routes themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forewarn.metadata.answers import JSON
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from forewarn.control.routing import Endpoint
+    from forewarn.control.routing import Route
 
 
 _JSON = JSON.partition(";")[0]
@@ -32,15 +32,15 @@ pages: give `next` of one as `cursor` to get the next. Every POST that makes som
 `Idempotency-Key` for a day. Members and parameters that are not known are refused."""
 
 
-def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+def describe(routes: Iterable[Route]) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, dict[str, Any]] = {}
-    known = list(endpoints)
-    schemas = Schemas(list(dict.fromkeys([ProblemShape, *(kind for endpoint in known for kind in _kinds(endpoint))])))
-    for endpoint in known:
-        operation = paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
-        if endpoint.leads_to:
-            operation["responses"][str(endpoint.status)]["links"] = dict(_links(endpoint, known))
+    known = list(routes)
+    schemas = Schemas(list(dict.fromkeys([ProblemShape, *(kind for route in known for kind in _kinds(route))])))
+    for route in known:
+        operation = paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+        if route.leads_to:
+            operation["responses"][str(route.status)]["links"] = dict(_links(route, known))
     return {
         "openapi": "3.1.0",
         "info": {"title": "Forewarn's control API", "version": __version__, "description": _ABOUT},
@@ -53,53 +53,51 @@ def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _kinds(endpoint: Endpoint) -> Iterable[Any]:
-    """The types that an endpoint takes and gives."""
-    answers = endpoint.answer if isinstance(endpoint.answer, tuple) else (endpoint.answer,)
+def _kinds(route: Route) -> Iterable[Any]:
+    """The types that an route takes and gives."""
+    answers = route.answer if isinstance(route.answer, tuple) else (route.answer,)
     yield from (kind for kind in answers if not isinstance(kind, dict))
-    if endpoint.body is not None and endpoint.body_type == JSON:
-        yield endpoint.body
+    if route.body is not None and route.body_type == JSON:
+        yield route.body
 
 
-def _answer_schema(endpoint: Endpoint, schemas: Schemas) -> Schema:
-    if isinstance(endpoint.answer, dict):
-        return endpoint.answer
-    if isinstance(endpoint.answer, tuple):
-        return {"anyOf": [schemas[kind] for kind in endpoint.answer]}
-    return schemas[endpoint.answer]
+def _answer_schema(route: Route, schemas: Schemas) -> Schema:
+    if isinstance(route.answer, dict):
+        return route.answer
+    if isinstance(route.answer, tuple):
+        return {"anyOf": [schemas[kind] for kind in route.answer]}
+    return schemas[route.answer]
 
 
-def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
+def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": _name(endpoint),
-        "summary": endpoint.summary,
-        "description": f"For {endpoint.who()}.",
-        "parameters": _parameters(endpoint),
-        "responses": _responses(endpoint, schemas),
+        "operationId": _name(route),
+        "summary": route.summary,
+        "description": f"For {route.who()}.",
+        "parameters": _parameters(route),
+        "responses": _responses(route, schemas),
     }
-    if endpoint.role is None:
+    if route.role is None:
         operation["security"] = []
-    if endpoint.body is not None:
-        media, whole = endpoint.body_type.partition(";")[0], endpoint.body_type == JSON
-        schema = schemas[endpoint.body] if whole else {"type": "string"}
-        required = whole and bool(schemas.components[endpoint.body.__name__].get("required"))
+    if route.body is not None:
+        media, whole = route.body_type.partition(";")[0], route.body_type == JSON
+        schema = schemas[route.body] if whole else {"type": "string"}
+        required = whole and bool(schemas.components[route.body.__name__].get("required"))
         operation["requestBody"] = {"content": {media: {"schema": schema}}, "required": required}
     return operation
 
 
-def _name(endpoint: Endpoint) -> str:
-    words = [word for word in re.split(r"[^a-z]+", endpoint.path.removeprefix("/v1")) if word]
-    return "_".join([endpoint.method.lower(), *words])
+def _name(route: Route) -> str:
+    words = [word for word in re.split(r"[^a-z]+", route.path.removeprefix("/v1")) if word]
+    return "_".join([route.method.lower(), *words])
 
 
-def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+def _parameters(route: Route) -> list[dict[str, Any]]:
     name_schema = {"type": "string", "minLength": 1}
-    found = [
-        {"name": name, "in": "path", "required": True, "schema": name_schema} for name in _PARAMETERS(endpoint.path)
-    ]
-    for place, kind in (("query", endpoint.query), ("header", endpoint.headers)):
+    found = [{"name": name, "in": "path", "required": True, "schema": name_schema} for name in _PARAMETERS(route.path)]
+    for place, kind in (("query", route.query), ("header", route.headers)):
         found += [_parameter(name, place, schema) for name, schema in properties_of(kind).items()]
-    if endpoint.makes:
+    if route.makes:
         found.append(
             {
                 "name": "Idempotency-Key",
@@ -118,28 +116,28 @@ def _parameter(name: str, place: str, schema: Schema) -> dict[str, Any]:
     return {"name": name, "in": place, "description": schema["description"], "required": False, "schema": given}
 
 
-def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
-    media, answer = endpoint.answer_type.partition(";")[0], _answer_schema(endpoint, schemas)
-    found = {endpoint.status: _response("What was asked for.", media, answer)}
-    if endpoint.other_status is not None:
-        words = "The service is not ready." if endpoint.role is None else "What would happen; nothing has."
-        found[endpoint.other_status] = _response(words, media, answer)
-    if endpoint.makes:
-        found[endpoint.status]["headers"] = {
+def _responses(route: Route, schemas: Schemas) -> dict[str, Any]:
+    media, answer = route.answer_type.partition(";")[0], _answer_schema(route, schemas)
+    found = {route.status: _response("What was asked for.", media, answer)}
+    if route.other_status is not None:
+        words = "The service is not ready." if route.role is None else "What would happen; nothing has."
+        found[route.other_status] = _response(words, media, answer)
+    if route.makes:
+        found[route.status]["headers"] = {
             "Idempotency-Replayed": {
                 "description": "true: this is the answer that the same request got before.",
                 "schema": {"type": "string", "const": "true"},
             }
         }
-    problems = {} if endpoint.role is None else _PROBLEMS
+    problems = {} if route.role is None else _PROBLEMS
     for status, words in problems.items():
         found[status] = _response(words, PROBLEM, schemas[ProblemShape])
     return {str(status): response for status, response in sorted(found.items())}
 
 
-def _links(endpoint: Endpoint, known: Iterable[Endpoint]) -> Iterable[tuple[str, dict[str, Any]]]:
+def _links(route: Route, known: Iterable[Route]) -> Iterable[tuple[str, dict[str, Any]]]:
     """What can be done with what was made."""
-    for start, pointer in endpoint.leads_to:
+    for start, pointer in route.leads_to:
         for other in known:
             if other.path.startswith(start):
                 (parameter,) = _PARAMETERS(other.path)

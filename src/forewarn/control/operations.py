@@ -12,7 +12,7 @@ from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import make_once
 from forewarn.control.input import read_body, read_length, read_moment
 from forewarn.control.paging import Paging, PagingAll, hint, only, page, rows_page
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     Body,
     DryRun,
@@ -29,7 +29,7 @@ from forewarn.control.schema import (
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.operations import CAUSES, OVERRIDES, FailedAttempt, Health, Operation, Progress, Request
+from forewarn.core.operations import CAUSES, OVERRIDES, FailedAttempt, Health, Operation, OperationStatus, Request
 from forewarn.core.placement import choose_host
 from forewarn.core.requests import request as ask_for
 from forewarn.errors import BadRequestBody, OperationNotSo, Unknown
@@ -63,18 +63,18 @@ class OperationShape(Shape):
     requested_by: str
     requested_at: Moment
     notice_seconds: float | None
-    postpone_until: Moment | None
+    postpone_deadline: Moment | None
     overrides: list[Annotated[str, choice(*OVERRIDES)]]
     rollout: str | None
-    progress: Annotated[str, choice(*(progress.value for progress in Progress))]
+    status: Annotated[str, choice(*(status.value for status in OperationStatus))]
     health: Annotated[str, choice(*(health.value for health in Health if health.value))] | None
-    outcome: str | None
+    reason: str | None
     events: list[EventShape]
-    not_told: dict[str, str]
+    not_notified: dict[str, str]
     moves: dict[str, str]
     holds_until: Moment | None
     started_at: Moment | None
-    carried_out_at: Moment | None
+    executed_at: Moment | None
     settles_at: Moment | None
     ended_at: Moment | None
     last_failure: Annotated[str | None, help_text("Why the fabric's last attempt failed; it is tried again.")]
@@ -94,18 +94,18 @@ class OperationShape(Shape):
             requested_by=operation.requested_by,
             requested_at=to_text(operation.requested_at),
             notice_seconds=seconds(asked.notice),
-            postpone_until=to_text_if_any(asked.deadline),
+            postpone_deadline=to_text_if_any(asked.postpone_deadline),
             overrides=list(asked.overrides),
             rollout=asked.rollout or None,
-            progress=operation.progress.value,
+            status=operation.status.value,
             health=operation.health.value or None,
-            outcome=operation.outcome or None,
+            reason=operation.reason or None,
             events=list(map(EventShape.of, events)),
-            not_told=dict(operation.unnoticed),
+            not_notified=dict(operation.not_notified),
             moves=dict(operation.moves),
             holds_until=to_text_if_any(operation.holds_until),
             started_at=to_text_if_any(operation.started_at),
-            carried_out_at=to_text_if_any(operation.carried_out_at),
+            executed_at=to_text_if_any(operation.executed_at),
             settles_at=to_text_if_any(operation.settles_at),
             ended_at=to_text_if_any(operation.ended_at),
             last_failure=failed.problem if failed is not None else None,
@@ -132,14 +132,14 @@ class OperationRequest(DryRun, kw_only=True):
     ] = None
     duration: Annotated[Length | None, help_text("How long the interruption lasts, where the cause has one.")] = None
     notice: Annotated[Length | None, help_text("How long beforehand it is told.")] = None
-    postpone_until: Annotated[MomentOrLength | None, help_text("Up to when it may be postponed.")] = None
+    postpone_deadline: Annotated[MomentOrLength | None, help_text("Up to when it may be postponed.")] = None
     overrides: Annotated[list[Annotated[str, choice(*OVERRIDES)]] | None, help_text("What is insisted on.")] = None
 
 
 class FailureReport(Body):
     """Why the work of an operation failed."""
 
-    why: Annotated[str | None, help_text("What went wrong, for history.")] = None
+    reason: Annotated[str | None, help_text("What went wrong, for history.")] = None
 
 
 class OperationControl:
@@ -148,10 +148,10 @@ class OperationControl:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path, operator = OperationShape, "/v1/operations/{id}", Role.OPERATOR
         return [
-            Endpoint(
+            Route(
                 "GET",
                 "/v1/operations",
                 self.operations,
@@ -159,7 +159,7 @@ class OperationControl:
                 page_of("operations", OperationShape),
                 query=PagingAll,
             ),
-            Endpoint(
+            Route(
                 "POST",
                 "/v1/operations",
                 self.request,
@@ -172,18 +172,14 @@ class OperationControl:
                 makes=True,
                 leads_to=((path, "/operations/0/id"), ("/v1/events/{id}", "/operations/0/events/0/id")),
             ),
-            Endpoint("GET", path, self.operation, "See an operation, until it is done and after.", one),
-            Endpoint(
-                "GET", f"{path}/explain", self.explain, "See why an operation waits, or waited.", ExplanationShape
-            ),
-            Endpoint(
-                "GET", f"{path}/history", self.history, "See what happened to an operation.", HISTORY, query=Paging
-            ),
-            Endpoint("POST", f"{path}/done", self.done, "Say that the work is done.", one, operator, body=NoMembers),
-            Endpoint(
+            Route("GET", path, self.operation, "See an operation, until it is done and after.", one),
+            Route("GET", f"{path}/explain", self.explain, "See why an operation waits, or waited.", ExplanationShape),
+            Route("GET", f"{path}/history", self.history, "See what happened to an operation.", HISTORY, query=Paging),
+            Route("POST", f"{path}/done", self.done, "Say that the work is done.", one, operator, body=NoMembers),
+            Route(
                 "POST", f"{path}/failed", self.failed, "Say that the work failed.", one, operator, body=FailureReport
             ),
-            Endpoint(
+            Route(
                 "POST",
                 f"{path}/cancel",
                 self.cancel,
@@ -203,12 +199,12 @@ class OperationControl:
             type=body.type or "",
             duration=read_length(body.duration, "/duration"),
             notice=read_length(body.notice, "/notice"),
-            deadline=read_moment(body.postpone_until, "/postpone_until", self._engine.clock.now()),
+            postpone_deadline=read_moment(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
             overrides=tuple(body.overrides or ()),
         )
         if not asked.vms and not asked.host:
             problem = "must be a list of at least one VM's name; or name a host"
-            raise BadRequestBody(pointer="/vms", problem=problem, valid="a list of at least one VM's name")
+            raise BadRequestBody(pointer="/vms", problem=problem, allowed="a list of at least one VM's name")
         by, dry_run = caller(request).name, bool(body.dry_run)
 
         def decide(draft: Draft, now: datetime, terms: Terms) -> RequestedShape:
@@ -247,8 +243,8 @@ class OperationControl:
     async def failed(self, request: HttpRequest) -> Response:
         body = await read_body(request, FailureReport)
         operation = await self._find_live(request)
-        by, why = caller(request).name, body.why or ""
-        after = await self._engine.mark_failed(operation.id, by, why)
+        by, reason = caller(request).name, body.reason or ""
+        after = await self._engine.mark_failed(operation.id, by, reason)
         return answer(await self._shape(after))
 
     async def cancel(self, request: HttpRequest) -> Response:
@@ -273,9 +269,9 @@ class OperationControl:
 
     async def _find_live(self, request: HttpRequest) -> Operation:
         operation = await self._find(request)
-        if not operation.progress.live:
+        if not operation.status.live:
             problem = "nothing more can be done to it."
-            raise OperationNotSo(operation_id=operation.id, progress=operation.progress.value, problem=problem)
+            raise OperationNotSo(operation_id=operation.id, status=operation.status.value, problem=problem)
         return operation
 
 
@@ -284,7 +280,7 @@ def _destinations(draft: Draft, operations: Sequence[Operation]) -> Iterable[dic
     left = MOST_DESTINATIONS
     for operation in operations:
         expected: dict[str, str | None] = {}
-        pending = operation.progress is Progress.PENDING
+        pending = operation.status is OperationStatus.PENDING
         for name in operation.concerned(draft.fleet)[:left] if operation.moves_vms else ():
             expected[name] = choose_host(draft, draft.fleet.vm(name)) if pending else None
         left -= len(expected)

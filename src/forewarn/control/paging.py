@@ -78,8 +78,8 @@ def wanted(request: Request) -> Wanted:
 
 
 def _bad_cursor() -> BadParameter:
-    valid = "next of the page before, as it is"
-    return BadParameter(parameter="cursor", problem=f"is none that was given out: give {valid}", valid=valid)
+    allowed = "next of the page before, as it is"
+    return BadParameter(parameter="cursor", problem=f"is none that was given out: give {allowed}", allowed=allowed)
 
 
 def page(name: str, found: Iterable[Any], following: str | int | None) -> Response:

@@ -59,7 +59,7 @@ class ProblemShape(Shape):
     detail: Annotated[str, help_text("What is wrong, and what would be right.")]
     pointer: Annotated[str | UnsetType, help_text("The member of the body at fault, as a JSON pointer.")] = UNSET
     parameter: Annotated[str | UnsetType, help_text("The parameter or header at fault.")] = UNSET
-    valid: Annotated[Any, help_text("What would be valid there: a list of values, or words.")] = UNSET
+    allowed: Annotated[Any, help_text("What would be valid there: a list of values, or words.")] = UNSET
 
 
 def problem(
@@ -79,9 +79,9 @@ def problem(
         pointer = error.pointer if isinstance(error, BadRequestBody) else _pointer(error, body or {})
         found.pointer = UNSET if pointer is None else pointer
     if isinstance(error, BadRequestBody | BadParameter):
-        found.valid = UNSET if error.valid is None else error.valid
+        found.allowed = UNSET if error.allowed is None else error.allowed
     elif "known" in error.fields:
-        found.valid = str(error.fields["known"]).split(", ")
+        found.allowed = str(error.fields["known"]).split(", ")
     return _response(found, headers)
 
 

@@ -11,7 +11,7 @@ from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import make_once
 from forewarn.control.input import read_body, read_length, read_moment
 from forewarn.control.paging import Paging, PagingAll, hint, only, page, rows_page
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     LARGEST_NUMBER,
     Count,
@@ -33,7 +33,7 @@ from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.enabling import why_no_notice
 from forewarn.core.operations import CAUSES, OVERRIDES
 from forewarn.core.rollout_commands import plan
-from forewarn.core.rollouts import Course, Rollout, Stage, in_order, matching
+from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, in_order, matching
 from forewarn.errors import RolloutNotSo, Unknown
 from forewarn.ports import HistoryFilter
 
@@ -46,51 +46,51 @@ if TYPE_CHECKING:
 
     from forewarn.core.fleet import Fleet
     from forewarn.core.limits import Terms
-    from forewarn.core.rollout_commands import Plan, Wave
+    from forewarn.core.rollout_commands import RolloutPlan, Wave
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
 
 
-class CourseShape(Struct, forbid_unknown_fields=True):
+class RolloutSettingsShape(Struct, forbid_unknown_fields=True):
     """How a rollout goes about it: part of rollouts and of plans."""
 
     type: str
     duration_seconds: float | None
     notice_seconds: float | None
-    postpone_until: Moment | None
+    postpone_deadline: Moment | None
     overrides: list[Annotated[str, choice(*OVERRIDES)]]
-    budget: Count
+    max_unavailable: Count
     pause_seconds: float | None
-    health_seconds: float | None
+    health_timeout_seconds: float | None
     hosts: list[str]
 
 
-def _course(rollout: Rollout) -> dict[str, Any]:
-    course = rollout.course
+def _settings(rollout: Rollout) -> dict[str, Any]:
+    settings = rollout.settings
     return {
-        "type": course.type,
-        "duration_seconds": seconds(course.duration),
-        "notice_seconds": seconds(course.notice),
-        "postpone_until": to_text_if_any(course.deadline),
-        "overrides": list(course.overrides),
-        "budget": course.budget,
-        "pause_seconds": seconds(course.pause),
-        "health_seconds": seconds(course.health_time),
+        "type": settings.type,
+        "duration_seconds": seconds(settings.duration),
+        "notice_seconds": seconds(settings.notice),
+        "postpone_deadline": to_text_if_any(settings.postpone_deadline),
+        "overrides": list(settings.overrides),
+        "max_unavailable": settings.max_unavailable,
+        "pause_seconds": seconds(settings.pause),
+        "health_timeout_seconds": seconds(settings.health_timeout),
         "hosts": list(rollout.patterns),
     }
 
 
-class CountsShape(Shape):
+class RolloutCountsShape(Shape):
     """How many hosts of a rollout are where."""
 
-    waiting: Count
-    under_way: Count
+    pending: Count
+    in_progress: Count
     done: Count
     skipped: Count
 
 
-class HostUnderWayShape(Shape):
+class HostInProgressShape(Shape):
     """A host that a rollout works on."""
 
     host: str
@@ -101,24 +101,24 @@ class SkippedHostShape(Shape):
     """A host that a rollout leaves out."""
 
     host: str
-    why: str
+    reason: str
 
 
-class RolloutShape(CourseShape, kw_only=True):
+class RolloutShape(RolloutSettingsShape, kw_only=True):
     """A rollout and how far it has come."""
 
     id: str
     requested_by: str
     requested_at: Moment
-    stage: Annotated[str, choice(*(stage.value for stage in Stage))]
+    status: Annotated[str, choice(*(status.value for status in RolloutStatus))]
     wave: Count
-    counts: CountsShape
-    next_at: Moment | None
-    outcome: str | None
+    counts: RolloutCountsShape
+    next_wave_at: Moment | None
+    reason: str | None
     ended_at: Moment | None
     # Not in lists: these can be long.
-    waiting: list[str] | UnsetType = UNSET
-    under_way: list[HostUnderWayShape] | UnsetType = UNSET
+    pending: list[str] | UnsetType = UNSET
+    in_progress: list[HostInProgressShape] | UnsetType = UNSET
     done: list[str] | UnsetType = UNSET
     skipped: list[SkippedHostShape] | UnsetType = UNSET
 
@@ -126,20 +126,22 @@ class RolloutShape(CourseShape, kw_only=True):
     def of(cls, rollout: Rollout, *, hosts: bool = True) -> Self:
         """Without its hosts by name where many are listed."""
         shape = cls(
-            **_course(rollout),
+            **_settings(rollout),
             id=rollout.id,
             requested_by=rollout.requested_by,
             requested_at=to_text(rollout.requested_at),
-            stage=rollout.stage.value,
+            status=rollout.status.value,
             wave=rollout.wave,
-            counts=CountsShape(len(rollout.waiting), len(rollout.under_way), len(rollout.done), len(rollout.skipped)),
-            next_at=to_text_if_any(rollout.next_at),
-            outcome=rollout.outcome or None,
+            counts=RolloutCountsShape(
+                len(rollout.pending), len(rollout.in_progress), len(rollout.done), len(rollout.skipped)
+            ),
+            next_wave_at=to_text_if_any(rollout.next_wave_at),
+            reason=rollout.reason or None,
             ended_at=to_text_if_any(rollout.ended_at),
         )
         if hosts:
-            shape.waiting = list(rollout.waiting)
-            shape.under_way = [HostUnderWayShape(*each) for each in rollout.under_way]
+            shape.pending = list(rollout.pending)
+            shape.in_progress = [HostInProgressShape(*each) for each in rollout.in_progress]
             shape.done = list(rollout.done)
             shape.skipped = [SkippedHostShape(*each) for each in rollout.skipped]
         return shape
@@ -158,7 +160,7 @@ class WaveShape(Shape):
     hosts: list[str]
     groups: list[GroupDomainShape]
     vms: Count
-    announced_at: Moment
+    scheduled_at: Moment
     starts_at: Moment
     ends_at: Moment
 
@@ -168,28 +170,28 @@ class WaveShape(Shape):
             hosts=list(wave.hosts),
             groups=[GroupDomainShape(group, domain) for group, domain in wave.domains],
             vms=wave.vms,
-            announced_at=to_text(wave.announced_at),
+            scheduled_at=to_text(wave.scheduled_at),
             starts_at=to_text(wave.starts_at),
             ends_at=to_text(wave.ends_at),
         )
 
 
-class PlanShape(CourseShape, kw_only=True):
+class RolloutPlanShape(RolloutSettingsShape, kw_only=True):
     """What a rollout would do, and when."""
 
     waves: list[WaveShape]
     skipped: list[SkippedHostShape]
     expected_end: Moment
-    longest_end: Moment
+    latest_end: Moment
 
     @classmethod
-    def of(cls, rollout: Rollout, plan: Plan) -> Self:
+    def of(cls, rollout: Rollout, plan: RolloutPlan) -> Self:
         return cls(
-            **_course(rollout),
+            **_settings(rollout),
             waves=list(map(WaveShape.of, plan.waves)),
             skipped=[SkippedHostShape(*each) for each in plan.skipped],
             expected_end=to_text(plan.expected_end),
-            longest_end=to_text(plan.longest_end),
+            latest_end=to_text(plan.latest_end),
         )
 
 
@@ -206,14 +208,14 @@ class RolloutRequest(DryRun, kw_only=True):
     ] = None
     duration: Annotated[Length | None, help_text("How long a freeze lasts.")] = None
     notice: Annotated[Length | None, help_text("How long beforehand it is told.")] = None
-    postpone_until: Annotated[MomentOrLength | None, help_text("Up to when its events may be postponed.")] = None
+    postpone_deadline: Annotated[MomentOrLength | None, help_text("Up to when its events may be postponed.")] = None
     overrides: Annotated[list[Annotated[str, choice(*OVERRIDES)]] | None, help_text("What is insisted on.")] = None
-    budget: Annotated[
+    max_unavailable: Annotated[
         Annotated[int, whole(1, LARGEST_NUMBER)] | None,
         help_text("How many hosts at once."),
     ] = None
     pause: Annotated[Length | None, help_text("How long to wait between waves.")] = None
-    health_time: Annotated[Length | None, help_text("How long VMs may take to be well again.")] = None
+    health_timeout: Annotated[Length | None, help_text("How long VMs may take to be well again.")] = None
 
 
 class RolloutControl:
@@ -222,10 +224,10 @@ class RolloutControl:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path, operator, dry = RolloutShape, "/v1/rollouts/{id}", Role.OPERATOR, DryRun
         return [
-            Endpoint(
+            Route(
                 "GET",
                 "/v1/rollouts",
                 self.rollouts,
@@ -233,12 +235,12 @@ class RolloutControl:
                 page_of("rollouts", one),
                 query=PagingAll,
             ),
-            Endpoint(
+            Route(
                 "POST",
                 "/v1/rollouts",
                 self.start,
                 "Start a rollout, or see its plan.",
-                (one, PlanShape),
+                (one, RolloutPlanShape),
                 operator,
                 body=RolloutRequest,
                 status=201,
@@ -246,41 +248,41 @@ class RolloutControl:
                 makes=True,
                 leads_to=((path, "/id"),),
             ),
-            Endpoint("GET", path, self.rollout, "See a rollout, and how far it has come.", one),
-            Endpoint("GET", f"{path}/plan", self.plan, "See what is still to come of a rollout.", PlanShape),
-            Endpoint("GET", f"{path}/history", self.history, "See what happened to a rollout.", HISTORY, query=Paging),
-            Endpoint("POST", f"{path}/pause", self.pause, "Pause a rollout.", one, operator, body=dry),
-            Endpoint("POST", f"{path}/resume", self.resume, "Resume a rollout.", one, operator, body=dry),
-            Endpoint("POST", f"{path}/cancel", self.cancel, "End a rollout.", one, operator, body=dry),
+            Route("GET", path, self.rollout, "See a rollout, and how far it has come.", one),
+            Route("GET", f"{path}/plan", self.plan, "See what is still to come of a rollout.", RolloutPlanShape),
+            Route("GET", f"{path}/history", self.history, "See what happened to a rollout.", HISTORY, query=Paging),
+            Route("POST", f"{path}/pause", self.pause, "Pause a rollout.", one, operator, body=dry),
+            Route("POST", f"{path}/resume", self.resume, "Resume a rollout.", one, operator, body=dry),
+            Route("POST", f"{path}/cancel", self.cancel, "End a rollout.", one, operator, body=dry),
         ]
 
     async def start(self, request: Request) -> Response:
         body = await read_body(request, RolloutRequest)
-        patterns, course = tuple(body.hosts), self._course(body)
+        patterns, settings = tuple(body.hosts), self._settings(body)
         by = caller(request).name
         await asyncio.to_thread(_look_at, self._engine.fleet, patterns)
         if body.dry_run:
             draft, now = self._engine.draft(), self._engine.clock.now()
-            rollout = rollout_commands.prepare(draft, now, patterns, course, by)
+            rollout = rollout_commands.prepare(draft, now, patterns, settings, by)
             return await self._planned(draft, rollout)
 
         def decide(draft: Draft, now: datetime, terms: Terms) -> RolloutShape:
-            return RolloutShape.of(rollout_commands.start(draft, now, terms, patterns, course, by))
+            return RolloutShape.of(rollout_commands.start(draft, now, terms, patterns, settings, by))
 
         return await make_once(self._engine, request, decide)
 
-    def _course(self, body: RolloutRequest) -> Course:
-        usual = Course()
-        pause, health_time = read_length(body.pause, "/pause"), read_length(body.health_time, "/health_time")
-        return Course(
+    def _settings(self, body: RolloutRequest) -> RolloutSettings:
+        usual = RolloutSettings()
+        pause, health_timeout = read_length(body.pause, "/pause"), read_length(body.health_timeout, "/health_timeout")
+        return RolloutSettings(
             type=body.type or "",
             duration=read_length(body.duration, "/duration"),
             notice=read_length(body.notice, "/notice"),
-            deadline=read_moment(body.postpone_until, "/postpone_until", self._engine.clock.now()),
+            postpone_deadline=read_moment(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
             overrides=tuple(body.overrides or ()),
-            budget=usual.budget if body.budget is None else body.budget,
+            max_unavailable=usual.max_unavailable if body.max_unavailable is None else body.max_unavailable,
             pause=usual.pause if pause is None else pause,
-            health_time=usual.health_time if health_time is None else health_time,
+            health_timeout=usual.health_timeout if health_timeout is None else health_timeout,
         )
 
     async def _planned(self, draft: Draft, rollout: Rollout) -> Response:
@@ -291,7 +293,7 @@ class RolloutControl:
             return not why_no_notice(draft, group, now, terms)
 
         found = await asyncio.to_thread(plan, draft.fleet, terms, rollout, now, listens)
-        return answer(PlanShape.of(rollout, found))
+        return answer(RolloutPlanShape.of(rollout, found))
 
     async def rollouts(self, request: Request) -> Response:
         found, following = await rows_page(request, self._engine.records.rollouts)
@@ -322,8 +324,8 @@ class RolloutControl:
     ) -> Response:
         body = await read_body(request, DryRun)
         rollout = await self._find(request)
-        if not rollout.stage.live:
-            raise RolloutNotSo(rollout_id=rollout.id, stage=rollout.stage.value, what=what)
+        if not rollout.status.live:
+            raise RolloutNotSo(rollout_id=rollout.id, status=rollout.status.value, what=what)
         if body.dry_run:
             after, _ = self._engine.preview(decide, rollout.id, caller(request).name)
         else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from starlette.routing import Route
+from starlette.routing import Route as StarletteRoute
 
 from forewarn.control.input import read_query
 from forewarn.control.schema import NoMembers
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from forewarn.core.access import Token
 
 
-class Endpoint(NamedTuple):
+class Route(NamedTuple):
     """A method and a path. `role` is the least that may use it; tenants only where it says so."""
 
     method: str
@@ -55,7 +55,6 @@ class Endpoint(NamedTuple):
 
     async def answer_to(self, request: Request) -> Response:
         """Check who asks and what, and hand over."""
-        request.state.endpoint = self
         if self.role is not None:
             token = caller(request)
             if not token.may(self.role, tenant=self.tenant):
@@ -77,15 +76,15 @@ def caller(request: Request) -> Token:
     return token
 
 
-def routes(endpoints: Iterable[Endpoint]) -> list[Route]:
+def starlette_routes(routes: Iterable[Route]) -> list[StarletteRoute]:
     """One route for each path, so that a wrong method is told all that are right."""
-    by_path: dict[str, dict[str, Endpoint]] = {}
-    for endpoint in endpoints:
-        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    return [Route(path, _choose(methods), methods=list(methods)) for path, methods in by_path.items()]
+    by_path: dict[str, dict[str, Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method] = route
+    return [StarletteRoute(path, _choose(methods), methods=list(methods)) for path, methods in by_path.items()]
 
 
-def _choose(methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
+def _choose(methods: dict[str, Route]) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
         return await methods[method].answer_to(request)

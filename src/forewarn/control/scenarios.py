@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from forewarn.control.input import read_body
 from forewarn.control.paging import Paging, page, page_of_names, wanted
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Body, Name, NoMembers, answer, help_text, page_of
 from forewarn.core.access import Role
 from forewarn.core.scenarios import RunOptions
@@ -54,10 +54,10 @@ class ScenarioControl:
     def __init__(self, scenario_runs: ScenarioRuns) -> None:
         self._scenario_runs = scenario_runs
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         run, path = RunShape, "/v1/runs/{id}"
         return [
-            Endpoint(
+            Route(
                 "GET",
                 "/v1/scenarios",
                 self.scenarios,
@@ -65,9 +65,9 @@ class ScenarioControl:
                 page_of("scenarios", ScenarioShape),
                 query=Paging,
             ),
-            Endpoint("GET", "/v1/scenarios/{name}", self.scenario, "See a scenario.", ScenarioShape),
-            Endpoint("GET", "/v1/runs", self.runs, "List runs, newest first.", page_of("runs", run), query=Paging),
-            Endpoint(
+            Route("GET", "/v1/scenarios/{name}", self.scenario, "See a scenario.", ScenarioShape),
+            Route("GET", "/v1/runs", self.runs, "List runs, newest first.", page_of("runs", run), query=Paging),
+            Route(
                 "POST",
                 "/v1/runs",
                 self.start,
@@ -78,8 +78,8 @@ class ScenarioControl:
                 status=201,
                 leads_to=((path, "/id"),),
             ),
-            Endpoint("GET", path, self.run, "See a run, and how far it has come.", run),
-            Endpoint("POST", f"{path}/stop", self.stop, "Stop a run.", run, Role.OPERATOR, body=NoMembers),
+            Route("GET", path, self.run, "See a run, and how far it has come.", run),
+            Route("POST", f"{path}/stop", self.stop, "Stop a run.", run, Role.OPERATOR, body=NoMembers),
         ]
 
     async def scenarios(self, request: Request) -> Response:
@@ -128,7 +128,7 @@ async def _scenario(body: RunRequest) -> Scenario:
     if bool(name) == bool(text):
         known = library.names()
         problem = "give the name of a scenario, or the text of one as text; one of the two"
-        raise BadRequestBody(pointer="/scenario", problem=problem, valid=known)
+        raise BadRequestBody(pointer="/scenario", problem=problem, allowed=known)
     if not text:
         return shelved(name or "")
     called = "scenario" if body.name is None else body.name

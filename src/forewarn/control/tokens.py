@@ -10,7 +10,7 @@ from forewarn.control.auth import hash_of, new_secret
 from forewarn.control.idempotency import make_once
 from forewarn.control.input import read_body, read_moment
 from forewarn.control.paging import Paging, page_of_names
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Body, Moment, MomentOrLength, Shape, answer, choice, help_text, page_of, pattern
 from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role, Token, create_token
 from forewarn.core.durations import to_text, to_text_if_any
@@ -72,13 +72,11 @@ class TokenControl:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path, admin = TokenShape, "/v1/tokens/{name}", Role.ADMIN
         return [
-            Endpoint(
-                "GET", "/v1/tokens", self.tokens, "List tokens.", page_of("tokens", TokenShape), admin, query=Paging
-            ),
-            Endpoint(
+            Route("GET", "/v1/tokens", self.tokens, "List tokens.", page_of("tokens", TokenShape), admin, query=Paging),
+            Route(
                 "POST",
                 "/v1/tokens",
                 self.create,
@@ -90,7 +88,7 @@ class TokenControl:
                 makes=True,
                 leads_to=((path, "/name"),),
             ),
-            Endpoint("DELETE", path, self.revoke, "Revoke a token.", one, admin),
+            Route("DELETE", path, self.revoke, "Revoke a token.", one, admin),
         ]
 
     async def tokens(self, request: Request) -> Response:
@@ -102,7 +100,7 @@ class TokenControl:
         role = body.role
         if role not in ROLES:
             problem = f"{role!r} is not one of {', '.join(ROLES)}.{nearest(role, ROLES)}"
-            raise BadRequestBody(pointer="/role", problem=problem, valid=list(ROLES))
+            raise BadRequestBody(pointer="/role", problem=problem, allowed=list(ROLES))
         secret, by = new_secret(), caller(request).name
         expires_at = read_moment(body.expires, "/expires", self._engine.clock.now())
 

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from starlette.responses import Response
 
 from forewarn.control.paging import Names, Paging, page_of_names
-from forewarn.control.routing import Endpoint
+from forewarn.control.routing import Route
 from forewarn.control.schema import Count, Moment, Shape, answer, choice, help_text, page_of
 from forewarn.core.durations import to_text_if_any
 from forewarn.core.fleet import VM, Group, GroupKind
@@ -34,7 +34,7 @@ class VMShape(Shape):
     group: str
     kind: Annotated[str, choice(*(kind.value for kind in GroupKind))]
     host: str
-    home: str | None
+    configured_host: str | None
     state: Annotated[str, choice("running", "deallocated")]
     update_domain: Count
     fault_domain: Count
@@ -46,19 +46,19 @@ class VMShape(Shape):
     zone: str | None
     tags: dict[str, str]
     auto_approve: list[str]
-    listening: bool
-    last_heard_at: Moment | None
+    events_enabled: bool
+    last_seen_at: Moment | None
     incarnation: Count
     events: list[str]
 
     @classmethod
-    def of(cls, vm: VM, group: Group, document: Document, heard_at: datetime | None) -> Self:
+    def of(cls, vm: VM, group: Group, document: Document, last_seen_at: datetime | None) -> Self:
         return cls(
             name=vm.name,
             group=group.name,
             kind=group.kind,
             host=vm.host,
-            home=vm.home or None,
+            configured_host=vm.configured_host or None,
             state="deallocated" if vm.deallocated else "running",
             update_domain=vm.update_domain,
             fault_domain=vm.fault_domain,
@@ -70,8 +70,8 @@ class VMShape(Shape):
             zone=vm.zone or None,
             tags=dict(vm.tags),
             auto_approve=list(group.auto_approve),
-            listening=document.enabled,
-            last_heard_at=to_text_if_any(heard_at),
+            events_enabled=document.enabled,
+            last_seen_at=to_text_if_any(last_seen_at),
             incarnation=document.incarnation,
             events=[event.id for event in document.events if vm.name in event.resources],
         )
@@ -97,11 +97,11 @@ class VMControl:
         self._versions = versions
         self._vm_names = Names(engine, lambda fleet: fleet.vms)
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint("GET", "/v1/vms", self.vms, "List VMs.", page_of("vms", VMShape), query=Paging),
-            Endpoint("GET", "/v1/vms/{name}", self.vm, "See a VM.", VMShape),
-            Endpoint(
+            Route("GET", "/v1/vms", self.vms, "List VMs.", page_of("vms", VMShape), query=Paging),
+            Route("GET", "/v1/vms/{name}", self.vm, "See a VM.", VMShape),
+            Route(
                 "GET",
                 "/v1/vms/{name}/document",
                 self.document,
@@ -121,7 +121,7 @@ class VMControl:
         engine = self._engine
         vm = engine.fleet.vm(name)
         group = engine.fleet.group(vm.group)
-        return VMShape.of(vm, group, engine.document(vm.group), engine.last_heard(vm.group))
+        return VMShape.of(vm, group, engine.document(vm.group), engine.last_seen_at(vm.group))
 
     async def document(self, request: Request) -> Response:
         vm = self._engine.fleet.vm(request.path_params["name"])

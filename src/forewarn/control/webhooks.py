@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from forewarn.control.idempotency import make_once
 from forewarn.control.input import read_body
 from forewarn.control.paging import Paging, page, page_of_names, wanted
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     LARGEST_NUMBER,
     Body,
@@ -67,19 +67,19 @@ class WebhookShape(Shape):
     position: Annotated[
         Count, help_text("Every row of history up to here is delivered, not wanted, or among the failures.")
     ]
-    waiting: Annotated[
+    pending: Annotated[
         Count,
         help_text("How many rows are tried again, and how many of history come after the position, wanted or not."),
     ]
     failed: Annotated[Count, help_text("How many rows were given up.")]
-    lost: Annotated[
+    dropped: Annotated[
         Count,
         help_text(
             "How many rows will never be delivered, since the service was started: history keeps them no "
             "more, or too many were given up."
         ),
     ]
-    last_problem: str | None
+    last_error: str | None
     secret: Annotated[
         str | UnsetType | None,
         help_text("What signatures are made with: shown when it is added, and null where that request is repeated."),
@@ -95,19 +95,19 @@ class WebhookShape(Shape):
             created_by=webhook.created_by,
             created_at=to_text(webhook.created_at),
             position=position,
-            waiting=stats.waiting,
-            failed=stats.given_up,
-            lost=stats.lost,
-            last_problem=stats.last_problem or None,
+            pending=stats.pending,
+            failed=stats.failed,
+            dropped=stats.dropped,
+            last_error=stats.last_error or None,
         )
 
 
-class WebhookTrialShape(Shape):
+class WebhookTestShape(Shape):
     """What came of a test."""
 
     delivered: bool
     status: Count | None
-    problem: str | None
+    error: str | None
 
 
 class WebhookFailureShape(Shape):
@@ -115,13 +115,13 @@ class WebhookFailureShape(Shape):
 
     sequence: Count
     attempts: Count
-    problem: str | None
-    given_up: bool
+    error: str | None
+    failed: bool
     entry: EntryShape
 
     @classmethod
     def of(cls, row: Undelivered, entry: Entry) -> Self:
-        return cls(row.sequence, row.attempts, row.problem or None, row.given_up, EntryShape.of(entry))
+        return cls(row.sequence, row.attempts, row.error or None, row.failed, EntryShape.of(entry))
 
 
 class RetriedShape(Shape):
@@ -165,13 +165,13 @@ class WebhookControl:
         self._engine = engine
         self._webhooks = webhooks
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path = WebhookShape, "/v1/webhooks/{name}"
         listed, failures = page_of("webhooks", one), page_of("failures", WebhookFailureShape)
-        trial, retried = WebhookTrialShape, RetriedShape
+        trial, retried = WebhookTestShape, RetriedShape
         return [
-            Endpoint("GET", "/v1/webhooks", self.webhooks, "List webhooks.", listed, query=Paging),
-            Endpoint(
+            Route("GET", "/v1/webhooks", self.webhooks, "List webhooks.", listed, query=Paging),
+            Route(
                 "POST",
                 "/v1/webhooks",
                 self.add,
@@ -183,11 +183,11 @@ class WebhookControl:
                 makes=True,
                 leads_to=((path, "/name"),),
             ),
-            Endpoint("GET", path, self.webhook, "See a webhook, and how it fares.", one),
-            Endpoint("DELETE", path, self.remove, "Remove a webhook.", one, Role.ADMIN),
-            Endpoint("POST", f"{path}/test", self.test, "Send a webhook a test.", trial, Role.OPERATOR, body=NoMembers),
-            Endpoint("GET", f"{path}/failures", self.failures, "List what is not delivered.", failures, query=Paging),
-            Endpoint("POST", f"{path}/retry", self.retry, "Try again now.", retried, Role.OPERATOR, body=RetryRequest),
+            Route("GET", path, self.webhook, "See a webhook, and how it fares.", one),
+            Route("DELETE", path, self.remove, "Remove a webhook.", one, Role.ADMIN),
+            Route("POST", f"{path}/test", self.test, "Send a webhook a test.", trial, Role.OPERATOR, body=NoMembers),
+            Route("GET", f"{path}/failures", self.failures, "List what is not delivered.", failures, query=Paging),
+            Route("POST", f"{path}/retry", self.retry, "Try again now.", retried, Role.OPERATOR, body=RetryRequest),
         ]
 
     async def webhooks(self, request: Request) -> Response:
@@ -218,7 +218,7 @@ class WebhookControl:
     async def test(self, request: Request) -> Response:
         await read_body(request, NoMembers)
         outcome = await self._webhooks.try_out(request.path_params["name"])
-        return answer(WebhookTrialShape(outcome.delivered, outcome.status, outcome.problem or None))
+        return answer(WebhookTestShape(outcome.delivered, outcome.status, outcome.error or None))
 
     async def failures(self, request: Request) -> Response:
         rows = self._engine.draft().undelivered(self._found(request).name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from forewarn.core.events import Status, Trigger, step
-from forewarn.core.operations import Progress
+from forewarn.core.events import EventStatus, Trigger, step
+from forewarn.core.operations import OperationStatus
 from forewarn.core.state import Entry
 from forewarn.errors import Unknown, UnknownEvent, nearest
 
@@ -40,7 +40,7 @@ HISTORY_KINDS = {
     "rollout done": "A rollout has updated all of its hosts.",
     "rollout stopped": "A rollout has come to a host that is not well.",
     "rollout cancelled": "A rollout was ended by hand.",
-    "host in-use": "A host is well again.",
+    "host in-service": "A host is well again.",
     "host degraded": "A host is expected to fail.",
     "host failed": "A host has failed.",
     "spare host added": "No host fitted, so the simulated fabric has a new one.",
@@ -109,10 +109,12 @@ def note_operation(draft: Draft, now: datetime, what: str, by: str, operation: O
     draft.note(Entry(at=now, what=what, by=by, operation=operation.id, vms=operation.vms, why=why, host=operation.host))
 
 
-def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, by: str, why: str = "") -> Operation:
+def end(
+    draft: Draft, now: datetime, operation: Operation, status: OperationStatus, by: str, why: str = ""
+) -> Operation:
     """End an operation, and with it its events: what has started is completed, what has not is cancelled."""
     end_events(draft, now, events_of(draft, operation), by, why)
-    operation = operation._replace(progress=progress, ended_at=now, outcome=why or operation.outcome)
+    operation = operation._replace(status=status, ended_at=now, reason=why or operation.reason)
     draft.put_operation(operation)
     if operation.request.rollout:
         draft.rollouts_to_step[operation.request.rollout] = None
@@ -122,7 +124,7 @@ def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, b
 def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, why: str = "") -> None:
     """Take events out of their documents."""
     for event in events:
-        started = event.status is Status.STARTED
+        started = event.status is EventStatus.STARTED
         draft.put_event(step(event, Trigger.FINISH if started else Trigger.CANCEL, now))
         note_event(draft, now, "completed" if started else "cancelled", by, event, why)
 
@@ -131,4 +133,4 @@ def cancel(draft: Draft, now: datetime, operation: Operation, by: str, why: str 
     """Withdraw an operation that has not started; all its events disappear."""
     if not events_of(draft, operation):  # else they say so
         note_operation(draft, now, "cancelled", by, operation, why)
-    return end(draft, now, operation, Progress.CANCELLED, by, why)
+    return end(draft, now, operation, OperationStatus.CANCELLED, by, why)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
 
 
-class Stage(StrEnum):
+class RolloutStatus(StrEnum):
     """Where a rollout is."""
 
     WALKING = "walking"
@@ -32,22 +32,22 @@ class Stage(StrEnum):
 
     @property
     def live(self) -> bool:
-        return self is Stage.WALKING or self is Stage.PAUSED
+        return self is RolloutStatus.WALKING or self is RolloutStatus.PAUSED
 
 
-class Course(NamedTuple):
+class RolloutSettings(NamedTuple):
     """What a rollout does to each host, and how it walks."""
 
     type: str = ""
     duration: timedelta | None = None
     notice: timedelta | None = None
-    deadline: datetime | None = None
+    postpone_deadline: datetime | None = None
     overrides: tuple[str, ...] = ()
-    budget: int = 5
+    max_unavailable: int = 5
     """How many hosts are out at once, at most."""
     pause: timedelta = timedelta(0)
     """Between one wave and the next."""
-    health_time: timedelta = timedelta(minutes=15)
+    health_timeout: timedelta = timedelta(minutes=15)
     """How long after the start the VMs of a host may take to be well: then they count as bad."""
     speed: float = 1.0
     """All its lengths are this many times shorter, beyond what the house says: for runs of scenarios."""
@@ -58,26 +58,26 @@ class Rollout(NamedTuple):
 
     id: str
     patterns: tuple[str, ...]
-    course: Course
+    settings: RolloutSettings
     requested_by: str
     requested_at: datetime
-    stage: Stage = Stage.WALKING
+    status: RolloutStatus = RolloutStatus.WALKING
     wave: int = 0
-    waiting: tuple[str, ...] = ()
-    under_way: tuple[tuple[str, str], ...] = ()
+    pending: tuple[str, ...] = ()
+    in_progress: tuple[tuple[str, str], ...] = ()
     """Hosts that are out, each with its operation."""
     done: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
     """Hosts that are left out, each with the reason."""
-    next_at: datetime | None = None
+    next_wave_at: datetime | None = None
     """When the next wave may be announced."""
-    outcome: str = ""
+    reason: str = ""
     ended_at: datetime | None = None
 
     @property
     def hosts(self) -> list[str]:
         """All that are still to be, or being, walked."""
-        return [*self.waiting, *(host for host, _ in self.under_way)]
+        return [*self.pending, *(host for host, _ in self.in_progress)]
 
 
 def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
@@ -93,7 +93,7 @@ def out_of_use(fleet: Fleet, host: str) -> str:
     if not fleet.has_host(host):
         return "it left the fleet"
     state = fleet.host(host).state
-    return "" if state is HostState.IN_USE else f"it is {state}"
+    return "" if state is HostState.IN_SERVICE else f"it is {state}"
 
 
 def in_order(fleet: Fleet, hosts: Iterable[str]) -> list[str]:
@@ -105,7 +105,7 @@ def in_order(fleet: Fleet, hosts: Iterable[str]) -> list[str]:
     return sorted(hosts, key=key)
 
 
-class Walk:
+class WaveQueue:
     """The hosts that wait, in their order, and how waves are taken from them.
 
     Sets of hosts are whole numbers with a bit for each: what a host keeps from going with it is then found
@@ -114,7 +114,7 @@ class Walk:
 
     def __init__(self, fleet: Fleet, hosts: Iterable[str]) -> None:
         self._hosts = list(hosts)
-        self._waiting = (1 << len(self._hosts)) - 1
+        self._pending = (1 << len(self._hosts)) - 1
         self._domains = [fleet.domains_on(host) for host in self._hosts]
         self._with_group: dict[str, int] = {}
         self._with_domain: dict[tuple[str, frozenset[int]], int] = {}
@@ -124,21 +124,21 @@ class Walk:
                 self._with_domain[part] = self._with_domain.get(part, 0) | 1 << position
 
     @property
-    def waiting(self) -> list[str]:
-        return [host for position, host in enumerate(self._hosts) if self._waiting >> position & 1]
+    def pending(self) -> list[str]:
+        return [host for position, host in enumerate(self._hosts) if self._pending >> position & 1]
 
-    def next_wave(self, budget: int, busy: Callable[[str], bool] = lambda _: False) -> list[str]:
+    def next_wave(self, max_unavailable: int, busy: Callable[[str], bool] = lambda _: False) -> list[str]:
         """Take the next wave: compatible hosts in their order, within the budget. Busy hosts keep their place."""
         wave: list[str] = []
-        can_join = self._waiting
-        while can_join and len(wave) < budget:
+        can_join = self._pending
+        while can_join and len(wave) < max_unavailable:
             first = can_join & -can_join
             position = first.bit_length() - 1
             can_join ^= first
             if busy(self._hosts[position]):
                 continue
             wave.append(self._hosts[position])
-            self._waiting ^= first
+            self._pending ^= first
             for part in self._domains[position].items():
                 # One domain of a group at a time; a host with several of one group, against the rules, goes alone.
                 together = self._with_domain[part] if len(part[1]) == 1 else 0

@@ -69,7 +69,7 @@ class Needs(NamedTuple):
     def one_group(self) -> bool:
         return bool(self.group or self.update_domains)
 
-    def in_words(self) -> str:
+    def text(self) -> str:
         spot = " Spot" if self.priority == "spot" else ""
         words = f"{self.vms}{spot} VM{'s' if self.vms > 1 else ''}"
         if self.one_group:
@@ -149,7 +149,7 @@ class Scenario(NamedTuple):
 
     name: str
     title: str
-    about: str
+    description: str
     source: str
     """Where its timings come from."""
     needs: Needs
@@ -158,7 +158,7 @@ class Scenario(NamedTuple):
     steps: tuple[Step, ...]
 
     @property
-    def longest(self) -> timedelta:
+    def max_duration(self) -> timedelta:
         """How long it takes at most, if it passes."""
         return sum((step.within + (step.wait or timedelta(0)) for step in self.steps), timedelta(0))
 
@@ -166,7 +166,7 @@ class Scenario(NamedTuple):
 # --- Runs -----------------------------------------------------------------------------------------
 
 
-class RunState(StrEnum):
+class RunStatus(StrEnum):
     """Where a run is."""
 
     RUNNING = "running"
@@ -175,7 +175,7 @@ class RunState(StrEnum):
     STOPPED = "stopped"
 
 
-class StepState(StrEnum):
+class StepStatus(StrEnum):
     """Where a step is."""
 
     WAITING = "waiting"
@@ -203,12 +203,12 @@ class RunOptions(NamedTuple):
 class StepResult(NamedTuple):
     """A step of a run."""
 
-    what: str
-    state: StepState = StepState.WAITING
-    since: datetime | None = None
+    title: str
+    status: StepStatus = StepStatus.WAITING
+    started_at: datetime | None = None
     """When it began, by the service's clock."""
     ended_at: datetime | None = None
-    problem: str = ""
+    error: str = ""
     """What was expected, and what came; or why it was skipped."""
 
 
@@ -219,10 +219,10 @@ class Run(NamedTuple):
     scenario: Scenario
     vms: tuple[str, ...]
     speed: float | None
-    by: str
+    started_by: str
     started_at: datetime
     steps: tuple[StepResult, ...]
-    state: RunState = RunState.RUNNING
+    status: RunStatus = RunStatus.RUNNING
     ended_at: datetime | None = None
     operations: tuple[str, ...] = ()
     """What it has asked for."""
@@ -317,7 +317,7 @@ def _problem_of_one(fleet: Fleet, needs: Needs, name: str) -> str:
 
 
 def _needed(scenario: Scenario, problem: str) -> str:
-    return f"{scenario.name} needs {scenario.needs.in_words()}, and {problem}."
+    return f"{scenario.name} needs {scenario.needs.text()}, and {problem}."
 
 
 def _listed(names: Iterable[str]) -> str:
