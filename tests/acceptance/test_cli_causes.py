@@ -228,7 +228,7 @@ def test_who_does_it_by_hand_says_when_it_is_done(service: Service) -> None:
     (operation,) = parsed(service, "operation", "list")["operations"]
     assert "is pending" in run(service, "operation", "done", operation["id"], code=4)
     assert "cancelled" in run(service, "operation", "cancel", operation["id"])
-    assert "is cancelled: nothing more" in run(service, "operation", "done", operation["id"], code=4)
+    assert "is cancelled: it can no longer be changed" in run(service, "operation", "done", operation["id"], code=4)
 
 
 @pytest.mark.forewarn(fabric="command", fabric_command="sh -c 'echo the host is busy >&2; exit 75'")

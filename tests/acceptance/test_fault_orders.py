@@ -82,13 +82,13 @@ def test_add_list_and_clear(service: Service) -> None:
         "f3: 500 of all on POST, until "
     )
     lines = [line.split() for line in run(service, "fault", "list").splitlines()]
-    assert lines[0] == ["fault", "kind", "VM", "method", "remaining", "delay", "hits", "added by"]
+    assert lines[0] == ["fault", "kind", "VM", "method", "remaining", "delay", "hits", "added", "by"]
     assert lines[2] == ["f1", "429", "all", "GET", "once", "0", "admin"]
     assert lines[3] == ["f2", "slow", "web-0", "any", "1,500", "times", "0.5s", "0", "admin"]
     assert service.request().status == 429
-    assert run(service, "fault", "clear", "f2") == "f2 (slow) is cleared; it has struck 0.\n"
+    assert run(service, "fault", "clear", "f2") == "f2 (slow) is cleared. Hits: 0.\n"
     assert service.approve("x").status == 500
-    assert run(service, "fault", "clear", "--all") == "f3 (500) is cleared; it has struck 1.\n"
+    assert run(service, "fault", "clear", "--all") == "f3 (500) is cleared. Hits: 1.\n"
     assert run(service, "fault", "clear", "--all") == "No fault was active.\n"
     assert service.request().status == 200
     assert history(service) == [
@@ -135,7 +135,7 @@ def test_disabled_says_what_it_has_done(service: Service) -> None:
         (("add", "slwo"), 2, "Did you mean 'slow'?"),
         (("add", "empty", "--on", "POST"), 2, "A POST can be struck by: slow, 410, 429, 500, reset."),
         (("add", "500", "--count", "0"), 2, "write a whole number from 1 to 1,000,000."),
-        (("add", "500", "--for", "0s"), 2, "for '0s' does not fit: write more than 0s"),
+        (("add", "500", "--for", "0s"), 2, "duration '0s' does not fit: write more than 0s"),
         (("add", "500", "--for", "soon"), 2, "'soon' is not a length of time."),
         (("add", "slow", "--delay", "11m"), 2, "at most 10m."),
         (("add", "500", "--vm", "bd"), 3, "There is no VM 'bd'. Did you mean 'db'?"),

@@ -220,7 +220,7 @@ def test_the_vms_of_a_failed_host_are_elsewhere_and_it_is_out_of_use(forewarn: S
     assert get(forewarn, "hosts/rack-1")["state"] == "failed"
     assert domains_hold(forewarn)
     plan = forewarn.control("POST", "/v1/rollouts", {"hosts": ["rack-*"], "dry_run": True}).json()
-    assert plan["skipped"] == [{"host": "rack-1", "why": "it is failed"}]
+    assert plan["skipped"] == [{"host": "rack-1", "reason": "it is failed"}]
     assert "rack-1" not in [host for wave in plan["waves"] for host in wave["hosts"]]
     alone = forewarn.control("POST", "/v1/rollouts", {"hosts": ["rack-1"]})
     assert alone.status == 409

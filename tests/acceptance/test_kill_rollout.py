@@ -166,7 +166,7 @@ def test_a_rollout_that_was_stopped_stays_so_and_what_was_scheduled_is_withdrawn
     program.arrivals(1)
     rollout.kill("started")
     if way == "somebody says so":
-        assert service.control("POST", f"/v1/operations/{bad['id']}/failed", {"why": "no"}).status == 200
+        assert service.control("POST", f"/v1/operations/{bad['id']}/failed", {"reason": "no"}).status == 200
     elif way == "its program fails":
         rollout.stage.again(lambda: program.let_go(bad["id"], 1))
     else:

@@ -98,7 +98,7 @@ def test_routine_work_waits_for_the_window_and_starts_as_it_opens(service: Servi
     opens = noon + 14 * HOUR
     assert not_before(service, "wait") == rfc1123(opens)
     (window,) = [
-        wait for wait in get(service, f"operations/{operation['id']}/explain")["waits"] if wait["what"] == "window"
+        wait for wait in get(service, f"operations/{operation['id']}/explain")["waits"] if wait["kind"] == "window"
     ]
     assert window["group"] == "wait"
     assert window["text"].startswith(f"{NIGHT}, which then closes ")
@@ -238,7 +238,7 @@ def test_postponed_it_goes_on_later_in_a_window_under_the_same_id(service: Servi
 
 def test_without_windows_it_is_postponed_to_the_second_and_up_to_the_deadline(service: Service) -> None:
     now = at(service, 12)
-    operation = update(service, "free", postpone_until="3h")
+    operation = update(service, "free", postpone_deadline="3h")
     assert datetime.fromisoformat(operation["postpone_deadline"]) == now + 3 * HOUR
     (event_id,) = event_ids(operation).values()
     say(service, event_id, "postpone", by="1s")

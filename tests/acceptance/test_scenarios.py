@@ -71,7 +71,7 @@ def test_every_shipped_one_is_played_to_its_end(name: str, make_service: Make) -
     assert (played.returncode, played.stderr) == (0, ""), played.stdout
     title, *steps, verdict = played.stdout.splitlines()
     (run,) = service.answer("/v1/runs")["runs"]
-    assert (run["status"], run["scenario"], run["by"]) == ("passed", name, "admin")
+    assert (run["status"], run["scenario"], run["started_by"]) == ("passed", name, "admin")
     assert title.startswith(run["title"])
     assert [line[0] for line in steps] == ["✓"] * len(run["steps"])
     assert verdict.startswith(f"Passed: {len(steps)} steps in ")

@@ -1,4 +1,4 @@
-"""/v1: the control API, what the command line and other programs talk to."""
+"""/v1: the control API, used by the command line and other programs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """Every route, over one engine."""
+    """All routes of the control API."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class Control:
 
     @cached_property
     def routes(self) -> list[Route]:
-        """All that can be asked."""
+        """All routes, in the order of the OpenAPI description."""
         return [
             *health.HealthControl(self._engine, self._metrics).routes(),
-            Route("GET", "/v1/openapi.json", self.openapi, "See this description.", {"type": "object"}, tenant=True),
+            Route("GET", "/v1/openapi.json", self.openapi, "Return this description.", {"type": "object"}, tenant=True),
             *fleet.FleetControl(self._engine, self._metadata).routes(),
             *vms.VMControl(self._engine, self._versions).routes(),
             *clock.ClockControl(self._engine, self._metadata).routes(),
@@ -104,7 +104,7 @@ class Control:
 
 
 def control_app(engine: Engine, control: Control) -> ASGIApp:
-    """The application: token first, then the routes; every error as a problem (RFC 9457)."""
+    """The ASGI application: authentication, then the routes. Errors are problem details (RFC 9457)."""
     app = Starlette(routes=starlette_routes(control.routes), exception_handlers=HANDLERS)
-    app.router.redirect_slashes = False  # by the Host header, wherever that points
+    app.router.redirect_slashes = False  # a redirect would use the Host header, which the client controls
     return Authenticator(engine, app)

@@ -1,4 +1,4 @@
-"""/v1/clock: what time it is for the service, and moving a virtual clock."""
+"""/v1/clock: the time of the service, and moving a virtual clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-from forewarn.control.input import A_LENGTH, read_body, read_length, until_gone
+from forewarn.control.input import DURATION_FORMAT, read_body, read_duration, until_gone
 from forewarn.control.routing import Route
-from forewarn.control.schema import Body, Length, Moment, Shape, answer, choice, help_text
+from forewarn.control.schema import Body, Duration, Shape, Time, choice, help_text, json_response
 from forewarn.core.access import Role
 from forewarn.core.durations import format_duration, to_text
 from forewarn.errors import BadRequestBody
@@ -21,28 +21,27 @@ if TYPE_CHECKING:
     from forewarn.metadata.server import MetadataServer
 
 DEFAULT_TIMEOUT = timedelta(seconds=30)
-"""How long, in real time, a VM may take to see a step of a moved clock."""
+"""Real time that a VM has to see each step of the clock."""
 MAX_TIMEOUT = timedelta(hours=1)
 
 
 class ClockShape(Shape):
-    """What time it is for the service."""
+    """The time of the service."""
 
-    now: Moment
+    now: Time
     clock: Annotated[str, choice("system", "virtual")]
     speed: float
 
 
 class ClockAdvance(Body, kw_only=True):
-    """How far a virtual clock is moved."""
+    """How far to move a virtual clock."""
 
-    by: Annotated[Length, help_text("How far.")]
+    by: Annotated[Duration, help_text("How far to move the clock.")]
     seen_by: Annotated[
-        list[str] | None, help_text("VMs that poll by themselves: each takes in every step before the next.")
+        list[str] | None,
+        help_text("VMs that poll on their own. The clock waits after each step until they have seen it."),
     ] = None
-    timeout: Annotated[
-        Length | None, help_text("How long they may take for a step, in real time; 30s if it is not said.")
-    ] = None
+    timeout: Annotated[Duration | None, help_text("Real time that these VMs have for each step. Default: 30s.")] = None
 
 
 class ClockControl:
@@ -54,12 +53,12 @@ class ClockControl:
 
     def routes(self) -> list[Route]:
         return [
-            Route("GET", "/v1/clock", self.clock, "See what time it is for the service.", ClockShape, tenant=True),
+            Route("GET", "/v1/clock", self.clock, "Return the time of the service.", ClockShape, tenant=True),
             Route(
                 "POST",
                 "/v1/clock/advance",
                 self.advance,
-                "Move a virtual clock on.",
+                "Move a virtual clock forward.",
                 ClockShape,
                 Role.OPERATOR,
                 body=ClockAdvance,
@@ -67,24 +66,24 @@ class ClockControl:
         ]
 
     async def clock(self, _: Request) -> Response:
-        return answer(self._clock())
+        return json_response(self._clock())
 
     async def advance(self, request: Request) -> Response:
         body = await read_body(request, ClockAdvance)
         length, timeout, vms = (
-            read_length(body.by, "/by"),
-            read_length(body.timeout, "/timeout"),
+            read_duration(body.by, "/by"),
+            read_duration(body.timeout, "/timeout"),
             tuple(body.seen_by or ()),
         )
         if length is None:
-            raise BadRequestBody(pointer="/by", problem=f"must be {A_LENGTH}", allowed=A_LENGTH)
+            raise BadRequestBody(pointer="/by", problem=f"must be {DURATION_FORMAT}", allowed=DURATION_FORMAT)
         if timeout is not None and (not vms or not timedelta(0) < timeout <= MAX_TIMEOUT):
             problem = (
-                f"is more than 0s, at most {format_duration(MAX_TIMEOUT)}"
+                f"must be more than 0s and at most {format_duration(MAX_TIMEOUT)}"
                 if vms
-                else "is for the VMs of seen_by: name them"
+                else "needs seen_by: name the VMs to wait for"
             )
-            raise BadRequestBody(pointer="/timeout", problem=problem, allowed=A_LENGTH)
+            raise BadRequestBody(pointer="/timeout", problem=problem, allowed=DURATION_FORMAT)
         if vms:
             with self._metadata.delivery_tracker.audience(
                 vms, timeout if timeout is not None else DEFAULT_TIMEOUT
@@ -97,7 +96,7 @@ class ClockControl:
                     gone.cancel()
         else:
             await self._engine.advance(length)
-        return answer(self._clock())
+        return json_response(self._clock())
 
     def _clock(self) -> ClockShape:
         clock, terms = self._engine.clock, self._engine.terms

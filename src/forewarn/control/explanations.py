@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from msgspec import Struct
 
-from forewarn.control.schema import Moment, Shape, choice
+from forewarn.control.schema import Shape, Time, choice
 from forewarn.core.durations import to_text, to_text_if_any
 from forewarn.core.explain import Explanation, Wait, explain
 from forewarn.core.operations import CAUSES, Operation, OperationStatus
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class WaitShape(Shape):
-    """Something that an operation waits for, or has waited for."""
+    """A condition that an operation waits for, or has waited for."""
 
     kind: str
     done: bool
     group: str | None
     by: str | None
-    time: Moment | None
-    until: Moment | None
+    time: Time | None
+    until: Time | None
     text: str | None
 
     @classmethod
@@ -46,15 +46,15 @@ class ExplanationShape(Struct, forbid_unknown_fields=True):
     cause: Annotated[str, choice(*CAUSES)]
     cause_description: str
     requested_by: str
-    requested_at: Moment
+    requested_at: Time
     host: str | None
     rollout: str | None
     status: Annotated[str, choice(*(status.value for status in OperationStatus))]
-    postpone_deadline: Moment | None
+    postpone_deadline: Time | None
     not_notified: dict[str, str]
     waits: list[WaitShape]
     next: str
-    latest: Moment | None
+    latest: Time | None
 
     @classmethod
     def of(cls, operation: Operation, found: Explanation) -> Self:
@@ -76,7 +76,7 @@ class ExplanationShape(Struct, forbid_unknown_fields=True):
 
 
 def explanation(engine: Engine, operation: Operation) -> ExplanationShape:
-    """Why an operation waits now."""
+    """Explain why an operation waits now."""
     draft = engine.draft()
     rollout = draft.rollout(operation.request.rollout)
     failed = engine.failed_attempt(operation.id)

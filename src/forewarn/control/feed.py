@@ -1,4 +1,4 @@
-"""/v1/feed: following history over HTTP. Tenants are told of their group alone."""
+"""/v1/feed: history as server-sent events. A tenant sees only rows of its group."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ GREATEST = 2**63 - 1
 class FeedQuery(Struct):
     """Which rows to follow."""
 
-    group: Annotated[tuple[Name, ...], help_text("Only rows about this group. May be given several times.")] = ()
+    group: Annotated[tuple[Name, ...], help_text("Only rows about this group. Can be repeated.")] = ()
     kind: Annotated[
         tuple[Annotated[str, choice(*KINDS)], ...],
-        help_text("Only what is of this kind. May be given several times."),
+        help_text("Only rows of this kind. Can be repeated."),
     ] = ()
     after: Annotated[
         Annotated[int, Meta(ge=0, le=GREATEST)] | None,
-        help_text("Only rows after this one; 0: all that are kept. If it is not said: from now on."),
+        help_text("Only rows after this sequence number; 0: all stored rows. Default: only new rows."),
     ] = None
 
 
@@ -44,7 +44,8 @@ class FeedHeaders(Struct):
     """How a client that was cut off continues."""
 
     last_event_id: Annotated[
-        Annotated[int, Meta(ge=0)] | None, help_text("How far one had come, when one was cut off: as after.")
+        Annotated[int, Meta(ge=0)] | None,
+        help_text("The last row that the client received. Takes precedence over after."),
     ] = field(name="Last-Event-ID", default=None)
 
 
@@ -71,7 +72,7 @@ class FeedControl:
                 tenant=True,
                 query=FeedQuery,
                 headers=FeedHeaders,
-                answer_type=EVENT_STREAM,
+                response_type=EVENT_STREAM,
             )
         ]
 
@@ -88,7 +89,7 @@ class FeedControl:
 
         kinds = frozenset(kinds_asked(request))
         reader = await self._feed.reader(frozenset(groups), kinds, after, let_in, tenant=bool(token.group))
-        return Following(reader)
+        return FeedResponse(reader)
 
 
 def _position(request: HttpRequest) -> int | None:
@@ -102,8 +103,8 @@ def _position(request: HttpRequest) -> int | None:
     return query.after
 
 
-class Following(Response):
-    """An answer that goes on until the client goes away or the service stops."""
+class FeedResponse(Response):
+    """A response that continues until the client disconnects or the service stops."""
 
     media_type = EVENT_STREAM
 

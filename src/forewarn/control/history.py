@@ -36,19 +36,21 @@ class HistoryQuery(Paging):
     """Which rows of history."""
 
     vm: Annotated[Name, help_text("Only rows about this VM.")] = ""
-    group: Annotated[tuple[Name, ...], help_text("Only rows about this group. May be given several times.")] = ()
-    host: Annotated[Name, help_text("Only rows about this host, or about VMs that were brought to it.")] = ""
-    type: Annotated[Name, choice(*EVENT_TYPES), help_text("Only of operations with events of this type.")] = ""
-    cause: Annotated[Name, choice(*CAUSES), help_text("Only of operations with this cause.")] = ""
-    by: Annotated[Name, help_text("Only what was done by this person, token or VM.")] = ""
+    group: Annotated[tuple[Name, ...], help_text("Only rows about this group. Can be repeated.")] = ()
+    host: Annotated[Name, help_text("Only rows about this host, or about VMs that were moved to it.")] = ""
+    type: Annotated[Name, choice(*EVENT_TYPES), help_text("Only rows of operations with events of this type.")] = ""
+    cause: Annotated[Name, choice(*CAUSES), help_text("Only rows of operations with this cause.")] = ""
+    by: Annotated[Name, help_text("Only rows of changes that this user, token or VM made.")] = ""
     kind: Annotated[
         tuple[Annotated[str, choice(*KINDS)], ...],
-        help_text("Only what is of this kind. May be given several times."),
+        help_text("Only rows of this kind. Can be repeated."),
     ] = ()
-    since: Annotated[Name, Meta(examples=["30d"]), help_text(f"From then on: {A_PAST_MOMENT}.")] = ""
-    until: Annotated[Name, Meta(examples=["2026-03-05"]), help_text(f"Before then: {A_PAST_MOMENT}.")] = ""
-    during: Annotated[Name, Meta(examples=["2026-03"]), help_text(f"Only then: {A_SPAN}.")] = ""
-    order: Annotated[Name, choice(*ORDERS), help_text("Which come first; the oldest if it is not said.")] = ""
+    since: Annotated[Name, Meta(examples=["30d"]), help_text(f"Only rows at or after this time: {A_PAST_MOMENT}.")] = ""
+    until: Annotated[
+        Name, Meta(examples=["2026-03-05"]), help_text(f"Only rows before this time: {A_PAST_MOMENT}.")
+    ] = ""
+    during: Annotated[Name, Meta(examples=["2026-03"]), help_text(f"Only rows of this period: {A_SPAN}.")] = ""
+    order: Annotated[Name, choice(*ORDERS), help_text("Which rows come first. Default: oldest.")] = ""
 
 
 class HistoryControl:
@@ -58,7 +60,7 @@ class HistoryControl:
         self._engine = engine
 
     def routes(self) -> list[Route]:
-        what = "See what has happened."
+        what = "List rows of history."
         return [Route("GET", "/v1/history", self.history, what, HISTORY, tenant=True, query=HistoryQuery)]
 
     async def history(self, request: HttpRequest) -> Response:

@@ -1,4 +1,4 @@
-"""/v1/hosts: what is on hosts, and which are in use."""
+"""/v1/hosts: hosts, their state, and the VMs on them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from forewarn.control.input import read_body
 from forewarn.control.paging import Names, Paging, page_of_names
 from forewarn.control.routing import Route, caller
-from forewarn.control.schema import DryRun, Shape, answer, choice, help_text, page_of
+from forewarn.control.schema import DryRun, Shape, choice, help_text, json_response, page_of
 from forewarn.core.access import Role
 from forewarn.core.fleet import HostState
 from forewarn.core.fleet_commands import return_host
@@ -31,7 +31,7 @@ class HostOperationShape(Shape):
 
 
 class HostShape(Shape):
-    """A host with what is on it, and what is being done to it."""
+    """A host with its VMs and the operations on it."""
 
     name: str
     state: Annotated[str, choice(*(state.value for state in HostState))]
@@ -39,7 +39,7 @@ class HostShape(Shape):
     vms: list[str]
     operations: list[HostOperationShape]
     cancelled: Annotated[
-        list[str] | UnsetType, help_text("In the answer to a return: the operations that it has withdrawn.")
+        list[str] | UnsetType, help_text("Only in the response to a return: the operations that it cancelled.")
     ] = UNSET
 
     @classmethod
@@ -67,12 +67,12 @@ class HostControl:
     def routes(self) -> list[Route]:
         return [
             Route("GET", "/v1/hosts", self.hosts, "List hosts.", page_of("hosts", HostShape), query=Paging),
-            Route("GET", "/v1/hosts/{name}", self.host, "See a host, and what is on it.", HostShape),
+            Route("GET", "/v1/hosts/{name}", self.host, "Return a host and the VMs on it.", HostShape),
             Route(
                 "POST",
                 "/v1/hosts/{name}/return",
                 self.return_host,
-                "Take a host back into use.",
+                "Return a host to service.",
                 HostShape,
                 Role.OPERATOR,
                 body=DryRun,
@@ -83,7 +83,7 @@ class HostControl:
         return page_of_names(request, "hosts", self._host_names(), self._host)
 
     async def host(self, request: Request) -> Response:
-        return answer(self._host(request.path_params["name"]))
+        return json_response(self._host(request.path_params["name"]))
 
     def _host(self, name: str) -> HostShape:
         return HostShape.of(self._engine.draft(), name)
@@ -98,4 +98,4 @@ class HostControl:
             cancelled = await self._engine.return_host(name, by)
         shape = HostShape.of(draft, name)
         shape.cancelled = [operation.id for operation in cancelled]
-        return answer(shape)
+        return json_response(shape)

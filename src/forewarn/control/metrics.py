@@ -99,7 +99,7 @@ def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
 
 
 def fault_metrics(faults: Faults) -> Iterable[Metric]:
-    """How the route fails on purpose."""
+    """Injected faults."""
     struck = {(kind,): number for kind, number in faults.struck.items()}
     yield count("forewarn_faults_struck_total", "Requests struck by faults; groups, of disabled.", ["kind"], struck)
     yield gauge("forewarn_faults_active", "Faults that can strike.", [], {(): len(faults.list())})

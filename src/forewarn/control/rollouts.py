@@ -1,4 +1,4 @@
-"""/v1/rollouts: start, show and stop them."""
+"""/v1/rollouts: start, show, pause and cancel rollouts."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import make_once
-from forewarn.control.input import read_body, read_length, read_moment
+from forewarn.control.input import read_body, read_duration, read_time
 from forewarn.control.paging import Paging, PagingAll, hint, only, page, rows_page
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     LARGEST_NUMBER,
     Count,
     DryRun,
-    Length,
-    Moment,
-    MomentOrLength,
+    Duration,
     Name,
     Shape,
-    answer,
+    Time,
+    TimeOrDuration,
     choice,
     help_text,
+    json_response,
     page_of,
     whole,
 )
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 
 
 class RolloutSettingsShape(Struct, forbid_unknown_fields=True):
-    """How a rollout goes about it: part of rollouts and of plans."""
+    """The settings of a rollout: part of rollouts and of plans."""
 
     type: str
     duration_seconds: float | None
     notice_seconds: float | None
-    postpone_deadline: Moment | None
+    postpone_deadline: Time | None
     overrides: list[Annotated[str, choice(*OVERRIDES)]]
     max_unavailable: Count
     pause_seconds: float | None
@@ -82,7 +82,7 @@ def _settings(rollout: Rollout) -> dict[str, Any]:
 
 
 class RolloutCountsShape(Shape):
-    """How many hosts of a rollout are where."""
+    """The number of hosts in each state."""
 
     pending: Count
     in_progress: Count
@@ -91,32 +91,32 @@ class RolloutCountsShape(Shape):
 
 
 class HostInProgressShape(Shape):
-    """A host that a rollout works on."""
+    """A host that a rollout is updating."""
 
     host: str
     operation: str
 
 
 class SkippedHostShape(Shape):
-    """A host that a rollout leaves out."""
+    """A host that a rollout skips."""
 
     host: str
     reason: str
 
 
 class RolloutShape(RolloutSettingsShape, kw_only=True):
-    """A rollout and how far it has come."""
+    """A rollout and its progress."""
 
     id: str
     requested_by: str
-    requested_at: Moment
+    requested_at: Time
     status: Annotated[str, choice(*(status.value for status in RolloutStatus))]
     wave: Count
     counts: RolloutCountsShape
-    next_wave_at: Moment | None
+    next_wave_at: Time | None
     reason: str | None
-    ended_at: Moment | None
-    # Not in lists: these can be long.
+    ended_at: Time | None
+    # Only in the response for one rollout: they can be long.
     pending: list[str] | UnsetType = UNSET
     in_progress: list[HostInProgressShape] | UnsetType = UNSET
     done: list[str] | UnsetType = UNSET
@@ -124,7 +124,7 @@ class RolloutShape(RolloutSettingsShape, kw_only=True):
 
     @classmethod
     def of(cls, rollout: Rollout, *, hosts: bool = True) -> Self:
-        """Without its hosts by name where many are listed."""
+        """Host names are left out of lists of rollouts."""
         shape = cls(
             **_settings(rollout),
             id=rollout.id,
@@ -148,21 +148,21 @@ class RolloutShape(RolloutSettingsShape, kw_only=True):
 
 
 class GroupDomainShape(Shape):
-    """The update domain of a group that a wave takes out."""
+    """The update domain of a group that a wave updates."""
 
     group: str
     update_domain: Count
 
 
 class WaveShape(Shape):
-    """Hosts that a rollout takes out together."""
+    """Hosts that a rollout updates together."""
 
     hosts: list[str]
     groups: list[GroupDomainShape]
     vms: Count
-    scheduled_at: Moment
-    starts_at: Moment
-    ends_at: Moment
+    scheduled_at: Time
+    starts_at: Time
+    ends_at: Time
 
     @classmethod
     def of(cls, wave: Wave) -> Self:
@@ -177,12 +177,12 @@ class WaveShape(Shape):
 
 
 class RolloutPlanShape(RolloutSettingsShape, kw_only=True):
-    """What a rollout would do, and when."""
+    """The waves of a rollout and their expected times."""
 
     waves: list[WaveShape]
     skipped: list[SkippedHostShape]
-    expected_end: Moment
-    latest_end: Moment
+    expected_end: Time
+    latest_end: Time
 
     @classmethod
     def of(cls, rollout: Rollout, plan: RolloutPlan) -> Self:
@@ -196,26 +196,34 @@ class RolloutPlanShape(RolloutSettingsShape, kw_only=True):
 
 
 class RolloutRequest(DryRun, kw_only=True):
-    """Which hosts are updated, and how."""
+    """The rollout to start."""
 
     hosts: Annotated[
         list[Name],
         Meta(extra_json_schema={"minItems": 1}),
-        help_text("Names of hosts, or patterns like 'rack-1-*'."),
+        help_text("Host names, or patterns like 'rack-1-*'."),
     ]
     type: Annotated[
-        Annotated[str, choice("", *CAUSES["host-update"].types)] | None, help_text("What it does to the VMs.")
+        Annotated[str, choice("", *CAUSES["host-update"].types)] | None,
+        help_text("The event type: how the update affects VMs."),
     ] = None
-    duration: Annotated[Length | None, help_text("How long a freeze lasts.")] = None
-    notice: Annotated[Length | None, help_text("How long beforehand it is told.")] = None
-    postpone_deadline: Annotated[MomentOrLength | None, help_text("Up to when its events may be postponed.")] = None
-    overrides: Annotated[list[Annotated[str, choice(*OVERRIDES)]] | None, help_text("What is insisted on.")] = None
+    duration: Annotated[Duration | None, help_text("How long a freeze lasts.")] = None
+    notice: Annotated[Duration | None, help_text("How long before each wave the groups are notified.")] = None
+    postpone_deadline: Annotated[
+        TimeOrDuration | None, help_text("The latest time to which its events can be postponed.")
+    ] = None
+    overrides: Annotated[
+        list[Annotated[str, choice(*OVERRIDES)]] | None,
+        help_text("Rules to override. Each use is recorded in history."),
+    ] = None
     max_unavailable: Annotated[
         Annotated[int, whole(1, LARGEST_NUMBER)] | None,
-        help_text("How many hosts at once."),
+        help_text("Maximum number of hosts that are updated at once."),
     ] = None
-    pause: Annotated[Length | None, help_text("How long to wait between waves.")] = None
-    health_timeout: Annotated[Length | None, help_text("How long VMs may take to be well again.")] = None
+    pause: Annotated[Duration | None, help_text("Time between two waves.")] = None
+    health_timeout: Annotated[
+        Duration | None, help_text("How long the VMs of a host may take to become healthy. Then the rollout stops.")
+    ] = None
 
 
 class RolloutControl:
@@ -239,28 +247,28 @@ class RolloutControl:
                 "POST",
                 "/v1/rollouts",
                 self.start,
-                "Start a rollout, or see its plan.",
+                "Start a rollout, or return its plan (dry_run).",
                 (one, RolloutPlanShape),
                 operator,
                 body=RolloutRequest,
                 status=201,
                 other_status=200,
-                makes=True,
-                leads_to=((path, "/id"),),
+                creates=True,
+                links=((path, "/id"),),
             ),
-            Route("GET", path, self.rollout, "See a rollout, and how far it has come.", one),
-            Route("GET", f"{path}/plan", self.plan, "See what is still to come of a rollout.", RolloutPlanShape),
-            Route("GET", f"{path}/history", self.history, "See what happened to a rollout.", HISTORY, query=Paging),
+            Route("GET", path, self.rollout, "Return a rollout and its progress.", one),
+            Route("GET", f"{path}/plan", self.plan, "Return the remaining waves of a rollout.", RolloutPlanShape),
+            Route("GET", f"{path}/history", self.history, "Return the history of a rollout.", HISTORY, query=Paging),
             Route("POST", f"{path}/pause", self.pause, "Pause a rollout.", one, operator, body=dry),
             Route("POST", f"{path}/resume", self.resume, "Resume a rollout.", one, operator, body=dry),
-            Route("POST", f"{path}/cancel", self.cancel, "End a rollout.", one, operator, body=dry),
+            Route("POST", f"{path}/cancel", self.cancel, "Cancel a rollout.", one, operator, body=dry),
         ]
 
     async def start(self, request: Request) -> Response:
         body = await read_body(request, RolloutRequest)
         patterns, settings = tuple(body.hosts), self._settings(body)
         by = caller(request).name
-        await asyncio.to_thread(_look_at, self._engine.fleet, patterns)
+        await asyncio.to_thread(_fill_cache, self._engine.fleet, patterns)
         if body.dry_run:
             draft, now = self._engine.draft(), self._engine.clock.now()
             rollout = rollout_commands.prepare(draft, now, patterns, settings, by)
@@ -273,12 +281,15 @@ class RolloutControl:
 
     def _settings(self, body: RolloutRequest) -> RolloutSettings:
         usual = RolloutSettings()
-        pause, health_timeout = read_length(body.pause, "/pause"), read_length(body.health_timeout, "/health_timeout")
+        pause, health_timeout = (
+            read_duration(body.pause, "/pause"),
+            read_duration(body.health_timeout, "/health_timeout"),
+        )
         return RolloutSettings(
             type=body.type or "",
-            duration=read_length(body.duration, "/duration"),
-            notice=read_length(body.notice, "/notice"),
-            postpone_deadline=read_moment(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
+            duration=read_duration(body.duration, "/duration"),
+            notice=read_duration(body.notice, "/notice"),
+            postpone_deadline=read_time(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
             overrides=tuple(body.overrides or ()),
             max_unavailable=usual.max_unavailable if body.max_unavailable is None else body.max_unavailable,
             pause=usual.pause if pause is None else pause,
@@ -286,24 +297,24 @@ class RolloutControl:
         )
 
     async def _planned(self, draft: Draft, rollout: Rollout) -> Response:
-        """In a thread: a plan over thousands of hosts would hold up the polls."""
+        """Plan in a thread, because thousands of hosts would delay polls."""
         now, terms = self._engine.clock.now(), self._engine.terms
 
-        def listens(group: str) -> bool:
+        def events_enabled(group: str) -> bool:
             return not why_no_notice(draft, group, now, terms)
 
-        found = await asyncio.to_thread(plan, draft.fleet, terms, rollout, now, listens)
-        return answer(RolloutPlanShape.of(rollout, found))
+        found = await asyncio.to_thread(plan, draft.fleet, terms, rollout, now, events_enabled)
+        return json_response(RolloutPlanShape.of(rollout, found))
 
     async def rollouts(self, request: Request) -> Response:
         found, following = await rows_page(request, self._engine.records.rollouts)
         return page("rollouts", (RolloutShape.of(rollout, hosts=False) for rollout in found), following)
 
     async def rollout(self, request: Request) -> Response:
-        return answer(RolloutShape.of(await self._find(request)))
+        return json_response(RolloutShape.of(await self._find(request)))
 
     async def plan(self, request: Request) -> Response:
-        """What is still to come, as the fleet is now."""
+        """Plan the remaining waves for the current fleet."""
         return await self._planned(self._engine.draft(), await self._find(request))
 
     async def history(self, request: Request) -> Response:
@@ -330,10 +341,10 @@ class RolloutControl:
             after, _ = self._engine.preview(decide, rollout.id, caller(request).name)
         else:
             after = await self._engine.execute(decide, rollout.id, caller(request).name)
-        return answer(RolloutShape.of(after))
+        return json_response(RolloutShape.of(after))
 
     async def _find(self, request: Request) -> Rollout:
-        """By its id, or by the beginning of it where that is clear."""
+        """Find by id, or by an unambiguous prefix of it."""
         wanted = request.path_params["id"].lower()
         found = await self._engine.records.rollouts_beginning(wanted)
         live = {rollout.id: rollout for rollout in self._engine.live_rollouts()}
@@ -342,6 +353,6 @@ class RolloutControl:
         raise Unknown(what="rollout", name=request.path_params["id"], hint=hint(found, wanted, live))
 
 
-def _look_at(fleet: Fleet, patterns: Sequence[str]) -> None:
-    """Have the fleet remember what is on which host: for thousands of hosts the polls should not wait for that."""
+def _fill_cache(fleet: Fleet, patterns: Sequence[str]) -> None:
+    """Fill the fleet's cache of VMs per host, off the event loop: for thousands of hosts it would delay polls."""
     in_order(fleet, matching(fleet.host_names(), patterns))

@@ -1,4 +1,4 @@
-"""/v1/vms: VMs, and the documents that they see."""
+"""/v1/vms: VMs and the documents that they see."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from forewarn.control.paging import Names, Paging, page_of_names
 from forewarn.control.routing import Route
-from forewarn.control.schema import Count, Moment, Shape, answer, choice, help_text, page_of
+from forewarn.control.schema import Count, Shape, Time, choice, help_text, json_response, page_of
 from forewarn.core.durations import to_text_if_any
 from forewarn.core.fleet import VM, Group, GroupKind
 from forewarn.errors import UnknownVersion
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class VMShape(Shape):
-    """A VM with what it is being told."""
+    """A VM with its placement and its events."""
 
     name: str
     group: str
@@ -47,7 +47,7 @@ class VMShape(Shape):
     tags: dict[str, str]
     auto_approve: list[str]
     events_enabled: bool
-    last_seen_at: Moment | None
+    last_seen_at: Time | None
     incarnation: Count
     events: list[str]
 
@@ -78,15 +78,15 @@ class VMShape(Shape):
 
 
 class DocumentQuery(Struct):
-    """In which version a document is shown."""
+    """The api-version of a document."""
 
     api_version: Annotated[
         Annotated[str, choice(*available_versions(preview=False))] | None,
-        help_text("As which version; the newest if it is not said."),
+        help_text("The api-version of the document. Default: the newest."),
     ] = field(name="api-version", default=None)
 
 
-DOCUMENT = {"type": "object", "description": "What the metadata service would answer, on Azure's own wire."}
+DOCUMENT = {"type": "object", "description": "The document in the format of Azure Scheduled Events."}
 
 
 class VMControl:
@@ -100,12 +100,12 @@ class VMControl:
     def routes(self) -> list[Route]:
         return [
             Route("GET", "/v1/vms", self.vms, "List VMs.", page_of("vms", VMShape), query=Paging),
-            Route("GET", "/v1/vms/{name}", self.vm, "See a VM.", VMShape),
+            Route("GET", "/v1/vms/{name}", self.vm, "Return a VM.", VMShape),
             Route(
                 "GET",
                 "/v1/vms/{name}/document",
                 self.document,
-                "See what a VM is told, as it is told.",
+                "Return the document that a VM sees.",
                 DOCUMENT,
                 query=DocumentQuery,
             ),
@@ -115,7 +115,7 @@ class VMControl:
         return page_of_names(request, "vms", self._vm_names(), self._vm)
 
     async def vm(self, request: Request) -> Response:
-        return answer(self._vm(request.path_params["name"]))
+        return json_response(self._vm(request.path_params["name"]))
 
     def _vm(self, name: str) -> VMShape:
         engine = self._engine
