@@ -36,9 +36,9 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "an option that is none": (lambda f: f.ask("restart", "web-0", bogus=1), errors.BadOption, "Known are: host, type"),
     "an option almost": (lambda f: f.ask("restart", "web-0", notise="1h"), errors.BadOption, "Did you mean 'notice'"),
     "a moment in words": (
-        lambda f: f.ask("live-migration", "web-0", deadline="2030-01-01"),
+        lambda f: f.ask("live-migration", "web-0", postpone_deadline="2030-01-01"),
         errors.BadOption,
-        "deadline '2030-01-01' .* write a datetime",
+        "postpone_deadline '2030-01-01' .* write a datetime",
     ),
     "a cause that is a number": (lambda f: f.ask(5, "web-0"), errors.BadOption, "cause 5 .* write a text"),
     "a speed of nothing": (lambda f: f.ask("restart", "web-0", speed=0), errors.BadOption, "more than 0"),
@@ -70,7 +70,9 @@ def test_what_is_obviously_meant_is_taken(forewarn: Service) -> None:
     for limit in ("0.05s", timedelta(seconds=0.05), 0.05):
         with pytest.raises(errors.NotSeen, match=r"within 0.05 s"):
             forewarn.advance(seen_by=vm, limit=limit)
-    (event,) = forewarn.ask("host-update", host=vm.host, type="Freeze", duration=9, notice="20m", deadline=None)
+    (event,) = forewarn.ask(
+        "host-update", host=vm.host, type="Freeze", duration=9, notice="20m", postpone_deadline=None
+    )
     assert event.duration == timedelta(seconds=9)
     assert event.not_before - forewarn.now >= timedelta(minutes=20)
     assert vm.freeze(timedelta(seconds=8)).duration == timedelta(seconds=8)

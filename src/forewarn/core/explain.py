@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Wait(NamedTuple):
-    """One thing that an operation waits for, or no longer does."""
+    """A condition that an operation waits for, or has waited for."""
 
     kind: str
     """approval, notice, window, deletion, fabric, gate or settling."""
@@ -35,12 +35,12 @@ class Wait(NamedTuple):
     time: datetime | None = None
     """When that was."""
     until: datetime | None = None
-    """When it is over at the latest."""
+    """When the wait ends at the latest."""
     text: str = ""
 
 
 class Explanation(NamedTuple):
-    """Where an operation stands."""
+    """What an operation waits for, and what happens next."""
 
     waits: tuple[Wait, ...]
     next: str

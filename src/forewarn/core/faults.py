@@ -59,49 +59,49 @@ FAULTS = {
 
 
 class FaultOrder(NamedTuple):
-    """Which fault is wanted, for whom, and for how long. Without a bound it strikes once."""
+    """A fault to add. Without count and duration it affects one request."""
 
     kind: str
     vm: str = ""
     """Only requests of this VM; empty: of all."""
     method: str = GET
-    """Which requests it strikes: GET, POST or any."""
+    """Which requests it affects: GET, POST or any."""
     count: int | None = None  # type: ignore[assignment]  # the word the user types; nobody counts in this tuple
-    """How many requests it strikes."""
+    """How many requests it affects."""
     duration: timedelta | None = None
-    """How long it stays, by the service's clock. With a count too, whichever ends first."""
+    """How long it stays active, on the service's clock. With a count, whichever ends first."""
     delay: timedelta | None = None
     """How long a client is kept waiting, in real time."""
 
 
 class Fault(NamedTuple):
-    """A fault that was added, and how far it has come."""
+    """An active fault and how often it was applied."""
 
     id: str
     order: FaultOrder
     by: str
     added_at: datetime
     expires_at: datetime | None = None
-    """When it is over by time; None: only by its count."""
+    """When it expires; None: only its count ends it."""
     remaining: int | None = None
-    """How many requests it will still strike; None: any number."""
+    """How many more requests it will affect; None: no limit."""
     hits: int = 0
 
     def fits(self, vm: str, method: str) -> bool:
-        """Whether it can strike this request."""
+        """Whether it applies to this request."""
         wanted = self.order.method in (method, ANY) and method in FAULTS[self.order.kind].methods
         return wanted and self.order.vm in (vm, "")
 
     @property
     def is_spent(self) -> bool:
-        """Whether it has struck as often as it was to."""
+        """Whether its count is used up."""
         return self.remaining is not None and self.remaining <= 0
 
     def is_over(self, now: datetime) -> bool:
         return self.is_spent or (self.expires_at is not None and now >= self.expires_at)
 
     def hit(self) -> Fault:
-        """The same after one more request."""
+        """The fault after one more affected request."""
         return self._replace(remaining=None if self.remaining is None else self.remaining - 1, hits=self.hits + 1)
 
 

@@ -232,17 +232,17 @@ class Request(NamedTuple):
     notice: timedelta | None = None
     """How long beforehand it is told; None: what the cause says."""
     postpone_deadline: datetime | None = None
-    """Up to when it may be postponed; None: what the house says."""
+    """The latest time to which it can be postponed; None: from the settings of the service."""
     overrides: tuple[str, ...] = ()
     rollout: str = ""
     health_timeout: timedelta | None = None
-    """In a rollout: how long after its start its VMs may take to be well."""
+    """In a rollout: how long after its start its VMs may take to become healthy."""
     speed: float = 1.0
     """Its notice and settle time are this many times shorter, beyond what the house says: for runs of scenarios."""
 
 
 class OperationStatus(StrEnum):
-    """Where an operation is."""
+    """The status of an operation."""
 
     PENDING = "pending"
     STARTED = "started"
@@ -274,7 +274,7 @@ class Operation(NamedTuple):
     status: OperationStatus = OperationStatus.PENDING
     events: tuple[str, ...] = ()
     not_notified: tuple[tuple[str, str], ...] = ()
-    """Groups that get no notice, each with the reason."""
+    """Groups that are not notified, each with the reason."""
     started_at: datetime | None = None
     executed_at: datetime | None = None
     settles_at: datetime | None = None

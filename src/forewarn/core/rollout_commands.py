@@ -40,11 +40,11 @@ UPDATE = "host-update"
 
 
 class Wave(NamedTuple):
-    """Hosts that are out together."""
+    """Hosts that are updated together."""
 
     hosts: tuple[str, ...]
     domains: tuple[tuple[str, int], ...]
-    """Groups, each with the update domain that is out."""
+    """Groups, each with the update domain that is updated."""
     vms: int
     scheduled_at: datetime
     starts_at: datetime
@@ -53,7 +53,7 @@ class Wave(NamedTuple):
 
 
 class RolloutPlan(NamedTuple):
-    """A rollout as it would go now."""
+    """The remaining waves of a rollout, for the current fleet."""
 
     waves: tuple[Wave, ...]
     skipped: tuple[tuple[str, str], ...]
@@ -64,7 +64,7 @@ class RolloutPlan(NamedTuple):
 
 
 def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: Callable[[str], bool]) -> RolloutPlan:
-    """The waves to come, as the fleet is now."""
+    """Plan the remaining waves for the current fleet."""
     settings = rollout.settings
     terms = terms.at(settings.speed)
     notice = terms.quicken(settings.notice if settings.notice is not None else least_notice(settings.type))
@@ -97,7 +97,7 @@ def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: C
 
 
 class PlannedHost:
-    """One host of a wave: when it would start if nobody approves."""
+    """A host of a planned wave: when its update starts if no VM approves."""
 
     def __init__(self, fleet: Fleet, host: str, listens: Callable[[str], bool], *, keep_windows: bool) -> None:
         vms = (fleet.vms[name] for name in fleet.on_host(host))
@@ -133,7 +133,7 @@ LOOK_AGAIN = timedelta(minutes=1)
 def start(
     draft: Draft, now: datetime, terms: Terms, patterns: Sequence[str], settings: RolloutSettings, by: str
 ) -> Rollout:
-    """Begin to walk the hosts that the patterns fit."""
+    """Start a rollout over the hosts that match the patterns."""
     rollout = prepare(draft, now, patterns, settings, by)
     draft.put_rollout(rollout)
     what = f"{len(rollout.pending)} hosts, {settings.max_unavailable} at once, {rollout.settings.type}"
@@ -215,7 +215,7 @@ def _request(settings: RolloutSettings, host: str, rollout: str = "") -> Request
     )
 
 
-# --- The walk -------------------------------------------------------------------------------------------
+# --- Steps -------------------------------------------------------------------------------------------
 
 
 def step(draft: Draft, now: datetime, terms: Terms, rollout_id: str) -> None:
@@ -361,7 +361,7 @@ def find_rollout(draft: Draft, rollout_id: str) -> Rollout:
 
 
 def pause(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) -> Rollout:
-    """Announce nothing more until it is resumed. What is announced goes on."""
+    """Schedule no further wave until it is resumed. The current wave continues."""
     return _turn(draft, now, find_rollout(draft, rollout_id), RolloutStatus.WALKING, RolloutStatus.PAUSED, by)
 
 

@@ -1,8 +1,8 @@
-"""Rollouts: a host update that walks hosts, wave by wave. Which hosts next, given domains and a budget; pure.
+"""Rollouts: a host update on many hosts, wave by wave, and the choice of hosts for each wave.
 
-A wave is out as a whole: it is announced, carried out, looked at, and only then comes the next. In a
-wave there is at most one update domain of any group, and no more hosts than the budget allows. So two
-domains of a group are never out at once, whoever approves early or late.
+The next wave is scheduled when all hosts of the current wave are updated and healthy. A wave has at most one update
+domain of any group and at most `max_unavailable` hosts. So a rollout never interrupts two update domains of a group at
+once, whenever VMs approve.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RolloutStatus(StrEnum):
-    """Where a rollout is."""
+    """The status of a rollout. Walking means that it is running."""
 
     WALKING = "walking"
     PAUSED = "paused"
@@ -36,7 +36,7 @@ class RolloutStatus(StrEnum):
 
 
 class RolloutSettings(NamedTuple):
-    """What a rollout does to each host, and how it walks."""
+    """What a rollout does to each host, and how it proceeds."""
 
     type: str = ""
     duration: timedelta | None = None
@@ -44,17 +44,17 @@ class RolloutSettings(NamedTuple):
     postpone_deadline: datetime | None = None
     overrides: tuple[str, ...] = ()
     max_unavailable: int = 5
-    """How many hosts are out at once, at most."""
+    """Maximum number of hosts that are updated at once."""
     pause: timedelta = timedelta(0)
-    """Between one wave and the next."""
+    """Time between two waves."""
     health_timeout: timedelta = timedelta(minutes=15)
-    """How long after the start the VMs of a host may take to be well: then they count as bad."""
+    """How long after the start the VMs of a host may take to become healthy. Later they count as unhealthy."""
     speed: float = 1.0
-    """All its lengths are this many times shorter, beyond what the house says: for runs of scenarios."""
+    """All its durations are divided by this, in addition to the service's speed: for runs of scenarios."""
 
 
 class Rollout(NamedTuple):
-    """A walk over hosts, and how far it has come."""
+    """A rollout and its progress."""
 
     id: str
     patterns: tuple[str, ...]
@@ -65,18 +65,18 @@ class Rollout(NamedTuple):
     wave: int = 0
     pending: tuple[str, ...] = ()
     in_progress: tuple[tuple[str, str], ...] = ()
-    """Hosts that are out, each with its operation."""
+    """Hosts that are being updated, each with its operation."""
     done: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
-    """Hosts that are left out, each with the reason."""
+    """Hosts that are skipped, each with the reason."""
     next_wave_at: datetime | None = None
-    """When the next wave may be announced."""
+    """When the next wave can be scheduled."""
     reason: str = ""
     ended_at: datetime | None = None
 
     @property
     def hosts(self) -> list[str]:
-        """All that are still to be, or being, walked."""
+        """All hosts that are pending or in progress."""
         return [*self.pending, *(host for host, _ in self.in_progress)]
 
 
@@ -89,7 +89,7 @@ def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
 
 
 def out_of_use(fleet: Fleet, host: str) -> str:
-    """Why a rollout leaves this host out; empty: it does not."""
+    """Why a rollout skips this host; empty: it does not."""
     if not fleet.has_host(host):
         return "it left the fleet"
     state = fleet.host(host).state
@@ -97,7 +97,7 @@ def out_of_use(fleet: Fleet, host: str) -> str:
 
 
 def in_order(fleet: Fleet, hosts: Iterable[str]) -> list[str]:
-    """Hosts as they are walked: domain after domain, so that those which can go together stand together."""
+    """Hosts in the order of a rollout: by update domain, so that hosts that fit into one wave are neighbours."""
 
     def key(host: str) -> tuple[int, str]:
         return min((min(domains) for domains in fleet.domains_on(host).values()), default=0), host
@@ -106,10 +106,10 @@ def in_order(fleet: Fleet, hosts: Iterable[str]) -> list[str]:
 
 
 class WaveQueue:
-    """The hosts that wait, in their order, and how waves are taken from them.
+    """The pending hosts in their order. Waves are taken from it.
 
-    Sets of hosts are whole numbers with a bit for each: what a host keeps from going with it is then found
-    at once, and a plan over thousands of hosts in a fraction of a second.
+    Sets of hosts are integers with one bit per host. So the hosts that conflict with another are found in one
+    operation, and a plan of thousands of hosts takes a fraction of a second.
     """
 
     def __init__(self, fleet: Fleet, hosts: Iterable[str]) -> None:
@@ -128,7 +128,7 @@ class WaveQueue:
         return [host for position, host in enumerate(self._hosts) if self._pending >> position & 1]
 
     def next_wave(self, max_unavailable: int, busy: Callable[[str], bool] = lambda _: False) -> list[str]:
-        """Take the next wave: compatible hosts in their order, within the budget. Busy hosts keep their place."""
+        """Take the next wave: compatible hosts in their order. Busy hosts keep their place."""
         wave: list[str] = []
         can_join = self._pending
         while can_join and len(wave) < max_unavailable:

@@ -159,7 +159,7 @@ class Scenario(NamedTuple):
 
     @property
     def max_duration(self) -> timedelta:
-        """How long it takes at most, if it passes."""
+        """The maximum duration of a run that passes."""
         return sum((step.within + (step.wait or timedelta(0)) for step in self.steps), timedelta(0))
 
 
@@ -167,7 +167,7 @@ class Scenario(NamedTuple):
 
 
 class RunStatus(StrEnum):
-    """Where a run is."""
+    """The status of a run."""
 
     RUNNING = "running"
     PASSED = "passed"
@@ -176,7 +176,7 @@ class RunStatus(StrEnum):
 
 
 class StepStatus(StrEnum):
-    """Where a step is."""
+    """The status of a step."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -225,7 +225,7 @@ class Run(NamedTuple):
     status: RunStatus = RunStatus.RUNNING
     ended_at: datetime | None = None
     operations: tuple[str, ...] = ()
-    """What it has asked for."""
+    """The ids of the operations and rollouts that it started."""
 
     def with_step(self, index: int, step: StepResult) -> Run:
         return self._replace(steps=(*self.steps[:index], step, *self.steps[index + 1 :]))

@@ -283,15 +283,15 @@ def _list(lists: dict[str, dict[str, None]], key: str, member: str, wanted: bool
 
 
 class DeliveryStats(NamedTuple):
-    """How a webhook fares."""
+    """Delivery counts of a webhook."""
 
     pending: int = 0
     """Undelivered rows that have attempts left."""
     failed: int = 0
     last_error: str = ""
-    """Of the latest failure, as long as anything is undelivered."""
+    """The error of the latest failure, while any row is undelivered."""
     dropped: int = 0
-    """Rows that are not delivered and never will be, since the service was started."""
+    """Rows since the start of the service that will never be delivered."""
 
 
 class WebhookDeliveries:
@@ -303,7 +303,7 @@ class WebhookDeliveries:
         self._failed: Counter[str] = Counter()
         self._errors: dict[str, str] = {}
         self.dropped: Counter[str] = Counter()
-        """How many rows each webhook will never be told of."""
+        """How many rows of each webhook will never be delivered."""
 
     def undelivered(self, webhook: str) -> dict[int, Undelivered]:
         """By sequence; a copy."""

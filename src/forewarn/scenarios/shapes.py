@@ -43,7 +43,7 @@ class NeedsShape(Struct, forbid_unknown_fields=True):
 
 
 class ScenarioStepShape(Struct, forbid_unknown_fields=True):
-    """A step of a scenario, and what is expected of it."""
+    """A step of a scenario and its expectations."""
 
     title: str
     action: str
@@ -51,7 +51,7 @@ class ScenarioStepShape(Struct, forbid_unknown_fields=True):
 
 
 class ScenarioShape(Struct, forbid_unknown_fields=True):
-    """A scenario; by itself also with its steps, its fleet and its text."""
+    """A scenario; steps, fleet and text are only in the response for one scenario."""
 
     name: str
     title: str
@@ -81,7 +81,7 @@ class ScenarioShape(Struct, forbid_unknown_fields=True):
 
 
 def _action(step: Step) -> str:
-    """What a step does, with its options, whatever its title says."""
+    """The action of a step with its options."""
     if step.fault is not None:
         return f"fault {describe(step.fault)}"
     plain = step._replace(title="").in_words()
@@ -93,7 +93,7 @@ def _expects(step: Step) -> list[str]:
 
 
 def _pairs(value: Options | Expectation, usual: Options | Expectation) -> list[str]:
-    """What is said, each with its name."""
+    """The given values, each with its name."""
     given = value._asdict().items()
     return [f"{name} {_word(each)}" for name, each in given if each != getattr(usual, name)]
 
@@ -110,7 +110,7 @@ def _word(value: Any) -> str:
 
 
 class RunStepShape(Struct, forbid_unknown_fields=True):
-    """A step of a run, and what came of it."""
+    """A step of a run and its result."""
 
     title: str
     status: Annotated[str, Meta(extra_json_schema={"enum": [status.value for status in StepStatus]})]
@@ -132,7 +132,7 @@ class RunStepShape(Struct, forbid_unknown_fields=True):
 
 
 class RunShape(Struct, forbid_unknown_fields=True):
-    """A run, and how far it has come."""
+    """A run and its progress."""
 
     id: str
     scenario: str

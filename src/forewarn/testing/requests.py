@@ -108,7 +108,7 @@ OPTIONS: dict[str, Callable[[str, Any], Any]] = {
     "type": _text,
     "duration": length_of,
     "notice": length_of,
-    "deadline": moment_of,
+    "postpone_deadline": moment_of,
     "overrides": _texts,
     "speed": _factor,
 }

@@ -116,7 +116,7 @@ class BaseService:
     def ask(self, cause: str, *vms: VM | str, **options: Any) -> list[Event]:
         """Request an operation of any cause (docs/reference.md); the events that it makes, perhaps none.
 
-        Options are host, type, duration, notice, deadline, overrides and speed. Lengths are in seconds, texts like
+        Options are host, type, duration, notice, postpone_deadline, overrides and speed. Lengths are in seconds, texts like
         "9s", or timedeltas.
         """
         return self._requests.operations(cause, vms, options)
