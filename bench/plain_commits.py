@@ -37,7 +37,7 @@ def read_written(source: sqlite3.Connection, events: list[str], sequence: int) -
         if len(history) != len(OF_AN_APPROVAL):
             raise RuntimeError(f"Event {event_id} was not approved once and started: {entries}")
         written: Written = [
-            (statements["save_operation"], _values(operation | {"carried_out_at": None})),  # not carried out yet
+            (statements["save_operation"], _values(operation | {"executed_at": None})),  # not carried out yet
             (statements["save_event"], _values(event)),
             (statements["save_delivery"], (*_values(delivery), "")),
         ]

@@ -41,7 +41,7 @@ def measure(stage: Stage) -> Outcome:
     took, waves = [], 0
     for _ in range(TIMES):
         begun = time.perf_counter()
-        plan = control.call("POST", "/v1/rollouts", {"hosts": ["h-*"], "budget": 50, "dry_run": True})
+        plan = control.call("POST", "/v1/rollouts", {"hosts": ["h-*"], "max_unavailable": 50, "dry_run": True})
         took.append(time.perf_counter() - begun)
         waves = len(plan["waves"])
     control.close()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.control.api import Control, control_app
 from forewarn.control.auth import leave_admin_token
-from forewarn.control.clock import SEEN_WITHIN
+from forewarn.control.clock import DEFAULT_TIMEOUT
 from forewarn.control.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.control.server import Certificate, ControlServer
 from forewarn.core.limits import OperatorLimits
@@ -162,7 +162,7 @@ class Assembly:
         outbound = Outbound(values["webhook_private_networks"], values["webhook_timeout"].total_seconds())
         pace = Pace(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
-        audience = partial(self.metadata.delivery_tracker.barrier, limit=SEEN_WITHIN)
+        audience = partial(self.metadata.delivery_tracker.barrier, limit=DEFAULT_TIMEOUT)
         newest = self.metadata.versions[max(self.metadata.versions)]
         self.scenario_runs = ScenarioRuns(self.engine, self.faults, audience, newest)
         metrics = Metrics(self.engine)

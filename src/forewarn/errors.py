@@ -149,12 +149,12 @@ class BadRequestBody(Invalid):
     message = "{pointer}: {problem}"
 
     pointer: str
-    valid: object
+    allowed: object
     """What would be right there: a list of values, or words; None: the problem says it."""
 
-    def __init__(self, *, pointer: str, problem: str, valid: object = None) -> None:
+    def __init__(self, *, pointer: str, problem: str, allowed: object = None) -> None:
         self.pointer = pointer
-        self.valid = valid
+        self.allowed = allowed
         super().__init__(pointer=pointer or "the body", problem=problem)
 
 
@@ -162,11 +162,11 @@ class BadParameter(Invalid):
     message = "{parameter}: {problem}"
 
     parameter: str
-    valid: object
+    allowed: object
 
-    def __init__(self, *, parameter: str, problem: str, valid: object) -> None:
+    def __init__(self, *, parameter: str, problem: str, allowed: object) -> None:
         self.parameter = parameter
-        self.valid = valid
+        self.allowed = allowed
         super().__init__(parameter=parameter, problem=problem)
 
 
@@ -376,7 +376,7 @@ class CannotPostpone(Conflict):
 
 
 class OperationNotSo(Conflict):
-    message = "Operation {operation_id} is {progress}: {problem}"
+    message = "Operation {operation_id} is {status}: {problem}"
 
 
 class VMDeallocated(Conflict):
@@ -423,7 +423,7 @@ class NothingToWalk(Conflict):
 
 
 class RolloutNotSo(Conflict):
-    message = "Rollout {rollout_id} is {stage}: it cannot be {what}."
+    message = "Rollout {rollout_id} is {status}: it cannot be {what}."
 
 
 class WorkFailed(Conflict):

@@ -57,7 +57,7 @@ class Saved:
     rollouts: list[Rollout] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
-    heard: dict[str, datetime] = field(default_factory=dict)
+    last_seen: dict[str, datetime] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     tokens: list[Token] = field(default_factory=list)
     kept: list[KeptAnswer] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Saved:
             rollouts={rollout.id: rollout for rollout in self.rollouts},
             events={event.id: event for event in self.events},
             deliveries={delivery.group: delivery for delivery in self.deliveries},
-            heard=self.heard,
+            last_seen=self.last_seen,
             facts=self.facts,
             tokens={token.name: token for token in self.tokens},
             kept={kept.key: kept for kept in self.kept},

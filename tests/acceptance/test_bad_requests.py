@@ -66,7 +66,7 @@ NAMES = (
     Bad("one of several unknown", OPERATIONS, restart(vms=["web-0", "x"]), NOT_FOUND, ("no VM 'x'",)),
     Bad("unknown host", OPERATIONS, update(host="rack1"), NOT_FOUND, ("no host 'rack1'", "Did you mean 'rack-1'?")),
     Bad("unknown cause", OPERATIONS, restart(cause="restarts"), INVALID, ("eviction", "Did you mean 'restart'?")),
-    Bad("no cause", OPERATIONS, {"vms": ["web-0"]}, INVALID, ("/cause", "must be given: what is to happen")),
+    Bad("no cause", OPERATIONS, {"vms": ["web-0"]}, INVALID, ("/cause", "must be given: the cause of the operation")),
     Bad(
         "unknown event", "/v1/events/{misspelt}/cancel", None, NOT_FOUND, ("There is no event", "Did you mean '{user}")
     ),
@@ -75,11 +75,15 @@ NAMES = (
     Bad("unknown host, returned", "/v1/hosts/rack3/return", None, NOT_FOUND, ("Did you mean 'rack-",)),
     Bad("pattern without a match", ROLLOUTS, {"hosts": ["shelf-*"]}, INVALID, ("'shelf-*'", "forewarn host list")),
     Bad("one pattern of two", ROLLOUTS, {"hosts": ["rack-*", "shelf"]}, INVALID, ("'shelf'",)),
-    Bad("no pattern", ROLLOUTS, {}, INVALID, ("/hosts", "must be given: names of hosts, or patterns like 'rack-1-*'")),
+    Bad("no pattern", ROLLOUTS, {}, INVALID, ("/hosts", "must be given: host names, or patterns like 'rack-1-*'")),
 )
 
 FORMS = (
     Bad("unknown field", OPERATIONS, restart(notise="1h"), INVALID, ("/notise", "Did you mean 'notice'?")),
+    Bad(
+        "a member's former name", OPERATIONS, update(postpone_until="2h"), INVALID, ("called 'postpone_deadline' now",)
+    ),
+    Bad("a former name of a rollout's", ROLLOUTS, {"hosts": ["rack-*"], "budget": 2}, INVALID, ("'max_unavailable'",)),
     Bad("unknown field that is no text", OPERATIONS, b'{"\\ud800": 1}', INVALID, ("not Unicode text",)),
     Bad("not JSON", OPERATIONS, b"cause=restart", INVALID, ("is not JSON",)),
     Bad("not an object", OPERATIONS, b'["restart"]', INVALID, ("is not a JSON object",)),
@@ -92,10 +96,18 @@ FORMS = (
     Bad("notice negative", OPERATIONS, restart(notice="-1h"), INVALID, ("/notice", "Write it like 90s")),
     Bad("dry run a word", OPERATIONS, restart(dry_run="yes"), INVALID, ("/dry_run", "true or false")),
     Bad("overrides a word", OPERATIONS, restart(overrides="notice"), INVALID, ("/overrides", "list of strings")),
-    Bad("deadline no moment", OPERATIONS, update(postpone_until="never"), INVALID, ("/postpone_until", "like 2h")),
-    Bad("budget a word", ROLLOUTS, {"hosts": ["rack-*"], "budget": "2"}, INVALID, ("/budget", "whole number")),
+    Bad(
+        "deadline no moment", OPERATIONS, update(postpone_deadline="never"), INVALID, ("/postpone_deadline", "like 2h")
+    ),
+    Bad(
+        "max_unavailable a word",
+        ROLLOUTS,
+        {"hosts": ["rack-*"], "max_unavailable": "2"},
+        INVALID,
+        ("/max_unavailable", "whole number"),
+    ),
     Bad("postponed by nothing", "/v1/events/{platform}/postpone", {}, INVALID, ("/by", "/until")),
-    Bad("postponed twice", "/v1/events/{platform}/postpone", {"by": "1h", "until": "2h"}, INVALID, ("one of them",)),
+    Bad("postponed twice", "/v1/events/{platform}/postpone", {"by": "1h", "until": "2h"}, INVALID, ("not both",)),
 )
 
 VALUES = (
@@ -117,17 +129,29 @@ VALUES = (
         ("terminate_notice",),
     ),
     Bad("unknown override", OPERATIONS, restart(overrides=["notices"]), INVALID, ("notice, windows", "Did you mean")),
-    Bad("deadline passed", OPERATIONS, update(postpone_until="2020-01-01T00:00:00Z"), INVALID, ("it has passed",)),
-    Bad("deadline before the start", OPERATIONS, update(postpone_until="5m"), INVALID, ("may not start before",)),
-    Bad("deadline beyond time", OPERATIONS, update(postpone_until="9999-12-31T23:59:59-12:00"), INVALID, ()),
-    Bad("deadline before time", OPERATIONS, update(postpone_until="0001-01-01T00:00:00+12:00"), INVALID, ()),
-    Bad("deadline of a user's", OPERATIONS, restart(postpone_until="2h"), INVALID, ("cannot be postponed",)),
+    Bad("deadline passed", OPERATIONS, update(postpone_deadline="2020-01-01T00:00:00Z"), INVALID, ("it has passed",)),
+    Bad("deadline before the start", OPERATIONS, update(postpone_deadline="5m"), INVALID, ("may not start before",)),
+    Bad("deadline beyond time", OPERATIONS, update(postpone_deadline="9999-12-31T23:59:59-12:00"), INVALID, ()),
+    Bad("deadline before time", OPERATIONS, update(postpone_deadline="0001-01-01T00:00:00+12:00"), INVALID, ()),
+    Bad("deadline of a user's", OPERATIONS, restart(postpone_deadline="2h"), INVALID, ("cannot be postponed",)),
     Bad("host for a VM's cause", OPERATIONS, {"cause": "restart", "host": "rack-1"}, INVALID, ("aimed at VMs",)),
     Bad("VM and host", OPERATIONS, restart(host="rack-1"), INVALID, ("aimed at VMs", "no host")),
     Bad("VM for a host's cause", OPERATIONS, {"cause": "host-update", "vms": ["web-0"]}, INVALID, ("aimed at a host",)),
-    Bad("budget of none", ROLLOUTS, {"hosts": ["rack-*"], "budget": 0}, INVALID, ("budget '0'", "from 1 to 1,000")),
-    Bad("budget too large", ROLLOUTS, {"hosts": ["rack-*"], "budget": 1001}, INVALID, ("from 1 to 1,000",)),
-    Bad("no time to be well", ROLLOUTS, {"hosts": ["rack-*"], "health_time": "0s"}, INVALID, ("health_time",)),
+    Bad(
+        "max_unavailable of none",
+        ROLLOUTS,
+        {"hosts": ["rack-*"], "max_unavailable": 0},
+        INVALID,
+        ("max_unavailable '0'", "from 1 to 1,000"),
+    ),
+    Bad(
+        "max_unavailable too large",
+        ROLLOUTS,
+        {"hosts": ["rack-*"], "max_unavailable": 1001},
+        INVALID,
+        ("from 1 to 1,000",),
+    ),
+    Bad("no time to be well", ROLLOUTS, {"hosts": ["rack-*"], "health_timeout": "0s"}, INVALID, ("health_timeout",)),
     Bad("rollout of no freeze", ROLLOUTS, {"hosts": ["rack-*"], "duration": "0s"}, INVALID, ("from 1s to 1h",)),
     Bad("rollout too soon", ROLLOUTS, {"hosts": ["rack-*"], "notice": "1m"}, INVALID, ("at least 15m",)),
     Bad("postponed to before", "/v1/events/{platform}/postpone", {"until": "2020-01-01"}, INVALID, ("does not start",)),

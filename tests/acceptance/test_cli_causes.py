@@ -102,7 +102,7 @@ def test_a_dry_run_says_who_would_be_told_what_and_changes_nothing(service: Serv
     ):
         assert run(service, *arguments, "--dry-run")
     assert service.control("GET", "/v1/operations?all=true").body == before
-    assert parsed(service, "host", "show", "rack-1-a")["state"] == "in-use"
+    assert parsed(service, "host", "show", "rack-1-a")["state"] == "in-service"
 
 
 def test_hosts_from_the_command_line(service: Service) -> None:
@@ -110,7 +110,7 @@ def test_hosts_from_the_command_line(service: Service) -> None:
     run(service, "host", "degrade", "rack-1-a", "--notice", "2d")
     assert "degraded" in run(service, "host", "list")
     assert "degraded-hardware" in run(service, "host", "show", "rack-1-a")
-    assert "in-use" in run(service, "host", "return", "rack-1-a")
+    assert "in-service" in run(service, "host", "return", "rack-1-a")
     assert parsed(service, "event", "list")["events"] == []
     said = run(service, "host", "fail", "rack-1-b", "--as", "redeploy")
     assert "Redeploy started for web-1" in said
@@ -189,7 +189,7 @@ def test_a_rollout_from_plan_to_end(service: Service) -> None:
     run(service, "rollout", "resume", rollout)
     assert "already being walked" in run(service, "rollout", "start", "--hosts", "rack-1-b", code=4)
     service.advance("2h")
-    assert parsed(service, "rollout", "show", rollout)["stage"] == "done"
+    assert parsed(service, "rollout", "show", rollout)["status"] == "done"
     assert "No rollout is under way." in run(service, "rollout", "list")
     assert "is done: it cannot be cancelled" in run(service, "rollout", "cancel", rollout, code=4)
     assert "No host matches 'rock-*'." in run(service, "rollout", "start", "--hosts", "rock-*", code=2)
@@ -215,7 +215,7 @@ def test_who_does_it_by_hand_says_when_it_is_done(service: Service) -> None:
     (operation,) = parsed(service, "operation", "list")["operations"]
     service.advance("5h")
     assert service.document()["Events"][0]["EventStatus"] == "Started", "nobody has said that it is done"
-    assert "progress" in run(service, "operation", "show", operation["id"][:8])
+    assert "status" in run(service, "operation", "show", operation["id"][:8])
     assert "done" in run(service, "operation", "done", operation["id"][:8])
     assert service.document()["Events"] == []
     run(service, "vm", "redeploy", "web-0")
@@ -228,7 +228,7 @@ def test_who_does_it_by_hand_says_when_it_is_done(service: Service) -> None:
     (operation,) = parsed(service, "operation", "list")["operations"]
     assert "is pending" in run(service, "operation", "done", operation["id"], code=4)
     assert "cancelled" in run(service, "operation", "cancel", operation["id"])
-    assert "is cancelled: nothing more" in run(service, "operation", "done", operation["id"], code=4)
+    assert "is cancelled: it can no longer be changed" in run(service, "operation", "done", operation["id"], code=4)
 
 
 @pytest.mark.forewarn(fabric="command", fabric_command="sh -c 'echo the host is busy >&2; exit 75'")
@@ -252,7 +252,7 @@ def test_a_failed_attempt_is_shown_with_the_next_one(service: Service) -> None:
     assert "the fabric to reboot; 2 attempts failed: " in explained
     assert "the host is busy; the next attempt begins 2" in explained
     done = json.loads(run(service, "operation", "done", operation["id"], "--json"))
-    assert (done["progress"], done["last_failure"], done["next_attempt_at"]) == ("done", None, None)
+    assert (done["status"], done["last_failure"], done["next_attempt_at"]) == ("done", None, None)
 
 
 @pytest.mark.parametrize(("answer", "deleted"), [("n", False), ("y", True)])

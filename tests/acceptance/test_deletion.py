@@ -137,8 +137,8 @@ def test_who_has_no_notices_or_never_asked_is_deleted_at_once_and_told_nothing(
 ) -> None:
     before = document(service, address) if address else None
     operation = ask_one(service, "delete", vm)
-    assert (operation["events"], operation["not_told"]) == ([], {get(service, f"vms/{vm}")["group"]: why})
-    assert operation["progress"] == "started"
+    assert (operation["events"], operation["not_notified"]) == ([], {get(service, f"vms/{vm}")["group"]: why})
+    assert operation["status"] == "started"
     assert ("not-notified", why) in history(service, operation)
     service.advance(timedelta(minutes=1))
     assert vm not in names(service)
@@ -162,7 +162,7 @@ def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Servic
     service.advance(timedelta(minutes=5))
     assert statuses(service, address) == {"both_0": "Scheduled", "both_1": "Scheduled"}
     assert incarnation(service, address) == 2
-    words = [wait["words"] for wait in get(service, f"events/{first}/explain")["waits"] if wait["what"] == "deletion"]
+    words = [wait["text"] for wait in get(service, f"events/{first}/explain")["waits"] if wait["kind"] == "deletion"]
     assert words == ["deletions told for the same moment go together: both_1"]
     assert service.approve(second, source=address).status == 200
     assert statuses(service, address) == {"both_0": "Started", "both_1": "Started"}

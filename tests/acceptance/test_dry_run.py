@@ -16,7 +16,7 @@ CASES: dict[str, dict[str, Any]] = {
     "restart": {"vms": ["web-0"]},
     "redeploy": {"vms": ["web-0", "web-1"], "notice": "1h"},
     "host-update": {"host": "rack-1", "type": "reboot", "notice": "1m", "overrides": ["notice", "windows"]},
-    "live-migration": {"vms": ["web-0", "web-1"], "duration": "3s", "postpone_until": "2h"},
+    "live-migration": {"vms": ["web-0", "web-1"], "duration": "3s", "postpone_deadline": "2h"},
     "degraded-hardware": {"host": "rack-1", "notice": "3d"},
     "hardware-failure": {"host": "rack-1"},
     "emergency-repair": {"host": "rack-2"},
@@ -110,8 +110,8 @@ def test_a_dry_return_of_a_host_says_what_it_would_withdraw(service: Service) ->
     before = at_rest(service)
     expected = service.control("POST", "/v1/hosts/rack-2/return", {"dry_run": True}).json()
     assert at_rest(service) == before
-    assert expected["state"] == "in-use"
-    assert operation["id"] in expected["withdrawn"]
+    assert expected["state"] == "in-service"
+    assert operation["id"] in expected["cancelled"]
     assert service.control("POST", "/v1/hosts/rack-2/return").json() == expected
 
 

@@ -84,13 +84,13 @@ def test_add_list_and_clear(service: Service) -> None:
         "f3: 500 of all on POST, until "
     )
     lines = [line.split() for line in run(service, "fault", "list").splitlines()]
-    assert lines[0] == ["fault", "kind", "vm", "on", "left", "delay", "struck", "by"]
+    assert lines[0] == ["fault", "kind", "VM", "method", "remaining", "delay", "hits", "added", "by"]
     assert lines[2] == ["f1", "429", "all", "GET", "once", "0", "admin"]
     assert lines[3] == ["f2", "slow", "web-0", "any", "1,500", "times", "0.5s", "0", "admin"]
     assert service.request().status == 429
-    assert run(service, "fault", "clear", "f2") == "f2 (slow) is cleared; it has struck 0.\n"
+    assert run(service, "fault", "clear", "f2") == "f2 (slow) is cleared. Hits: 0.\n"
     assert service.approve("x").status == 500
-    assert run(service, "fault", "clear", "--all") == "f3 (500) is cleared; it has struck 1.\n"
+    assert run(service, "fault", "clear", "--all") == "f3 (500) is cleared. Hits: 1.\n"
     assert run(service, "fault", "clear", "--all") == "No fault was active.\n"
     assert service.request().status == 200
     assert history(service) == [
@@ -109,15 +109,15 @@ def test_each_verb_as_json(service: Service) -> None:
         "id": "f1",
         "kind": "stall",
         "vm": "db",
-        "on": "GET",
+        "method": "GET",
         "count": None,
-        "for_seconds": 3600,
+        "duration_seconds": 3600,
         "delay_seconds": 30,
         "added_by": "admin",
         "added_at": added["added_at"],
-        "until": added["until"],
-        "left": None,
-        "struck": 0,
+        "expires_at": added["expires_at"],
+        "remaining": None,
+        "hits": 0,
     }
     assert json.loads(run(service, "fault", "list", "--json")) == {"faults": [added]}
     assert json.loads(run(service, "fault", "clear", "f1", "--json")) == added
@@ -137,7 +137,7 @@ def test_disabled_says_what_it_has_done(service: Service) -> None:
         (("add", "slwo"), 2, "Did you mean 'slow'?"),
         (("add", "empty", "--method", "POST"), 2, "A POST can be struck by: slow, 410, 429, 500, reset."),
         (("add", "500", "--count", "0"), 2, "write a whole number from 1 to 1,000,000."),
-        (("add", "500", "--duration", "0s"), 2, "for '0s' does not fit: write more than 0s"),
+        (("add", "500", "--duration", "0s"), 2, "duration '0s' does not fit: write more than 0s"),
         (("add", "500", "--duration", "soon"), 2, "'soon' is not a length of time."),
         (("add", "slow", "--delay", "11m"), 2, "at most 10m."),
         (("add", "500", "--vm", "bd"), 3, "There is no VM 'bd'. Did you mean 'db'?"),
@@ -188,12 +188,12 @@ def post(service: Reachable, body: Any, **options: Any) -> Answer:
         ({}, 400, "/kind"),
         ({"kind": "501"}, 400, "/kind"),
         ({"kind": "500", "vm": "wbe-0"}, 404, "/vm"),
-        ({"kind": "500", "on": "get"}, 400, "/on"),
-        ({"kind": "empty", "on": "POST"}, 400, "/on"),
+        ({"kind": "500", "method": "get"}, 400, "/method"),
+        ({"kind": "empty", "method": "POST"}, 400, "/method"),
         ({"kind": "500", "count": 0}, 400, "/count"),
         ({"kind": "500", "count": "many"}, 400, "/count"),
-        ({"kind": "500", "for": "0s"}, 400, "/for"),
-        ({"kind": "500", "for": "soon"}, 400, "/for"),
+        ({"kind": "500", "duration": "0s"}, 400, "/duration"),
+        ({"kind": "500", "duration": "soon"}, 400, "/duration"),
         ({"kind": "500", "delay": "1s"}, 400, "/delay"),
         ({"kind": "slow", "delay": "601s"}, 400, "/delay"),
         ({"kind": "disabled", "count": 1}, 400, "/count"),
@@ -207,7 +207,7 @@ def test_a_refusal_points_at_what_is_wrong(service: Service, body: Any, status: 
 
 
 def test_the_kinds_that_are_known_are_said(service: Service) -> None:
-    assert "unchanged" in post(service, {"kind": "501"}).json()["valid"]
+    assert "unchanged" in post(service, {"kind": "501"}).json()["allowed"]
 
 
 def test_a_request_repeated_by_its_key_adds_one_fault(service: Service) -> None:
@@ -221,7 +221,7 @@ def test_a_request_repeated_by_its_key_adds_one_fault(service: Service) -> None:
 
 def test_the_list_comes_in_pages_also_beyond_ten(service: Service) -> None:
     for _ in range(12):
-        assert post(service, {"kind": "500", "for": "1h"}).status == 201
+        assert post(service, {"kind": "500", "duration": "1h"}).status == 201
     found, cursor = [], ""
     while True:
         page = service.answer(f"/v1/faults?limit=5{cursor}")
@@ -233,8 +233,8 @@ def test_the_list_comes_in_pages_also_beyond_ten(service: Service) -> None:
 
 
 def test_what_is_struck_is_counted(service: Service) -> None:
-    post(service, {"kind": "429", "count": 3, "on": "any"})
-    post(service, {"kind": "reset", "for": "1h", "vm": "db"})
+    post(service, {"kind": "429", "count": 3, "method": "any"})
+    post(service, {"kind": "reset", "duration": "1h", "vm": "db"})
     assert metrics(service)["forewarn_active_faults[]"] == 2
     assert [service.request().status, service.request().status, service.approve("x").status] == [429] * 3
     with pytest.raises(ConnectionResetError):
@@ -252,7 +252,7 @@ def test_a_full_disk_takes_no_fault_and_ends_none_but_they_strike_on(make_servic
     service = make_service("--allow-faults", "--clock", "virtual", fleet=FLEET)
     service.document()
     post(service, {"kind": "500", "count": 1})
-    post(service, {"kind": "429", "for": "1h"})
+    post(service, {"kind": "429", "duration": "1h"})
     assert service.process is not None
     _, most = resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (0, most))

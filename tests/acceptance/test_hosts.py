@@ -124,7 +124,7 @@ def test_moved_vms_are_on_other_hosts_where_their_domains_hold(forewarn: Service
     assert after["web-0"] == "rack-4", "the emptiest that fits"
     assert [after[name] for name in ("mail-0", "solo", "idle")] == ["rack-1", "rack-1", "rack-5"]
     assert domains_hold(forewarn)
-    assert get(forewarn, "vms/web-0")["home"] == "rack-1"
+    assert get(forewarn, "vms/web-0")["configured_host"] == "rack-1"
     assert ("executed", f"{cause}: web-1 to {after['web-1']}") in history(forewarn, operations[1])
 
 
@@ -137,7 +137,7 @@ def test_where_no_host_fits_a_spare_one_is_added_and_said(forewarn: Service) -> 
     carried_out(forewarn, operation)
     assert where(forewarn)["web-0"] == "spare-1"
     spare = get(forewarn, "hosts/spare-1")
-    assert (spare["state"], spare["spare"], spare["vms"]) == ("in-use", True, ["web-0"])
+    assert (spare["state"], spare["spare"], spare["vms"]) == ("in-service", True, ["web-0"])
     assert ("spare-host-added", "spare-1: no host in use fits web-0") in history(forewarn, operation)
     second = ask_one(forewarn, "redeploy", "web-2")
     assert second["destinations"] == {"web-2": "spare-1"}
@@ -155,7 +155,7 @@ def test_a_degraded_host_takes_nobody_until_it_is_returned(forewarn: Service) ->
     carried_out(forewarn, ask_one(forewarn, "redeploy", "solo"))
     assert where(forewarn)["solo"] != "rack-4", "the empty host is out of use"
     returned = forewarn.control("POST", "/v1/hosts/rack-4/return")
-    assert (returned.status, returned.json()["state"]) == (200, "in-use")
+    assert (returned.status, returned.json()["state"]) == (200, "in-service")
     carried_out(forewarn, ask_one(forewarn, "redeploy", "solo"))
     assert where(forewarn)["solo"] == "rack-4"
 
@@ -188,7 +188,7 @@ def test_moving_the_vm_settles_degraded_hardware_early(forewarn: Service, cause:
     (left,) = events(forewarn, WEB)
     assert (left["EventId"].lower(), left["EventStatus"]) == (moving["events"][0]["id"], "Started")
     assert incarnation(forewarn, WEB) == before + 3, "one told, one started, one withdrawn"
-    assert get(forewarn, f"operations/{degraded['id']}")["progress"] == "cancelled"
+    assert get(forewarn, f"operations/{degraded['id']}")["status"] == "cancelled"
     assert ("cancelled", "web-1: it is on another host") in history(forewarn, degraded)
     new_place = where(forewarn)["web-1"]
     forewarn.advance(timedelta(days=8))
@@ -199,7 +199,7 @@ def test_a_degraded_host_that_is_returned_has_its_events_withdrawn(forewarn: Ser
     ask(forewarn, "degraded-hardware", host="rack-1")
     numbers = {address: incarnation(forewarn, address) for address in (WEB, MAIL, SOLO)}
     answer = forewarn.control("POST", "/v1/hosts/rack-1/return")
-    assert (answer.status, answer.json()["state"], answer.json()["operations"]) == (200, "in-use", [])
+    assert (answer.status, answer.json()["state"], answer.json()["operations"]) == (200, "in-service", [])
     assert [events(forewarn, address) for address in (WEB, MAIL, SOLO)] == [[], [], []]
     assert incarnation(forewarn, WEB) == numbers[WEB] + 2, "two of its VMs were told of"
     assert incarnation(forewarn, MAIL) == numbers[MAIL] + 1
@@ -220,7 +220,7 @@ def test_the_vms_of_a_failed_host_are_elsewhere_and_it_is_out_of_use(forewarn: S
     assert get(forewarn, "hosts/rack-1")["state"] == "failed"
     assert domains_hold(forewarn)
     plan = forewarn.control("POST", "/v1/rollouts", {"hosts": ["rack-*"], "dry_run": True}).json()
-    assert plan["skipped"] == [{"host": "rack-1", "why": "it is failed"}]
+    assert plan["skipped"] == [{"host": "rack-1", "reason": "it is failed"}]
     assert "rack-1" not in [host for wave in plan["waves"] for host in wave["hosts"]]
     alone = forewarn.control("POST", "/v1/rollouts", {"hosts": ["rack-1"]})
     assert alone.status == 409
@@ -237,7 +237,7 @@ def test_vms_that_a_failure_reboots_stay_but_the_host_is_out_of_use_all_the_same
     assert get(forewarn, "vms/web-1")["state"] == "running"
     assert get(forewarn, "hosts/rack-2")["state"] == "failed"
     forewarn.control("POST", "/v1/hosts/rack-2/return")
-    assert get(forewarn, "hosts/rack-2")["state"] == "in-use"
+    assert get(forewarn, "hosts/rack-2")["state"] == "in-service"
 
 
 def test_a_vm_is_not_started_on_a_host_that_is_out_of_use(forewarn: Service) -> None:
@@ -250,4 +250,4 @@ def test_a_vm_is_not_started_on_a_host_that_is_out_of_use(forewarn: Service) -> 
     forewarn.advance("0s")
     vm = get(forewarn, "vms/solo")
     assert vm["state"] == "running"
-    assert get(forewarn, f"hosts/{vm['host']}")["state"] == "in-use"
+    assert get(forewarn, f"hosts/{vm['host']}")["state"] == "in-service"

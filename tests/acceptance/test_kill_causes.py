@@ -46,7 +46,7 @@ class Case(NamedTuple):
     vms: int = 0
     """How many are named; 0: their host is."""
     type: str = ""
-    host: str = "in-use"
+    host: str = "in-service"
     kind: str = "availability-set"
     priority: str = "regular"
 
@@ -179,7 +179,7 @@ def seen(service: ServiceProcess, speakers: dict[str, str]) -> dict[str, Any]:
     found = {path: get(service, path)[path] for path in ("vms", "hosts", "groups")}
     found |= {path: get(service, f"{path}?all=true")[path] for path in ("operations", "events", "rollouts")}
     for vm in found["vms"]:
-        del vm["last_heard_at"]  # it is written within a minute, not at once
+        del vm["last_seen_at"]  # it is written within a minute, not at once
     for host in found["hosts"]:
         host["vms"].sort()
     answers = {name: service.request(target=TARGET, source=address) for name, address in speakers.items()}
@@ -253,7 +253,7 @@ def check_once(view: dict[str, Any]) -> None:
     for operation_id, event_id, what in rows:
         told.setdefault(event_id or operation_id, set()).add(what)
     for operation in view["operations"]:
-        work = {"done": {"executed"}, "failed": {"failed"}, "cancelled": set()}[operation["progress"]]
+        work = {"done": {"executed"}, "failed": {"failed"}, "cancelled": set()}[operation["status"]]
         assert told[operation["id"]] - SOMETIMES == {"requested"} | work
         for event in operation["events"]:
             steps = {"started", "completed"} if event["status"] == "completed" else set()
@@ -337,8 +337,8 @@ def do(*acts: Act) -> None:
 def all_started(view: dict[str, Any]) -> bool:
     """Whether everything but advice has started, and nothing is carried out."""
     live = [operation for operation in view["operations"] if not operation["ended_at"]]
-    waiting = {operation["cause"] for operation in live if operation["progress"] == "pending"}
-    return waiting == {"rebalance"} and all(operation["carried_out_at"] is None for operation in live)
+    waiting = {operation["cause"] for operation in live if operation["status"] == "pending"}
+    return waiting == {"rebalance"} and all(operation["executed_at"] is None for operation in live)
 
 
 def test_what_somebody_works_on_stays_started_over_kills_until_it_is_said_to_be_done(make_stage: MakeStage) -> None:
@@ -467,5 +467,5 @@ def test_a_program_at_work_outlives_kills_is_run_once_and_its_outcome_is_taken(
     service.advance("1m")
     view = stage.kill_and_compare()
     check_end(view, simulated=False)
-    assert [operation["id"] for operation in view["operations"] if operation["progress"] == "failed"] == [failing]
+    assert [operation["id"] for operation in view["operations"] if operation["status"] == "failed"] == [failing]
     assert len(program.ran()) == len(once | again) + 1

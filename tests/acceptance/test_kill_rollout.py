@@ -56,7 +56,7 @@ class Rollout:
         self.health(WELL)
         for address in SPEAKERS.values():
             events(self.service, address)
-        asked = {"hosts": ["rack-*"], "budget": BUDGET, "notice": "1h", "pause": "5m", "health_time": "15m"}
+        asked = {"hosts": ["rack-*"], "max_unavailable": BUDGET, "notice": "1h", "pause": "5m", "health_timeout": "15m"}
         self.id = self.service.control("POST", "/v1/rollouts", asked).json()["id"]
 
     def health(self, word: str) -> None:
@@ -131,15 +131,15 @@ def test_a_rollout_with_kills_at_every_stage_updates_each_host_once(rollout: Rol
         if not rollout.kills[when] or rng.random() < 0.3:
             rollout.kill(when)
 
-    while rollout["stage"] == "walking":
+    while rollout["status"] == "walking":
         walk_a_wave(rollout, may_kill)
-        if rollout["stage"] == "walking":
+        if rollout["status"] == "walking":
             may_kill("in the pause")
             if rng.random() < 0.4 or not rollout.kills["paused"]:
                 rollout.turn("pause")
                 rollout.service.advance("1h")
                 rollout.kill("paused")
-                assert (rollout["stage"], rollout.live()) == ("paused", [])
+                assert (rollout["status"], rollout.live()) == ("paused", [])
                 rollout.turn("resume")
             else:
                 rollout.service.advance("5m")
@@ -147,10 +147,10 @@ def test_a_rollout_with_kills_at_every_stage_updates_each_host_once(rollout: Rol
     assert rollout.kills.total() >= 15
     view = seen(rollout.service, SPEAKERS)
     check_once(view)
-    assert (rollout["stage"], sorted(rollout["done"]), rollout["skipped"]) == ("done", HOSTS, [])
+    assert (rollout["status"], sorted(rollout["done"]), rollout["skipped"]) == ("done", HOSTS, [])
     updated = {operation["host"]: operation for operation in view["operations"]}
     assert (sorted(updated), len(view["operations"])) == (HOSTS, len(HOSTS))
-    assert {(operation["progress"], operation["health"]) for operation in updated.values()} == {("done", "good")}
+    assert {(operation["status"], operation["health"]) for operation in updated.values()} == {("done", "good")}
     assert rollout.program.ran() == {(operation["id"], False): 1 for operation in updated.values()}
     told = Counter((row["kind"], row["reason"]) for row in view["history"] if row["operation"] == rollout.id)
     assert all(count == 1 for (what, _), count in told.items() if what not in ("rollout-paused", "rollout-resumed"))
@@ -166,7 +166,7 @@ def test_a_rollout_that_was_stopped_stays_so_and_what_was_scheduled_is_withdrawn
     program.arrivals(1)
     rollout.kill("started")
     if way == "somebody says so":
-        assert service.control("POST", f"/v1/operations/{bad['id']}/failed", {"why": "no"}).status == 200
+        assert service.control("POST", f"/v1/operations/{bad['id']}/failed", {"reason": "no"}).status == 200
     elif way == "its program fails":
         rollout.stage.again(lambda: program.let_go(bad["id"], 1))
     else:
@@ -180,10 +180,10 @@ def test_a_rollout_that_was_stopped_stays_so_and_what_was_scheduled_is_withdrawn
     rollout.kill("stopped")
     service.advance("1d")
     rollout.kill("a day later")
-    assert (rollout["stage"], rollout["done"], rollout.live()) == ("stopped", [], [])
+    assert (rollout["status"], rollout["done"], rollout.live()) == ("stopped", [], [])
     view = seen(service, SPEAKERS)
     check_once(view)
-    over = {operation["id"]: operation["progress"] for operation in view["operations"]}
+    over = {operation["id"]: operation["status"] for operation in view["operations"]}
     assert over == {bad["id"]: "done" if way == "its VMs do not come back" else "failed", withdrawn["id"]: "cancelled"}
 
 
@@ -194,11 +194,11 @@ def test_a_rollout_stays_paused_and_cancelled_and_starts_what_is_due_over_kills(
     walk_a_wave(rollout, rollout.kill)
     service.advance("1d")
     rollout.kill("paused for a day")
-    assert (rollout["stage"], rollout["wave"], rollout.live()) == ("paused", 1, [])
+    assert (rollout["status"], rollout["wave"], rollout.live()) == ("paused", 1, [])
     rollout.turn("resume")
     rollout.kill("resumed")
     rollout.stage.kill_in_the_middle(lambda: service.advance("1h"), lambda: program.arrivals(BUDGET))
-    assert [operation["progress"] for operation in rollout.live()] == ["started"] * BUDGET
+    assert [operation["status"] for operation in rollout.live()] == ["started"] * BUDGET
     for operation in rollout.live():
         program.let_go(operation["id"])
     service.advance("15m")
@@ -211,10 +211,10 @@ def test_a_rollout_stays_paused_and_cancelled_and_starts_what_is_due_over_kills(
     program.let_go(going["id"])
     service.advance("1d")
     rollout.kill("a day later")
-    assert (rollout["stage"], rollout["wave"], rollout.live()) == ("cancelled", 3, [])
+    assert (rollout["status"], rollout["wave"], rollout.live()) == ("cancelled", 3, [])
     view = seen(service, SPEAKERS)
     check_once(view)
-    assert Counter(operation["progress"] for operation in view["operations"]) == {"done": 5, "cancelled": 1}
+    assert Counter(operation["status"] for operation in view["operations"]) == {"done": 5, "cancelled": 1}
     done = [operation["id"] for operation in view["operations"] if operation["id"] != withdrawn["id"]]
     assert program.ran() == {(operation, False): 1 for operation in done}
 
@@ -256,7 +256,7 @@ def test_policy_postponement_windows_and_the_state_of_vms_and_hosts_survive_kill
         service.advance("0s")
 
     def progress(operation: dict[str, Any]) -> str:
-        return str(get(service, f"operations/{operation['id']}")["progress"])
+        return str(get(service, f"operations/{operation['id']}")["status"])
 
     def started_at(moment: datetime, *operations: dict[str, Any]) -> None:
         advance_to(service, moment - timedelta(seconds=1))
@@ -279,7 +279,7 @@ def test_policy_postponement_windows_and_the_state_of_vms_and_hosts_survive_kill
         view = stage.kill_and_compare(speakers)
         assert [host["state"] for host in view["hosts"] if host["name"] == "empty"] == ["degraded"]
         (restart,) = ask(service, "restart", "web-1")
-        assert restart["progress"] == "started", "reboots are approved automatically"
+        assert restart["status"] == "started", "reboots are approved automatically"
         (deletion,) = ask(service, "delete", "set_0")
         approved("redeploy", "web-2")
         ask(service, "start", "spot")
@@ -302,7 +302,7 @@ def test_policy_postponement_windows_and_the_state_of_vms_and_hosts_survive_kill
 KILLS = amount(10, 3)
 RACKS = [f"rack-{number}" for number in range(6)]
 HIT = [f"hit_{number}" for number in range(40)]
-ROLLOUT = {"hosts": ["rack-*"], "budget": 3, "pause": "5m", "health_time": "10h"}
+ROLLOUT = {"hosts": ["rack-*"], "max_unavailable": 3, "pause": "5m", "health_timeout": "10h"}
 LISTENERS = {"127.4.0.1": "hit", "127.4.0.2": "seer"}
 REAL_FLEET = "".join(
     (
@@ -393,7 +393,7 @@ def test_in_real_time_nothing_that_was_promised_is_lost_and_nothing_is_done_twic
         view = seen(stage.service, {})
         assert {event["operation"] for event in witness.events.values()} <= {one["id"] for one in view["operations"]}
         check_once(view)
-        carried_out = {one["id"]: 1 for one in view["operations"] if one["carried_out_at"]}
+        carried_out = {one["id"]: 1 for one in view["operations"] if one["executed_at"]}
         if fabric == "command":
             assert Counter(name for name, _ in program.ran().elements()) == carried_out
     finally:

@@ -141,7 +141,7 @@ def test_killed_while_everything_fails_and_the_receiver_comes_back(
     service.start(*OPTIONS)
     operations.append(service.request_operation("restart", "a")["id"])
     for _ in range(1000):
-        if any("refused" in (row["problem"] or "") for row in service.all("/v1/webhooks/pager/failures")):
+        if any("refused" in (row["error"] or "") for row in service.all("/v1/webhooks/pager/failures")):
             break
     else:
         pytest.fail("nobody has noticed that the receiver is away")

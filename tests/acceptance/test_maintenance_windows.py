@@ -98,10 +98,10 @@ def test_routine_work_waits_for_the_window_and_starts_as_it_opens(service: Servi
     opens = noon + 14 * HOUR
     assert not_before(service, "wait") == rfc1123(opens)
     (window,) = [
-        wait for wait in get(service, f"operations/{operation['id']}/explain")["waits"] if wait["what"] == "window"
+        wait for wait in get(service, f"operations/{operation['id']}/explain")["waits"] if wait["kind"] == "window"
     ]
     assert window["group"] == "wait"
-    assert window["words"].startswith(f"{NIGHT}, which then closes ")
+    assert window["text"].startswith(f"{NIGHT}, which then closes ")
     advance_to(service, opens - timedelta(seconds=1))
     assert statuses(service, address("wait")) == {"wait-0": "Scheduled"}
     service.advance(timedelta(seconds=1))
@@ -183,13 +183,13 @@ def test_a_group_may_approve_outside_its_window(service: Service) -> None:
 def test_a_group_that_is_not_told_has_its_window_all_the_same(service: Service) -> None:
     noon = at(service, 12)
     operation = update(service, "silent")
-    assert operation["not_told"] == {"silent": "silent has never asked: no notice"}
-    assert (operation["progress"], operation["events"]) == ("pending", [])
+    assert operation["not_notified"] == {"silent": "silent has never asked: no notice"}
+    assert (operation["status"], operation["events"]) == ("pending", [])
     assert datetime.fromisoformat(operation["holds_until"]) == noon + 14 * HOUR
     advance_to(service, noon + 14 * HOUR - timedelta(seconds=1))
-    assert get(service, f"operations/{operation['id']}")["progress"] == "pending"
+    assert get(service, f"operations/{operation['id']}")["status"] == "pending"
     service.advance(timedelta(seconds=1))
-    assert get(service, f"operations/{operation['id']}")["progress"] == "started"
+    assert get(service, f"operations/{operation['id']}")["status"] == "started"
 
 
 def test_a_window_that_is_set_while_something_waits_holds_for_it_too(service: Service) -> None:
@@ -238,8 +238,8 @@ def test_postponed_it_goes_on_later_in_a_window_under_the_same_id(service: Servi
 
 def test_without_windows_it_is_postponed_to_the_second_and_up_to_the_deadline(service: Service) -> None:
     now = at(service, 12)
-    operation = update(service, "free", postpone_until="3h")
-    assert datetime.fromisoformat(operation["postpone_until"]) == now + 3 * HOUR
+    operation = update(service, "free", postpone_deadline="3h")
+    assert datetime.fromisoformat(operation["postpone_deadline"]) == now + 3 * HOUR
     (event_id,) = event_ids(operation).values()
     say(service, event_id, "postpone", by="1s")
     assert not_before(service, "free") == rfc1123(now + FIFTEEN + timedelta(seconds=1))

@@ -121,12 +121,12 @@ def test_who_has_never_asked_gets_no_notice_and_it_starts_at_once(service: Servi
     expected = ask_one(service, cause, **asked, dry_run=True)
     operation = ask_one(service, cause, **asked)
     words = "silent has never asked: no notice"
-    assert expected["not_told"] == operation["not_told"] == {"silent": words}
-    assert (operation["events"], operation["progress"]) == ([], "started")
+    assert expected["not_notified"] == operation["not_notified"] == {"silent": words}
+    assert (operation["events"], operation["status"]) == ([], "started")
     assert operation["started_at"] == operation["requested_at"]
     assert ("not-notified", words) in history(service, operation)
     service.advance("10m")
-    assert get(service, f"operations/{operation['id']}")["progress"] == "done"
+    assert get(service, f"operations/{operation['id']}")["status"] == "done"
 
 
 @pytest.mark.forewarn(fleet=FLEET, listening=False, inactivity_timeout=SETTINGS["inactivity_timeout"].default)
@@ -137,9 +137,9 @@ def test_who_has_not_asked_for_a_day_gets_no_notice(forewarn: Service) -> None:
     document(forewarn, address("redeploy"))
     forewarn.advance(timedelta(hours=12, minutes=30))
     operation = ask_one(forewarn, "restart", "restart")
-    assert operation["not_told"] == {"restart": "restart has not asked for 1d30m: no notice"}
-    assert operation["progress"] == "started"
-    assert ask_one(forewarn, "redeploy", "redeploy")["not_told"] == {}
+    assert operation["not_notified"] == {"restart": "restart has not asked for 1d30m: no notice"}
+    assert operation["status"] == "started"
+    assert ask_one(forewarn, "redeploy", "redeploy")["not_notified"] == {}
     assert document(forewarn, address("restart")) == {"DocumentIncarnation": 0, "Events": []}, "it begins anew"
 
 

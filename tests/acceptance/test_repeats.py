@@ -102,7 +102,7 @@ def test_a_dry_run_takes_no_key(forewarn: Service) -> None:
 def test_a_key_that_is_none_is_refused(forewarn: Service, key: str) -> None:
     answer = send(forewarn, "/v1/operations", RESTART, key)
     assert (answer.status, answer.json()["parameter"]) == (400, "Idempotency-Key")
-    assert "1 to 255 printable ASCII characters" in answer.json()["valid"]
+    assert "1 to 255 printable ASCII characters" in answer.json()["allowed"]
     assert forewarn.all("/v1/operations?all=true") == []
 
 

@@ -71,7 +71,7 @@ def test_every_shipped_one_is_played_to_its_end(name: str, make_service: Make) -
     assert (played.returncode, played.stderr) == (0, ""), played.stdout
     title, *steps, verdict = played.stdout.splitlines()
     (run,) = service.answer("/v1/runs")["runs"]
-    assert (run["state"], run["scenario"], run["by"]) == ("passed", name, "admin")
+    assert (run["status"], run["scenario"], run["started_by"]) == ("passed", name, "admin")
     assert title.startswith(run["title"])
     assert [line[0] for line in steps] == ["✓"] * len(run["steps"])
     assert verdict.startswith(f"Passed: {len(steps)} steps in ")
@@ -87,7 +87,7 @@ def test_on_the_system_clock_only_the_run_goes_faster(make_service: Make) -> Non
     played = typed(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--speed", "900", "--json")
     assert played.returncode == 0, played.stdout
     run = json.loads(played.stdout)
-    assert (run["state"], run["speed"], run["vms"]) == ("passed", 900, ["web-0"])
+    assert (run["status"], run["speed"], run["vms"]) == ("passed", 900, ["web-0"])
     assert service.answer(f"/v1/events/{other['id']}")["status"] == "scheduled"
 
 
@@ -192,7 +192,7 @@ def test_ctrl_c_stops_the_run_and_withdraws_what_has_not_started(make_service: M
         _, said = watching.communicate(timeout=60)
     (run,) = service.answer("/v1/runs")["runs"]
     assert (watching.returncode, said) == (130, f"Run {run['id']} is stopped; what had not started is withdrawn.\n")
-    assert run["state"] == "stopped"
+    assert run["status"] == "stopped"
     assert service.document()["Events"] == []
 
 
@@ -236,7 +236,7 @@ def until_step(service: ServiceProcess, run_id: str, number: int) -> dict[str, A
     """The run once that step is under way."""
     while True:
         run: dict[str, Any] = service.answer(f"/v1/runs/{run_id}")
-        if run["steps"][number]["state"] != "waiting":
+        if run["steps"][number]["status"] != "waiting":
             return run
 
 
@@ -287,7 +287,11 @@ def test_the_api_shows_scenarios_and_says_what_is_wrong_with_a_run(make_service:
     assert [each["name"] for each in listed] == library.names()
     whole = service.answer("/v1/scenarios/live-migration")
     assert whole["text"] == library.text("live-migration")
-    assert whole["steps"][1] == {"what": "until Started, within 15m", "how": "until Started, within 15m", "expects": []}
+    assert whole["steps"][1] == {
+        "title": "until Started, within 15m",
+        "action": "until Started, within 15m",
+        "expects": [],
+    }
     for body, status, pointer in (
         ({}, 400, "/scenario"),
         ({"scenario": "user-reboot", "text": MINE}, 400, "/scenario"),

@@ -71,7 +71,7 @@ def test_a_stop_answers_what_is_under_way_and_loses_nothing(
     assert answers[0].endswith(b'{"DocumentIncarnation":0,"Events":[]}')
     assert not (Path(service.data) / "service.json").exists()
     service.start()
-    listening = service.control("GET", "/v1/vms").json()["vms"][0]["listening"]
+    listening = service.control("GET", "/v1/vms").json()["vms"][0]["events_enabled"]
     assert listening, "enabling was on disk before its first answer"
 
 

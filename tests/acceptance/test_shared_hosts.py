@@ -89,7 +89,7 @@ def test_each_scope_is_told_of_its_own_vms_alone_and_the_start_waits_for_the_las
     assert service.approve(ids["mail"], source=MAIL).status == 200
     assert all_statuses(service) == SCHEDULED, "solo has not approved, and is not due"
     waits = get(service, f"operations/{operation['id']}/explain")["waits"]
-    approvals = [(wait["group"], wait["over"], wait["by"]) for wait in waits]
+    approvals = [(wait["group"], wait["done"], wait["by"]) for wait in waits]
     assert approvals == [("web", True, "web-1"), ("mail", True, "mail_0"), ("solo", False, None)]
     assert service.approve(ids["solo"], source=SOLO).status == 200
     assert all_statuses(service) == STARTED
@@ -120,7 +120,7 @@ def test_who_has_never_asked_is_not_waited_for_and_that_is_said(service: Service
     expected = ask_one(service, "host-update", host="shared", dry_run=True)
     operation = ask_one(service, "host-update", host="shared")
     words = {"solo": "solo has never asked: no notice"}
-    assert expected["not_told"] == operation["not_told"] == words
+    assert expected["not_notified"] == operation["not_notified"] == words
     assert ("not-notified", words["solo"]) in history(service, operation)
     ids = event_ids(operation)
     assert sorted(ids) == ["mail", "web"]

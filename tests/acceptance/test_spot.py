@@ -91,10 +91,10 @@ def test_a_deallocated_vm_is_started_without_a_word_and_is_as_before(service: Se
     evict(service, "spot-0")
     before = document(service, "127.0.0.60")
     operation = ask_one(service, "start", "spot-0")
-    assert (operation["type"], operation["events"], operation["not_told"]) == (None, [], {})
+    assert (operation["type"], operation["events"], operation["not_notified"]) == (None, [], {})
     service.advance("0s")
     assert get(service, "vms/spot-0")["state"] == "running"
-    assert get(service, f"operations/{operation['id']}")["progress"] == "done"
+    assert get(service, f"operations/{operation['id']}")["status"] == "done"
     assert document(service, "127.0.0.60") == before, "start makes no event"
     ask(service, "restart", "spot-0")
     assert statuses(service, "127.0.0.60") == {"spot-0": "Scheduled"}
@@ -113,7 +113,7 @@ def test_what_was_scheduled_for_a_vm_is_withdrawn_when_it_is_evicted(service: Se
     evict(service, "spot-2")
     assert events(service, "127.0.0.62") == []
     assert incarnation(service, "127.0.0.62") == 5, "two told, one started, two gone"
-    assert get(service, f"operations/{restart['id']}")["progress"] == "cancelled"
+    assert get(service, f"operations/{restart['id']}")["status"] == "cancelled"
     assert ("cancelled", "spot-2: it is deallocated") in history(service, restart)
 
 
@@ -149,7 +149,7 @@ def test_advice_ends_when_the_vm_is_evicted(service: Service) -> None:
     ]
     assert events(service, address, PREVIEW) == events(service, address, NEWEST)
     assert incarnation(service, address) == 4, "two told, one started, one withdrawn"
-    assert get(service, f"operations/{advice['id']}")["progress"] == "cancelled"
+    assert get(service, f"operations/{advice['id']}")["status"] == "cancelled"
     service.advance("1m")
     assert document(service, address, PREVIEW) == {"DocumentIncarnation": 5, "Events": []}
 
@@ -157,7 +157,7 @@ def test_advice_ends_when_the_vm_is_evicted(service: Service) -> None:
 @pytest.mark.parametrize(("cause", "name"), [("eviction", "spot-5"), ("rebalance", "spot-6")])
 def test_who_has_never_asked_is_evicted_at_once_and_advised_of_nothing(service: Service, cause: str, name: str) -> None:
     operation = ask_one(service, cause, name)
-    assert operation["not_told"] == {name: f"{name} has never asked: no notice"}
-    assert (operation["events"], operation["progress"]) == ([], "started" if cause == "eviction" else "done")
+    assert operation["not_notified"] == {name: f"{name} has never asked: no notice"}
+    assert (operation["events"], operation["status"]) == ([], "started" if cause == "eviction" else "done")
     service.advance("0s")
     assert get(service, f"vms/{name}")["state"] == ("deallocated" if cause == "eviction" else "running")

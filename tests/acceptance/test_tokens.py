@@ -169,7 +169,7 @@ BAD: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
     ),
     "viewer of a group": ({"name": "x", "role": "viewer", "group": "web"}, 400, "/group", "only a tenant"),
     "expired": ({"name": "x", "role": "viewer", "expires": "2020-01-01"}, 400, "/expires", "passed already"),
-    "no moment": ({"name": "x", "role": "viewer", "expires": "soon"}, 400, "/expires", "is no moment"),
+    "no moment": ({"name": "x", "role": "viewer", "expires": "soon"}, 400, "/expires", "is not a time"),
     "unknown member": ({"name": "x", "role": "viewer", "grop": "web"}, 400, "/grop", "Did you mean 'group'?"),
 }
 

@@ -154,14 +154,14 @@ def test_a_receiver_that_fails_hangs_redirects_and_comes_back(forewarn: Service,
     before = {number for number in expected if int(number) < int(first)}
     assert {got.id for got in receiver.got} == {*before, first}, "all that comes after it waits"
     (row,) = parsed(forewarn, "webhook", "failures", "pager")["failures"]
-    assert (str(row["sequence"]), row["problem"]) == (first, "answered with status 503")
-    assert (row["given_up"], row["attempts"] > 1, row["entry"]["kind"]) == (False, True, "scheduled")
-    assert "tried again" in run(forewarn, "webhook", "failures", "pager")
+    assert (str(row["sequence"]), row["error"]) == (first, "answered with status 503")
+    assert (row["failed"], row["attempts"] > 1, row["entry"]["kind"]) == (False, True, "scheduled")
+    assert "retrying" in run(forewarn, "webhook", "failures", "pager")
     shown = parsed(forewarn, "webhook", "show", "pager")
-    assert (shown["position"], shown["failed"], shown["last_problem"]) == (int(first), 0, "answered with status 503")
-    assert shown["waiting"] == len(expected) - len(before)
+    assert (shown["position"], shown["failed"], shown["last_error"]) == (int(first), 0, "answered with status 503")
+    assert shown["pending"] == len(expected) - len(before)
     metrics = forewarn.control("GET", "/metrics").body.decode()
-    assert f'forewarn_webhook_undelivered_rows{{state="pending",webhook="pager"}} {shown["waiting"]}.0' in metrics
+    assert f'forewarn_webhook_undelivered_rows{{state="pending",webhook="pager"}} {shown["pending"]}.0' in metrics
     # To where it may not go: the answer is as good as none.
     receiver.answer = lambda _: Reply(307, {"Location": f"http://127.0.0.2:{other.port}/"})
     count = len(receiver.got)
@@ -231,9 +231,9 @@ def test_what_was_given_up_is_shown_and_sent_again(
         for number in events(service, [operation])
     }
     receiver.until(lambda: len(receiver.got) == 4)
-    until(lambda: all(row["given_up"] for row in service.all("/v1/webhooks/pager/failures")))
+    until(lambda: all(row["failed"] for row in service.all("/v1/webhooks/pager/failures")))
     table = run(service, "webhook", "failures", "pager")
-    assert table.count("given up") == 2
+    assert table.count("failed") == 2
     assert parsed(service, "webhook", "show", "pager")["failed"] == 2
     metrics = service.control("GET", "/metrics").body.decode()
     assert 'forewarn_webhook_delivery_attempts_total{result="failed",webhook="pager"} 4.0' in metrics
@@ -242,7 +242,7 @@ def test_what_was_given_up_is_shown_and_sent_again(
     assert service.stop() == 0
     service.start(*LOCAL, "--webhook-max-attempts", "2")
     rows = parsed(service, "webhook", "failures", "pager")["failures"]
-    assert [(row["attempts"], row["given_up"]) for row in rows] == [(2, True), (2, True)]
+    assert [(row["attempts"], row["failed"]) for row in rows] == [(2, True), (2, True)]
     receiver.answer = lambda _: Reply()
     assert "1 row is tried now" in run(service, "webhook", "retry", "pager", "--sequence", str(rows[0]["sequence"]))
     receiver.until_taken({str(rows[0]["sequence"])})
@@ -264,7 +264,7 @@ def test_a_test_that_is_not_taken_says_why(forewarn: Service, receiver: Receiver
     answer = forewarn.control("POST", "/v1/webhooks/pager/test")
     assert (answer.status, answer.json()) == (
         200,
-        {"delivered": False, "status": 401, "problem": "answered with status 401"},
+        {"delivered": False, "status": 401, "error": "answered with status 401"},
     )
     receiver.close()
     assert "Connection refused" in typed(forewarn, "webhook", "test", "pager").stderr
@@ -301,7 +301,7 @@ def test_private_targets_are_refused_unless_the_operator_allows_them(
         assert result.returncode == 6
         assert "webhook_private_networks" in result.stderr
     service.request_operation("restart", "web-0")
-    until(lambda: service.answer("/v1/webhooks/local")["last_problem"] is not None)
+    until(lambda: service.answer("/v1/webhooks/local")["last_error"] is not None)
     assert "webhook_private_networks" in run(service, "webhook", "show", "local")
     assert service.stop() == 0
     assert receiver.got == []

@@ -31,8 +31,8 @@ OPTIONS = (
 TARGET = "/metadata/scheduledevents?api-version=2020-07-01"
 LISTS = ("vms", "hosts", "groups", "operations", "events", "tokens", "webhooks", "history")
 VOLATILE = {
-    "vms": frozenset(("last_heard_at",)),  # written each minute only: a kill may take the last minute back
-    "webhooks": frozenset(("position", "waiting", "failed")),  # they go on as soon as the service runs
+    "vms": frozenset(("last_seen_at",)),  # written each minute only: a kill may take the last minute back
+    "webhooks": frozenset(("position", "pending", "failed")),  # they go on as soon as the service runs
 }
 LONGEST = "20d"
 """By then all that was under way is over, also what waits for a maintenance window."""
@@ -49,7 +49,7 @@ class Scene(NamedTuple):
     def to_the_end(self, *, with_kill: bool) -> None:
         """Approve what the rollout waits for, let time pass, and withdraw the advice, which never ends by itself."""
         rollout = self.service.answer(f"/v1/rollouts/{self.facts['rollout']}")
-        waiting = next(row for row in rollout["under_way"] if row["host"] == "rack-08")
+        waiting = next(row for row in rollout["in_progress"] if row["host"] == "rack-08")
         (event,) = self.service.answer(f"/v1/operations/{waiting['operation']}")["events"]
         assert self.service.approve(event["id"], source=self.facts["addresses"]["web-0"]).status == 200
         if with_kill:
@@ -121,7 +121,7 @@ def test_everything_is_still_there(scene: Scene) -> None:
         ignored = PROSE | VOLATILE.get(what, frozenset())
         assert list(differences(view.facts[what], rows, what, ignored)) == []
     _, rollout = view.rollouts()
-    assert [len(rollout[name]) for name in ("waiting", "under_way", "done")] == [1, 2, 2], "in the middle of a wave"
+    assert [len(rollout[name]) for name in ("pending", "in_progress", "done")] == [1, 2, 2], "in the middle of a wave"
     shown = scene.service.cli("event", "list")
     assert shown.returncode == 0, shown.stderr
     live = [event["id"] for event in view.facts["events"] if not event["ended_at"]]
@@ -145,7 +145,7 @@ def test_vms_see_the_same_document_with_the_same_tag_at_the_same_time(scene: Sce
 
 def test_what_is_asked_for_from_now_on_keeps_to_what_is_stored(scene: Scene) -> None:
     service = scene.service
-    assert not service.answer("/v1/vms/Worker_IN_0")["listening"], "idle was silent for a day"
+    assert not service.answer("/v1/vms/Worker_IN_0")["events_enabled"], "idle was silent for a day"
     document = service.document(target=TARGET, source=scene.facts["addresses"]["idle-0"])
     assert (document["DocumentIncarnation"], document["Events"]) == (0, [])
     newest = service.all("/v1/history")[-1]
@@ -158,7 +158,7 @@ def test_what_is_asked_for_from_now_on_keeps_to_what_is_stored(scene: Scene) -> 
     assert updated["events"][0]["not_before"].endswith("T01:00:00.000000Z"), "db has a window, at 2 o'clock in Berlin"
     assert service.control("POST", "/v1/hosts/rack-05/return").status == 200
     degraded = service.answer(f"/v1/operations/{scene.facts['named']['degraded']}")
-    assert degraded["progress"] == "cancelled", "nobody need leave a host that is well again"
+    assert degraded["status"] == "cancelled", "nobody need leave a host that is well again"
 
 
 # --- What was under way ---------------------------------------------------------------------------------
@@ -176,16 +176,16 @@ def test_all_is_done_and_nothing_twice(end: View) -> None:
     rows = end.lists["history"]
     operations = {row["id"]: row for row in end.lists["operations"]}
     assert operations.keys() >= {row["id"] for row in end.facts["operations"]}
-    ends = {name: operations[number]["progress"] for name, number in end.facts["named"].items()}
+    ends = {name: operations[number]["status"] for name, number in end.facts["named"].items()}
     assert ends == dict.fromkeys(ends, "done") | {"cancelled": "cancelled", "advice": "cancelled"}
     done = Counter((row["operation"], row["event"], row["kind"]) for row in rows if row["operation"] in operations)
     assert [what for what, count in done.items() if count > 1] == []
     for operation in operations.values():
         assert operation["ended_at"]
-        assert ((operation["id"], None, "executed") in done) == (operation["progress"] == "done")
+        assert ((operation["id"], None, "executed") in done) == (operation["status"] == "done")
         for event in operation["events"]:
             happened = {what for _, event_id, what in done if event_id == event["id"]} - {"approved", "postponed"}
-            went = {"started", "completed"} if operation["progress"] == "done" else {"cancelled"}
+            went = {"started", "completed"} if operation["status"] == "done" else {"cancelled"}
             assert happened == {"scheduled"} | went
 
 
@@ -220,8 +220,8 @@ def test_nothing_starts_before_its_time(end: View) -> None:
 
 def test_a_rollout_goes_on_from_the_wave_it_was_in(end: View) -> None:
     before, after = end.rollouts()
-    assert (after["id"], after["stage"], after["wave"]) == (before["id"], "done", before["wave"] + 1)
-    hosts = [*before["done"], *(row["host"] for row in before["under_way"]), *before["waiting"]]
+    assert (after["id"], after["status"], after["wave"]) == (before["id"], "done", before["wave"] + 1)
+    hosts = [*before["done"], *(row["host"] for row in before["in_progress"]), *before["pending"]]
     assert sorted(after["done"]) == sorted(hosts)
     updates = [row for row in end.lists["operations"] if row["rollout"] == before["id"]]
     assert sorted(row["host"] for row in updates) == sorted(hosts), "each host once"
@@ -232,7 +232,7 @@ def test_the_fleet_has_changed_only_by_what_was_under_way(end: View) -> None:
     before, after = ({vm["name"]: vm for vm in vms} for vms in (end.facts["vms"], end.lists["vms"]))
     assert before.keys() - after.keys() == {"batch_1", "batch_3"}, "they were being deleted"
     assert {name for name, vm in after.items() if vm["host"] != before[name]["host"]} == {"db-1", "batch_0"}
-    changing = frozenset(("host", "home", "incarnation", "events", "last_heard_at"))
+    changing = frozenset(("host", "configured_host", "incarnation", "events", "last_seen_at"))
     assert list(differences([before[name] for name in after], list(after.values()), "vms", changing)) == []
     states = [{host["name"]: host["state"] for host in hosts} for hosts in (end.facts["hosts"], end.lists["hosts"])]
     assert states[0].items() <= states[1].items(), "one may have come: a spare for db-1"
@@ -248,7 +248,7 @@ def test_the_fleet_has_changed_only_by_what_was_under_way(end: View) -> None:
 
 def test_webhooks_get_what_they_did_not_get_and_nothing_twice(scene: Scene) -> None:
     service, receiver, facts = scene.service, scene.receiver, scene.facts
-    failures = {row["sequence"]: row["given_up"] for row in facts["webhooks/pager/failures"]}
+    failures = {row["sequence"]: row["failed"] for row in facts["webhooks/pager/failures"]}
     assert {*failures.values()} == {True, False}, "some are given up, some wait"
     pager = next(hook for hook in facts["webhooks"] if hook["name"] == "pager")
     assert pager["position"] < facts["history"][-1]["sequence"], "some are not even looked at, or were in flight"
@@ -266,7 +266,7 @@ def test_webhooks_get_what_they_did_not_get_and_nothing_twice(scene: Scene) -> N
         assert got.event["source"] == facts["source"]
         assert is_signed_with(facts[f"secret of {got.path[1:]}"], got)
     given_up = {number for number, is_given_up in failures.items() if is_given_up}
-    shown = {row["sequence"] for row in service.all("/v1/webhooks/pager/failures") if row["given_up"]}
+    shown = {row["sequence"] for row in service.all("/v1/webhooks/pager/failures") if row["failed"]}
     assert shown == given_up
     assert service.control("POST", "/v1/webhooks/pager/retry").status == 200
     receiver.until(lambda: given_up <= {*taken(receiver, "/pager")})

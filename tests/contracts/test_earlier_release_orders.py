@@ -58,19 +58,19 @@ def test_every_order_is_seen_through_and_none_is_given_twice(scene: Scene) -> No
     output = Path(service.data) / "orders" / facts["operations"]["running"]["id"] / "output"
     assert output.read_text() == "reboot by the later release\n"
     broken = scene.operation("broken")
-    assert broken["progress"] == "failed"
-    assert "broken ended" in broken["outcome"], "what the program said last"
+    assert broken["status"] == "failed"
+    assert "broken ended" in broken["reason"], "what the program said last"
     for vm in ("finished", "running", "later", "settling"):
         operation = scene.operation(vm)
-        assert (operation["progress"], bool(operation["carried_out_at"])) == ("started", True), vm
-    assert scene.operation("settling")["carried_out_at"] == facts["operations"]["settling"]["carried_out_at"]
+        assert (operation["status"], bool(operation["executed_at"])) == ("started", True), vm
+    assert scene.operation("settling")["executed_at"] == facts["operations"]["settling"]["executed_at"]
 
     service.kill()
     service.start(*scene.options)
     service.advance("15m")
     assert scene.orders() == [*again, ("waiting", "reboot", False)]
     service.advance("10m")
-    ends = {vm: scene.operation(vm)["progress"] for vm in facts["operations"]}
+    ends = {vm: scene.operation(vm)["status"] for vm in facts["operations"]}
     assert ends == dict.fromkeys(ends, "done") | {"broken": "failed"}
     for address in facts["addresses"].values():
         assert service.document(source=address)["Events"] == []

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from depth import amount
 from forewarn.core.access import KeptAnswer
-from forewarn.core.events import Event, Source, Status
-from forewarn.core.operations import Operation, Progress, Request
-from forewarn.core.rollouts import Course, Rollout, Stage
+from forewarn.core.events import Event, EventStatus, Source
+from forewarn.core.operations import Operation, OperationStatus, Request
+from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
 from forewarn.core.state import Changes, HistoryEntry
 from forewarn.ports import HistoryFilter, ListFilter, Store
 from forewarn.stores.sqlite import SqliteStore
@@ -207,7 +207,7 @@ class Life(NamedTuple):
             ("web-0",),
             "operator",
             at,
-            Progress.PENDING if ended_at is None else Progress.DONE,
+            OperationStatus.PENDING if ended_at is None else OperationStatus.DONE,
             (f"ev-{number}",),
             ended_at=ended_at,
         )
@@ -216,7 +216,7 @@ class Life(NamedTuple):
             operation.id,
             "web",
             "Reboot",
-            Status.SCHEDULED if ended_at is None else Status.COMPLETED,
+            EventStatus.SCHEDULED if ended_at is None else EventStatus.COMPLETED,
             ("web-0",),
             at,
             "",
@@ -228,10 +228,10 @@ class Life(NamedTuple):
         rollout = Rollout(
             f"ro-{number}",
             ("*",),
-            Course("Freeze"),
+            RolloutSettings("Freeze"),
             "operator",
             at,
-            Stage.WALKING if ended_at is None else Stage.DONE,
+            RolloutStatus.WALKING if ended_at is None else RolloutStatus.DONE,
             ended_at=ended_at,
         )
         return Changes(
@@ -322,7 +322,7 @@ def test_an_answer_that_was_renewed_is_kept(store: Store) -> None:
 
 def test_an_over_event_of_a_live_operation_is_kept(store: Store) -> None:
     changes = Life(0, None).changes(0, 1)
-    over = {key: event._replace(ended_at=START, status=Status.CANCELLED) for key, event in changes.events.items()}
+    over = {key: event._replace(ended_at=START, status=EventStatus.CANCELLED) for key, event in changes.events.items()}
     changes.events = over
     store.commit(changes)
     while store.remove(store.expired(START + DAY, START + DAY), 10):
@@ -337,7 +337,7 @@ def test_what_was_not_delivered_goes_with_the_row_it_is_about(tmp_path: Path) ->
     )
     for number in range(1, 6):
         store._db.execute(
-            "INSERT INTO undelivered (webhook, sequence, attempts, problem) VALUES ('hook', ?, 0, '')", (number,)
+            "INSERT INTO undelivered (webhook, sequence, attempts, error) VALUES ('hook', ?, 0, '')", (number,)
         )
     while store.remove(store.expired(START + 4 * DAY, START), 1):
         pass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.clock import VirtualClock
 from forewarn.core.access import Role, Token, create_token
-from forewarn.core.events import Status
+from forewarn.core.events import EventStatus
 from forewarn.core.fleet import HostState
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import OperatorLimits
@@ -70,7 +70,7 @@ def test_what_the_first_release_wrote_is_read(tmp_path: Path) -> None:
         None,
     )
     assert (update.type, update.verb, update.request.duration) == ("Freeze", "freeze", timedelta(seconds=9))
-    assert saved.fleet.hosts["host-a"].state is HostState.IN_USE
+    assert saved.fleet.hosts["host-a"].state is HostState.IN_SERVICE
     assert (saved.fleet.groups["web"].windows, saved.fleet.groups["web"].terminate_notice) == ((), None)
     assert not saved.fleet.vms["web-0"].deallocated
     store.close()
@@ -81,9 +81,9 @@ async def test_what_was_under_way_goes_on_to_its_end(tmp_path: Path) -> None:
     clock = VirtualClock()
     engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), OperatorLimits())
     await engine.start()
-    assert [event.status for event in engine.document("web").events] == [Status.SCHEDULED, Status.STARTED]
+    assert [event.status for event in engine.document("web").events] == [EventStatus.SCHEDULED, EventStatus.STARTED]
     await engine.advance(timedelta(minutes=15))
-    assert [(event.id, event.status) for event in engine.document("web").events] == [("ev-1", Status.STARTED)]
+    assert [(event.id, event.status) for event in engine.document("web").events] == [("ev-1", EventStatus.STARTED)]
     await engine.advance(timedelta(minutes=10))
     assert engine.document("web").events == ()
     await engine.stop()

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from forewarn.core.access import KeptAnswer, Role, Token
-from forewarn.core.events import Event, Source, Status
+from forewarn.core.events import Event, EventStatus, Source
 from forewarn.core.fleet import VM, Group, Host, HostState
-from forewarn.core.operations import Health, Operation, Progress, Request
-from forewarn.core.rollouts import Course, Rollout, Stage
+from forewarn.core.operations import Health, Operation, OperationStatus, Request
+from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
 from forewarn.core.state import Delivery, HistoryEntry
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window
@@ -20,7 +20,7 @@ from forewarn.stores.sqlite_file import open_database, read_statements
 
 NOW = datetime(2041, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(days=3, microseconds=7)
-BESIDE = {"delivery": {"heard_at"}}
+BESIDE = {"delivery": {"last_seen_at"}}
 """Columns that are not of the value: statements name them."""
 
 MORE = {"delivery": ("",)}
@@ -28,7 +28,7 @@ SAVED_AS = {"fleet_group": "group", "kept_answer": "kept"}
 
 LENGTH = timedelta(minutes=14, seconds=50.5)
 REQUEST = Request("host-update", ("web-0",), "host-a", "Freeze", LENGTH, LENGTH, LATER, ("notice",), "r-1", LENGTH, 2.5)
-COURSE = Course("Reboot", LENGTH, LENGTH, LATER, ("windows",), 7, LENGTH, LENGTH, 0.5)
+COURSE = RolloutSettings("Reboot", LENGTH, LENGTH, LATER, ("windows",), 7, LENGTH, LENGTH, 0.5)
 PAIRS = (("web-0", "host-b"), ("web-1", "höst"))
 ROWS: dict[str, tuple[Any, ...]] = {
     "vm": (
@@ -44,21 +44,30 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "operation": (
         Operation("o-1", Request("restart"), (), "somebody", NOW),
         Operation(
-            *("o-2", REQUEST, ("web-0", "web-1"), "somebody", NOW, Progress.FAILED, ("e-1",), (("db", "silent"),)),
+            *(
+                "o-2",
+                REQUEST,
+                ("web-0", "web-1"),
+                "somebody",
+                NOW,
+                OperationStatus.FAILED,
+                ("e-1",),
+                (("db", "silent"),),
+            ),
             *(NOW, NOW, LATER, LATER, PAIRS, LATER, Health.BAD, "it failed"),
         ),
     ),
     "rollout": (
-        Rollout("r-1", ("*",), Course(), "somebody", NOW),
+        Rollout("r-1", ("*",), RolloutSettings(), "somebody", NOW),
         Rollout(
-            *("r-2", ("a*", "b"), COURSE, "somebody", NOW, Stage.STOPPED, 3, ("c",), PAIRS, ("d", "e"), PAIRS),
+            *("r-2", ("a*", "b"), COURSE, "somebody", NOW, RolloutStatus.STOPPED, 3, ("c",), PAIRS, ("d", "e"), PAIRS),
             *(LATER, "bad health", LATER),
         ),
     ),
     "event": (
-        Event("e-1", "o-1", "web", "Reboot", Status.SCHEDULED, ("web-0",), NOW, "", Source.USER, None, NOW),
+        Event("e-1", "o-1", "web", "Reboot", EventStatus.SCHEDULED, ("web-0",), NOW, "", Source.USER, None, NOW),
         Event(
-            *("e-2", "o-1", "web", "Freeze", Status.CANCELLED, ("web-0", "wéb"), LATER, "why", Source.PLATFORM),
+            *("e-2", "o-1", "web", "Freeze", EventStatus.CANCELLED, ("web-0", "wéb"), LATER, "why", Source.PLATFORM),
             *(LENGTH, NOW, NOW, "web-0", LATER, LATER),
         ),
     ),

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forewarn.core.events import Event, Source, Status
+from forewarn.core.events import Event, EventStatus, Source
 from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, difference
-from forewarn.core.operations import Health, Operation, Progress, Request
-from forewarn.core.rollouts import Course, Rollout, Stage
+from forewarn.core.operations import Health, Operation, OperationStatus, Request
+from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
 from forewarn.core.state import Changes, Delivery, HistoryEntry
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window
@@ -32,42 +32,44 @@ OPERATION = Operation(
         type="Freeze",
         duration=timedelta(seconds=9),
         notice=timedelta(hours=1),
-        deadline=NOW + timedelta(days=3),
+        postpone_deadline=NOW + timedelta(days=3),
         overrides=("windows",),
         rollout="ro-1",
-        health_time=timedelta(minutes=5),
+        health_timeout=timedelta(minutes=5),
     ),
     vms=("web-0",),
     requested_by="user",
     requested_at=NOW,
     events=("ev-1",),
-    unnoticed=(("db", "db has never asked: no notice"),),
+    not_notified=(("db", "db has never asked: no notice"),),
     moves=(("web-0", "spare"),),
     holds_until=NOW + timedelta(minutes=20),
     health=Health.BAD,
-    outcome="not back in time: web-0",
+    reason="not back in time: web-0",
 )
 ROLLOUT = Rollout(
     id="ro-1",
     patterns=("a*", "b?"),
-    course=Course("Freeze", timedelta(seconds=9), overrides=("notice",), budget=3, pause=timedelta(minutes=1)),
+    settings=RolloutSettings(
+        "Freeze", timedelta(seconds=9), overrides=("notice",), max_unavailable=3, pause=timedelta(minutes=1)
+    ),
     requested_by="operator",
     requested_at=NOW,
-    stage=Stage.PAUSED,
+    status=RolloutStatus.PAUSED,
     wave=2,
-    waiting=("b1",),
-    under_way=(("a", "op-1"),),
+    pending=("b1",),
+    in_progress=(("a", "op-1"),),
     done=("a2",),
     skipped=(("a3", "it is failed"),),
-    next_at=NOW + timedelta(minutes=2),
-    outcome="",
+    next_wave_at=NOW + timedelta(minutes=2),
+    reason="",
 )
 EVENT = Event(
     id="ev-1",
     operation="op-1",
     group="web",
     type="Reboot",
-    status=Status.SCHEDULED,
+    status=EventStatus.SCHEDULED,
     resources=("web-0", "wéb-1"),
     not_before=NOW + timedelta(minutes=15),
     description="d",
@@ -78,7 +80,7 @@ EVENT = Event(
 FLEET = Fleet(
     [
         VM("web-0", "web", "a", 1, 1, "10.0.0.4", "", "web0", "spot", "Standard_D2", "2", (("k", "v"),)),
-        VM("own", "own", "own-host", auto_approve=("reboot",), deallocated=True, home="a"),
+        VM("own", "own", "own-host", auto_approve=("reboot",), deallocated=True, configured_host="a"),
     ],
     [
         Group(
@@ -125,7 +127,7 @@ def everything() -> Changes:
         rollouts={"ro-1": ROLLOUT},
         events={"ev-1": EVENT},
         deliveries={"web": Delivery("web", enabled=True, enabling="abc", incarnation=7)},
-        heard={"web": NOW},
+        last_seen={"web": NOW},
         fleet=FLEET,
         fleet_changes=[difference(Fleet(), FLEET)],
         facts={"alive_at": "x"},
@@ -159,7 +161,7 @@ def check_everything(store: Store) -> None:
     assert saved.rollouts == [ROLLOUT]
     assert saved.events == [EVENT]
     assert saved.deliveries == [Delivery("web", enabled=True, enabling="abc", incarnation=7)]
-    assert saved.heard == {"web": NOW}
+    assert saved.last_seen == {"web": NOW}
     assert saved.facts == {"alive_at": "x"}
     assert saved.webhooks == [WEBHOOK]
     assert sorted(saved.undelivered) == [ROW._replace(sequence=3, attempts_left=0), ROW]
@@ -184,8 +186,8 @@ def test_webhooks_move_on_and_go(store: Store) -> None:
 
 def test_what_is_over_is_kept_but_not_loaded(store: Store) -> None:
     store.commit(everything())
-    over = EVENT._replace(status=Status.COMPLETED, ended_at=NOW)
-    done = OPERATION._replace(progress=Progress.DONE, ended_at=NOW)
+    over = EVENT._replace(status=EventStatus.COMPLETED, ended_at=NOW)
+    done = OPERATION._replace(status=OperationStatus.DONE, ended_at=NOW)
     store.commit(Changes(operations={"op-1": done}, events={"ev-1": over}))
     saved = store.load()
     assert (saved.operations, saved.events) == ([], [])
@@ -225,9 +227,9 @@ def test_a_fleet_that_changes(store: Store) -> None:
 def test_deliveries_keep_when_they_were_heard_unless_told(store: Store) -> None:
     store.commit(everything())
     store.commit(Changes(deliveries={"web": Delivery("web", enabled=True, enabling="abc", incarnation=8)}))
-    assert store.load().heard == {"web": NOW}
-    store.commit(Changes(heard={"web": NOW + timedelta(minutes=1)}))
-    assert store.load().heard == {"web": NOW + timedelta(minutes=1)}
+    assert store.load().last_seen == {"web": NOW}
+    store.commit(Changes(last_seen={"web": NOW + timedelta(minutes=1)}))
+    assert store.load().last_seen == {"web": NOW + timedelta(minutes=1)}
     assert store.load().deliveries[0].incarnation == 8
     store.commit(Changes(deliveries={"web": None}))
     assert store.load().deliveries == []

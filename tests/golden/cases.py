@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from forewarn.core.events import Document, Event, Source, Status
+from forewarn.core.events import Document, Event, EventStatus, Source
 from forewarn.core.fleet import GroupKind
 
 DOCUMENTED = "documented"
@@ -46,7 +46,7 @@ def event(
         operation="99999999-9999-4999-8999-999999999999",
         group="never-shown",
         type=type_,
-        status=Status.STARTED if started else Status.SCHEDULED,
+        status=EventStatus.STARTED if started else EventStatus.SCHEDULED,
         resources=resources,
         not_before=not_before,
         description=description,

@@ -58,9 +58,7 @@ def service(make_service: MakeService) -> ServiceProcess:
 
 
 def add(service: ServiceProcess, kind: str, **options: Any) -> str:
-    """The id of a new fault; `length` is how long it stays."""
-    if "length" in options:
-        options["for"] = options.pop("length")
+    """The id of a new fault; `duration` is how long it stays."""
     answer = service.control("POST", "/v1/faults", {"kind": kind, **options})
     assert answer.status == 201, answer
     return str(answer.json()["id"])
@@ -68,7 +66,7 @@ def add(service: ServiceProcess, kind: str, **options: Any) -> str:
 
 def active(service: ServiceProcess) -> dict[str, int]:
     """The faults that can still strike, and how often each has."""
-    return {fault["id"]: fault["struck"] for fault in service.all("/v1/faults")}
+    return {fault["id"]: fault["hits"] for fault in service.all("/v1/faults")}
 
 
 def until_struck(service: ServiceProcess) -> None:
@@ -107,7 +105,7 @@ def end(service: ServiceProcess) -> None:
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("kind", DIRECT)
 def test_a_status_is_answered_as_this_wire_says_it(service: ServiceProcess, kind: str, method: str) -> None:
-    add(service, kind, on=method)
+    add(service, kind, method=method)
     text, content_type = DIRECT[kind]
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     sent = POLL if method == "GET" else approval(event)
@@ -233,7 +231,7 @@ def test_stale_does_not_go_back_behind_an_enabling(service: ServiceProcess) -> N
 
 
 def test_slow_is_the_right_answer_later(service: ServiceProcess) -> None:
-    add(service, "slow", delay="0.05s", on="any", count=2)
+    add(service, "slow", delay="0.05s", method="any", count=2)
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
     with Line(service) as line:
         assert len(json.loads(line.ask(POLL).body)["Events"]) == 1
@@ -262,7 +260,7 @@ def test_what_is_slow_is_answered_when_the_service_stops(service: ServiceProcess
 
 def test_an_approval_that_is_slow_is_not_made_before_its_time_nor_lost_at_a_stop(service: ServiceProcess) -> None:
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
-    add(service, "slow", delay="10m", on="POST")
+    add(service, "slow", delay="10m", method="POST")
     whole = approval(event)
     with Line(service) as line:
         line.send(whole[:-10])  # the rest of its body comes while it waits
@@ -279,7 +277,7 @@ def test_an_approval_that_is_slow_is_not_made_before_its_time_nor_lost_at_a_stop
 @pytest.mark.parametrize("kind", ["slow", "stall"])
 def test_a_kill_ends_them_and_the_next_start_knows_no_fault(service: ServiceProcess, kind: str) -> None:
     add(service, kind, delay="10m")
-    add(service, "500", length="1d")
+    add(service, "500", duration="1d")
     with Line(service) as line:
         line.send(POLL)
         while active(service).keys() != {"f2"}:
@@ -329,7 +327,7 @@ def test_a_poll_that_is_held_when_its_group_is_disabled_is_told(service: Service
 @pytest.mark.parametrize("kind", [*DIRECT, "reset"])
 def test_a_post_that_is_struck_approves_nothing_and_can_be_sent_again(service: ServiceProcess, kind: str) -> None:
     event = service.request_operation("restart", "web-0")["events"][0]["id"]
-    add(service, kind, on="POST", count=3)
+    add(service, kind, method="POST", count=3)
     assert service.request().status == 200, "a GET is not struck"
     for _ in range(3):
         if kind == "reset":
@@ -344,16 +342,16 @@ def test_a_post_that_is_struck_approves_nothing_and_can_be_sent_again(service: S
 
 
 def test_one_vm_or_all(service: ServiceProcess) -> None:
-    add(service, "500", vm="web-1", length="1h")
+    add(service, "500", vm="web-1", duration="1h")
     asked = [service.request(source=f"127.0.0.{number}").status for number in (1, 2, 3)]
     assert asked == [200, 500, 200]
-    add(service, "429", length="1h")
+    add(service, "429", duration="1h")
     asked = [service.request(source=f"127.0.0.{number}").status for number in (1, 2, 3)]
     assert asked == [429, 500, 429], "the oldest strikes"
 
 
 def test_only_the_document_and_only_whom_the_fleet_knows(service: ServiceProcess) -> None:
-    add(service, "500", on="any", count=2)
+    add(service, "500", method="any", count=2)
     assert service.request(target="/metadata/versions").status == 200
     assert service.request(target="/metadata/instance?api-version=2021-02-01").status == 200
     assert service.request("DELETE").status == 405
@@ -386,13 +384,13 @@ def test_what_spoils_a_document_waits_for_one(service: ServiceProcess, kind: str
 def test_a_count_a_length_and_both(service: ServiceProcess) -> None:
     add(service, "500", count=2)
     assert [service.request().status for _ in range(3)] == [500, 500, 200]
-    add(service, "500", length="10m")
+    add(service, "500", duration="10m")
     assert [service.request().status for _ in range(3)] == [500, 500, 500]
     service.advance("9m59s")
     assert service.request().status == 500
     service.advance("1s")
     assert service.request().status == 200
-    add(service, "500", length="10m", count=2)
+    add(service, "500", duration="10m", count=2)
     service.advance("5m")
     assert service.request().status == 500
     service.advance("5m")

@@ -124,7 +124,7 @@ def test_a_cursor_that_was_not_given_out_is_refused(service: Service, cursor: st
 def test_a_limit_that_is_none_is_refused(service: Service, limit: str) -> None:
     answer = service.control("GET", f"/v1/vms?limit={quote(limit)}")
     assert (answer.status, answer.json()["parameter"]) == (400, "limit")
-    assert answer.json()["valid"] == "a whole number from 1 to 1000"
+    assert answer.json()["allowed"] == "a whole number from 1 to 1000"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_parameter_that_does_not_fit_is_named(service: Service, target: str, p
     answer = service.control("GET", f"/v1/{target}")
     assert (answer.status, answer.json()["parameter"]) == (400, parameter)
     assert words in answer.json()["detail"]
-    assert answer.json()["valid"] is not None
+    assert answer.json()["allowed"] is not None
 
 
 PROBLEMS = [
@@ -155,25 +155,25 @@ PROBLEMS = [
     ("operations", {"cause": 5, "vms": ["vm-0"]}, 400, "/cause", "a string"),
     ("operations", {"cause": "restart", "vms": ["vm-0"], "a/b~c": 1}, 400, "/a~1b~0c", "vms"),
     ("rollouts", {"hosts": ["host-1", "rack-*"]}, 400, "/hosts/1", None),
-    ("rollouts", {"hosts": ["host-1"], "budget": "3"}, 400, "/budget", "a whole number"),
-    ("rollouts", {"hosts": ["host-1"], "budget": 10**30}, 400, "/budget", "a whole number"),
+    ("rollouts", {"hosts": ["host-1"], "max_unavailable": "3"}, 400, "/max_unavailable", "a whole number"),
+    ("rollouts", {"hosts": ["host-1"], "max_unavailable": 10**30}, 400, "/max_unavailable", "a whole number"),
     ("groups/web/policy", {"auto_approve": ["reboot", "freze"]}, 400, "/auto_approve/1", "reboot"),
     ("clock/advance", {"by": "later"}, 400, "/by", "like 90s"),
     ("clock/advance", {}, 400, "/by", None),
 ]
 
 
-@pytest.mark.parametrize(("path", "body", "status", "pointer", "valid"), PROBLEMS)
-def test_the_member_at_fault_is_pointed_at_with_what_would_be_valid(
-    service: Service, path: str, body: Any, status: int, pointer: str, valid: str | None
+@pytest.mark.parametrize(("path", "body", "status", "pointer", "allowed"), PROBLEMS)
+def test_the_member_at_fault_is_pointed_at_with_what_is_allowed(
+    service: Service, path: str, body: Any, status: int, pointer: str, allowed: str | None
 ) -> None:
     answer = service.control("POST", f"/v1/{path}", body)
     assert answer.headers["content-type"] == "application/problem+json"
     details = answer.json()
     assert (answer.status, details["status"], details.get("pointer")) == (status, status, pointer)
     assert details["type"].startswith("urn:forewarn:")
-    if valid is not None:
-        assert valid in details["valid"]
+    if allowed is not None:
+        assert allowed in details["allowed"]
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"5", b'"x"', b"\xff", b'{"cause": "\\ud800"}', b"[" * 100_000])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.core.fleet import HostState
 from forewarn.core.history import HISTORY_KINDS, HOST_STATE_KINDS, ROLLOUT_END_KINDS
-from forewarn.core.rollouts import Stage
+from forewarn.core.rollouts import RolloutStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,7 +217,7 @@ def state_changes(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def test_only_the_writer_changes_the_state() -> None:
     changing = ast.parse(
-        "def f(): self._writer.state.heard.update(x); engine.draft().webhook_deliveries.lost[name] += 1"
+        "def f(): self._writer.state.last_seen.update(x); engine.draft().webhook_deliveries.lost[name] += 1"
     )
     assert len(list(state_changes(changing))) == 2
     violations = [
@@ -266,7 +266,7 @@ NOTED_BY = {"HistoryEntry": 1, "note_event": 2, "note_operation": 2, "_note": 2}
 def test_every_word_of_history_has_a_row() -> None:
     """Webhooks can be narrowed to these words: one without a row could not be asked for."""
     assert set(HOST_STATE_KINDS) == set(HostState)
-    assert set(ROLLOUT_END_KINDS) == {stage for stage in Stage if not stage.live}
+    assert set(ROLLOUT_END_KINDS) == {stage for stage in RolloutStatus if not stage.live}
     said = {*HOST_STATE_KINDS.values(), *ROLLOUT_END_KINDS.values()}
     for tree in [tree for module, tree in MODULES.items() if part_of(module) == "core"]:
         for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:

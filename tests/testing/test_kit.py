@@ -394,8 +394,8 @@ def test_every_scenario_can_be_played_from_nothing(forewarn: Service, name: str)
     if name in vms:
         forewarn.group("pool", vms=3, kind="scale-set", terminate_notice="5m")
     run = forewarn.play(name, vms.get(name, ()))
-    assert run.state == "passed"
-    assert all(step.state == "passed" for step in run.steps)
+    assert run.status == "passed"
+    assert all(step.status == "passed" for step in run.steps)
 
 
 MINE = """

@@ -149,7 +149,7 @@ def test_who_waits_while_it_ends_is_told() -> None:
 def test_a_first_poll_can_be_seen_to_wait() -> None:
     with Service(first_get_delay="0.05s") as service:
         vm = service.vm("web-0")
-        assert not service.answer("/v1/vms/web-0")["listening"]
+        assert not service.answer("/v1/vms/web-0")["events_enabled"]
         with pytest.raises(errors.NobodyTold, match="has never asked"):
             vm.restart()
         vm.poll()

@@ -36,9 +36,9 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "an option that is none": (lambda f: f.ask("restart", "web-0", bogus=1), errors.BadOption, "Known are: host, type"),
     "an option almost": (lambda f: f.ask("restart", "web-0", notise="1h"), errors.BadOption, "Did you mean 'notice'"),
     "a moment in words": (
-        lambda f: f.ask("live-migration", "web-0", deadline="2030-01-01"),
+        lambda f: f.ask("live-migration", "web-0", postpone_deadline="2030-01-01"),
         errors.BadOption,
-        "deadline '2030-01-01' .* write a datetime",
+        "postpone_deadline '2030-01-01' .* write a datetime",
     ),
     "a cause that is a number": (lambda f: f.ask(5, "web-0"), errors.BadOption, "cause 5 .* write a text"),
     "a speed of nothing": (lambda f: f.ask("restart", "web-0", speed=0), errors.BadOption, "more than 0"),
@@ -70,7 +70,9 @@ def test_what_is_obviously_meant_is_taken(forewarn: Service) -> None:
     for limit in ("0.05s", timedelta(seconds=0.05), 0.05):
         with pytest.raises(errors.NotSeen, match=r"within 0.05 s"):
             forewarn.advance(seen_by=vm, limit=limit)
-    (event,) = forewarn.ask("host-update", host=vm.host, type="Freeze", duration=9, notice="20m", deadline=None)
+    (event,) = forewarn.ask(
+        "host-update", host=vm.host, type="Freeze", duration=9, notice="20m", postpone_deadline=None
+    )
     assert event.duration == timedelta(seconds=9)
     assert event.not_before - forewarn.now >= timedelta(minutes=20)
     assert vm.freeze(timedelta(seconds=8)).duration == timedelta(seconds=8)
@@ -99,7 +101,7 @@ def test_a_fault_can_be_a_number_and_its_bounds_lengths(forewarn: Service) -> No
     forewarn.fault("slow", delay=timedelta(seconds=0.01), seconds=timedelta(minutes=1))
     vm.poll()
     (fault,) = forewarn.all("/v1/faults")
-    assert (fault["delay_seconds"], fault["for_seconds"], fault["struck"]) == (0.01, 60, 1)
+    assert (fault["delay_seconds"], fault["duration_seconds"], fault["hits"]) == (0.01, 60, 1)
 
 
 def test_an_empty_name_does_not_strike_all(forewarn: Service) -> None:
@@ -117,9 +119,9 @@ def test_an_empty_name_does_not_strike_all(forewarn: Service) -> None:
 
 def test_a_limit_in_which_nothing_can_be_seen_is_refused(forewarn: Service) -> None:
     forewarn.vm("web-0")
-    body = {"by": "1s", "seen_by": ["web-0"], "limit": "0s"}
+    body = {"by": "1s", "seen_by": ["web-0"], "timeout": "0s"}
     answer = forewarn.control("POST", "/v1/clock/advance", body)
-    assert (answer.status, answer.json()["pointer"]) == (400, "/limit")
+    assert (answer.status, answer.json()["pointer"]) == (400, "/timeout")
     done = forewarn.cli("clock", "advance", "1s", "--seen-by", "web-0", "--timeout", "0s")
     assert (done.returncode, "is more than 0s, at most 1h" in done.stderr) == (2, True)
 

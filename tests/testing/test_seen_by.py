@@ -144,8 +144,8 @@ def test_days_are_no_silence_for_who_is_waited_for(forewarn: Service) -> None:
                 (2, [("Redeploy", "Started")]),
                 (3, []),
             ]
-            assert strict.answer("/v1/vms/web-0")["listening"]
-            assert not strict.answer(f"/v1/vms/{silent.name}")["listening"]
+            assert strict.answer("/v1/vms/web-0")["events_enabled"]
+            assert not strict.answer(f"/v1/vms/{silent.name}")["events_enabled"]
 
 
 def test_a_vm_that_is_deleted_is_not_waited_for(forewarn: Service) -> None:
@@ -264,7 +264,7 @@ def test_a_stop_ends_the_waiting(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FLEET)
     service = ServiceProcess(tmp_path).start("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
     with service:
-        body = json.dumps({"by": "15m", "seen_by": ["web-0"], "limit": "1h"}).encode()
+        body = json.dumps({"by": "15m", "seen_by": ["web-0"], "timeout": "1h"}).encode()
         with service.connect(service.control_address) as waiting:
             head = f"POST /v1/clock/advance HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.token}\r\n"
             waiting.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -279,7 +279,7 @@ def test_who_hangs_up_leaves_the_clock_to_others(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(FLEET)
     service = ServiceProcess(tmp_path).start("--clock", "virtual", "--fleet", str(tmp_path / "fleet.toml"))
     with service:
-        body = json.dumps({"by": "15m", "seen_by": ["web-0"], "limit": "1h"}).encode()
+        body = json.dumps({"by": "15m", "seen_by": ["web-0"], "timeout": "1h"}).encode()
         with service.connect(service.control_address) as waiting:
             head = f"POST /v1/clock/advance HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {service.token}\r\n"
             waiting.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)

@@ -20,7 +20,7 @@ from forewarn.core.fleet import Fleet, Group, Host
 from forewarn.core.fleet_commands import Policy
 from forewarn.core.operations import Request
 from forewarn.core.requests import request
-from forewarn.core.rollouts import Course
+from forewarn.core.rollouts import RolloutSettings
 from forewarn.core.state import Changes, ServiceState
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import parse_window
@@ -134,7 +134,7 @@ class ChangeSetMachine(RuleBasedStateMachine):
     @rule(cause=st.sampled_from(["host-update", "degraded-hardware", "hardware-failure"]), host=st.sampled_from(HOSTS))
     def something_happens_to_a_host(self, cause: str, host: str) -> None:
         deadline = self.engine.clock.now() + timedelta(days=30, microseconds=7)
-        self.command(request, Request(cause, host=host, deadline=deadline), "somebody")
+        self.command(request, Request(cause, host=host, postpone_deadline=deadline), "somebody")
 
     @rule(host=st.sampled_from(HOSTS))
     def host_returns(self, host: str) -> None:
@@ -176,7 +176,10 @@ class ChangeSetMachine(RuleBasedStateMachine):
     @rule(pattern=st.sampled_from(["*", "host-a"]), budget=st.integers(1, 2))
     def rollout_starts(self, pattern: str, budget: int) -> None:
         self.command(
-            rollout_commands.start, (pattern,), Course(budget=budget, pause=timedelta(minutes=1.5)), "operator"
+            rollout_commands.start,
+            (pattern,),
+            RolloutSettings(max_unavailable=budget, pause=timedelta(minutes=1.5)),
+            "operator",
         )
 
     @rule(command=st.sampled_from([rollout_commands.pause, rollout_commands.resume, rollout_commands.cancel]))

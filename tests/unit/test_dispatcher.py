@@ -183,12 +183,12 @@ async def test_a_row_that_fails_holds_up_all_that_comes_after_it(receiver: Recei
         await asyncio.to_thread(receiver.until, lambda: len([got for got in receiver.got if got.id == first]) > 3)
         assert {got.id for got in receiver.got} == {str(added.cursor + 1), first}, "what comes behind it waits"
         await until(engine, lambda: undelivered(engine)[int(first)].attempts > 3)
-        assert undelivered(engine)[int(first)].problem == "answered with status 500"
+        assert undelivered(engine)[int(first)].error == "answered with status 500"
         assert undelivered(engine).keys() == {int(first)}
         webhook = engine.draft().webhook("hook")
         assert webhook is not None
         assert dispatcher.position(webhook) == webhook.cursor == int(first)
-        assert dispatcher.stats(webhook).waiting == len(expected) - 1
+        assert dispatcher.stats(webhook).pending == len(expected) - 1
         attempts = [int(got.headers["forewarn-attempt"]) for got in receiver.got if got.id == first]
         assert attempts == list(range(1, len(attempts) + 1))
         receiver.answer = lambda _: Reply()
@@ -329,9 +329,9 @@ async def test_what_is_given_up_is_kept_and_the_rest_goes_on_until_it_is_asked_f
         expected = await history(engine, added.cursor)
         await until_taken(receiver, expected.keys() - refused)
         first = added.cursor + 1
-        await until(engine, lambda: undelivered(engine)[first].given_up)
+        await until(engine, lambda: undelivered(engine)[first].failed)
         row = undelivered(engine)[first]
-        assert (row.attempts, row.problem) == (3, "answered with status 400")
+        assert (row.attempts, row.error) == (3, "answered with status 400")
         assert [row.sequence for row in await dispatcher.retry("hook", first)] == [first]
         await until(engine, lambda: undelivered(engine)[first][2:] == (4, 0, "answered with status 400"))
         refused.clear()
@@ -390,7 +390,7 @@ async def test_a_retry_holds_even_if_whoever_asked_has_gone_away(receiver: Recei
     async with running(pace=Pace(3600, 1)) as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
-        await until(engine, lambda: any(row.given_up for row in undelivered(engine).values()))
+        await until(engine, lambda: any(row.failed for row in undelivered(engine).values()))
         receiver.answer = lambda _: Reply()
         await engine.execute(retry, "hook")
         await until_settled(engine)
@@ -425,7 +425,7 @@ async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_
     async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
         await engine.enable("web", by="test")
-        await until(engine, lambda: any(row.given_up for row in undelivered(engine).values()))
+        await until(engine, lambda: any(row.failed for row in undelivered(engine).values()))
         receiver.answer = lambda _: Reply()
         _, _, added = await asyncio.gather(
             dispatcher.retry("hook"),
@@ -536,7 +536,7 @@ async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
 async def test_what_is_given_up_is_kept_up_to_a_bound(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("forewarn.core.webhooks.MOST_GIVEN_UP", 10)
+    monkeypatch.setattr("forewarn.core.webhooks.MAX_FAILED", 10)
     monkeypatch.setattr("forewarn.core.webhooks._DROPPED_BEYOND", 3)
     receiver.answer = lambda _: Reply(400)
     async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
@@ -546,7 +546,7 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
 
         def all_given_up() -> bool:
             nonlocal most
-            most = max(most, deliveries.stats("hook").given_up)
+            most = max(most, deliveries.stats("hook").failed)
             return engine.records.newest in undelivered(engine)
 
         for number in range(40):
@@ -610,7 +610,7 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         (old,) = undelivered(engine)
         await engine.advance(timedelta(days=8))
         assert old not in undelivered(engine)
-        assert engine.draft().webhook_deliveries.stats("hook").lost == 1
+        assert engine.draft().webhook_deliveries.stats("hook").dropped == 1
         assert "Webhook hook: 1 rows were not delivered while history kept them, and are lost." in caplog.text
         # Nothing waits for it any longer. That the group has been silent is refused as well.
         await dispatcher.retry("hook")
@@ -622,7 +622,7 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         newest = engine.records.newest
         assert str(old) not in {got.id for got in receiver.taken}
         assert str(newest) in {got.id for got in receiver.taken}
-        assert engine.draft().webhook_deliveries.stats("hook").lost == 1, "each is counted once"
+        assert engine.draft().webhook_deliveries.stats("hook").dropped == 1, "each is counted once"
     async with running(tmp_path, limits=week) as (engine, _):
         assert undelivered(engine) == {}
         await until_settled(engine)
@@ -657,7 +657,7 @@ async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
         await engine.enable("web", by="test")
         await until_settled(engine)
         expected = await history(engine)
-        assert engine.draft().webhook_deliveries.stats("hook").lost == lost
+        assert engine.draft().webhook_deliveries.stats("hook").dropped == lost
         said = re.findall(r"Webhook hook: (\d+) rows were not sent while history kept them", caplog.text)
         assert sum(map(int, said)) == lost
     assert [got.id for got in receiver.taken] == [str(added.cursor + 1), *expected]

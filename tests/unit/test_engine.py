@@ -10,12 +10,12 @@ import pytest
 from engines import FLEET, MINUTE, START, approve, ask, cancel, make_engine, running_engine
 
 from forewarn.core import fleet_commands
-from forewarn.core.events import Status
+from forewarn.core.events import EventStatus
 from forewarn.core.explain import explain
 from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.operations import Progress, Request
+from forewarn.core.operations import OperationStatus, Request
 from forewarn.core.requests import request
 from forewarn.errors import (
     AlreadyStarted,
@@ -47,7 +47,7 @@ async def only_event(engine: Engine, cause: str, *vms: str) -> Event:
     return event
 
 
-def statuses(engine: Engine, group: str) -> list[Status]:
+def statuses(engine: Engine, group: str) -> list[EventStatus]:
     return [event.status for event in engine.document(group).events]
 
 
@@ -61,11 +61,11 @@ async def test_a_restart_is_told_waits_its_notice_starts_settles_and_is_gone() -
         event = await only_event(engine, "restart", "web-0")
         assert (event.type, event.source, event.not_before) == ("Reboot", "User", START + 15 * MINUTE)
         await engine.advance(15 * MINUTE - timedelta(seconds=1))
-        assert statuses(engine, "web") == [Status.SCHEDULED]
+        assert statuses(engine, "web") == [EventStatus.SCHEDULED]
         await engine.advance(timedelta(seconds=1))
-        assert statuses(engine, "web") == [Status.STARTED]
+        assert statuses(engine, "web") == [EventStatus.STARTED]
         await engine.advance(10 * MINUTE - timedelta(seconds=1))
-        assert statuses(engine, "web") == [Status.STARTED]
+        assert statuses(engine, "web") == [EventStatus.STARTED]
         await engine.advance(timedelta(seconds=1))
         assert statuses(engine, "web") == []
         assert engine.document("web").incarnation == 3
@@ -82,7 +82,7 @@ async def test_an_approval_by_any_vm_of_the_group_starts_it_at_once() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "restart", "web-0")
         await approve(engine, event.id, by="web-1", group="web")
-        assert statuses(engine, "web") == [Status.STARTED]
+        assert statuses(engine, "web") == [EventStatus.STARTED]
         again = await engine.records.event(event.id)
         assert again is not None
         assert again.approved_by == "web-1"
@@ -97,8 +97,8 @@ async def test_another_group_neither_sees_nor_approves_it_and_nothing_of_a_mixed
         assert [event.id for event in engine.document("db-0").events] == [mine.id]
         with pytest.raises(UnknownStartRequest, match=other.id):
             await approve(engine, mine.id, other.id, by="db-0", group="db-0")
-        assert statuses(engine, "db-0") == [Status.SCHEDULED]
-        assert statuses(engine, "web") == [Status.SCHEDULED]
+        assert statuses(engine, "db-0") == [EventStatus.SCHEDULED]
+        assert statuses(engine, "web") == [EventStatus.SCHEDULED]
 
 
 async def test_shared_hardware_starts_when_every_group_has_approved_or_is_due() -> None:
@@ -111,10 +111,10 @@ async def test_shared_hardware_starts_when_every_group_has_approved_or_is_due() 
         assert events["db-0"].resources == ("db-0",)
         assert engine.document("auto").events == ()
         await approve(engine, events["db-0"].id, by="db-0", group="db-0")
-        assert statuses(engine, "db-0") == [Status.SCHEDULED], "it waits for the other tenant"
+        assert statuses(engine, "db-0") == [EventStatus.SCHEDULED], "it waits for the other tenant"
         assert engine.document("db-0").incarnation == 1, "an approval alone changes no document"
         await engine.advance(15 * MINUTE)
-        assert statuses(engine, "db-0") == statuses(engine, "web") == [Status.STARTED]
+        assert statuses(engine, "db-0") == statuses(engine, "web") == [EventStatus.STARTED]
 
 
 async def test_shared_hardware_starts_early_when_all_approve() -> None:
@@ -122,16 +122,16 @@ async def test_shared_hardware_starts_early_when_all_approve() -> None:
         operation = await ask(engine, "host-update", by="operator", host="host-a")
         for event_id in operation.events:
             await approve(engine, event_id, by="operator")
-        assert statuses(engine, "db-0") == statuses(engine, "web") == [Status.STARTED]
+        assert statuses(engine, "db-0") == statuses(engine, "web") == [EventStatus.STARTED]
 
 
 async def test_automatic_approval_goes_straight_to_started() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "restart", "auto-0")
-        assert event.status is Status.STARTED
+        assert event.status is EventStatus.STARTED
         assert engine.document("auto").incarnation == 1
         redeploy = await only_event(engine, "redeploy", "auto-0")
-        assert redeploy.status is Status.SCHEDULED, "the policy names reboots only"
+        assert redeploy.status is EventStatus.SCHEDULED, "the policy names reboots only"
 
 
 async def test_a_cancelled_operation_disappears_from_every_document() -> None:
@@ -142,7 +142,7 @@ async def test_a_cancelled_operation_disappears_from_every_document() -> None:
         await engine.advance(60 * MINUTE)
         ended = await engine.records.operation(operation.id)
         assert ended is not None
-        assert (ended.progress, ended.started_at) == (Progress.CANCELLED, None)
+        assert (ended.status, ended.started_at) == (OperationStatus.CANCELLED, None)
 
 
 async def test_what_has_started_cannot_be_cancelled() -> None:
@@ -156,8 +156,8 @@ async def test_a_group_that_never_asked_gets_no_notice_and_history_says_so() -> 
     async with running_engine(listening=False) as engine:
         operation = await ask(engine, "restart", "db-0", by="user")
         assert operation.events == ()
-        assert operation.progress is Progress.STARTED
-        assert dict(operation.unnoticed) == {"db-0": "db-0 has never asked: no notice"}
+        assert operation.status is OperationStatus.STARTED
+        assert dict(operation.not_notified) == {"db-0": "db-0 has never asked: no notice"}
         await engine.enable("db-0", by="db-0")
         assert engine.document("db-0").events == ()
         entries = await engine.records.history(HistoryFilter(operation=operation.id))
@@ -176,7 +176,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
         await engine.advance(timedelta(hours=1))
         assert not engine.document("web").enabled
         operation = await ask(engine, "restart", "web-0", by="user")
-        assert dict(operation.unnoticed) == {"web": "web has not asked for 1d: no notice"}
+        assert dict(operation.not_notified) == {"web": "web has not asked for 1d: no notice"}
         await engine.enable("web", by="web-0")
         document = engine.document("web")
         assert (document.incarnation, document.enabled) == (0, True)
@@ -194,7 +194,7 @@ async def test_a_notice_given_stands_though_the_group_falls_silent() -> None:
         assert [told.id for told in document.events] == [event.id]
         assert document.incarnation == 1, "0 is what a client takes for: nothing has happened yet"
         await engine.advance(10 * MINUTE)
-        assert (await engine.records.event(event.id)).status is Status.STARTED  # type: ignore[union-attr]
+        assert (await engine.records.event(event.id)).status is EventStatus.STARTED  # type: ignore[union-attr]
 
 
 async def test_speed_shortens_notice_settling_and_silence() -> None:
@@ -202,7 +202,7 @@ async def test_speed_shortens_notice_settling_and_silence() -> None:
         event = await only_event(engine, "restart", "web-0")
         assert event.not_before == START + timedelta(seconds=15)
         await engine.advance(timedelta(seconds=15))
-        assert statuses(engine, "web") == [Status.STARTED]
+        assert statuses(engine, "web") == [EventStatus.STARTED]
         await engine.advance(timedelta(seconds=10))
         assert statuses(engine, "web") == []
         await engine.advance(24 * MINUTE)
@@ -231,7 +231,7 @@ async def test_a_wrong_request_changes_nothing(cause: str, vms: list[str], error
     [
         ("restart", "spot_0", {}, VMDeallocated),
         ("live-migration", "plain", {}, NoHostFits),
-        ("restart", "plain", {"deadline": START + timedelta(days=1)}, BadOption),
+        ("restart", "plain", {"postpone_deadline": START + timedelta(days=1)}, BadOption),
     ],
 )
 async def test_a_request_that_does_not_fit_the_vm_or_its_cause_changes_nothing(
@@ -268,7 +268,7 @@ async def test_a_vm_with_a_live_event_leaves_only_by_force_and_then_its_event_en
         assert "db-0" in engine.fleet.vms
         change = await engine.apply_fleet(without, by="operator", force=True)
         assert [vm.name for vm in change.removed] == ["db-0"]
-        assert (await engine.records.event(event.id)).status is Status.CANCELLED  # type: ignore[union-attr]
+        assert (await engine.records.event(event.id)).status is EventStatus.CANCELLED  # type: ignore[union-attr]
         assert not engine.document("db-0").enabled
 
 
@@ -333,7 +333,7 @@ async def test_the_fabric_failing_being_slow_or_forgetting_only_delays_the_end()
     event = await only_event(engine, "restart", "web-0")
     await approve(engine, event.id, by="web-0", group="web")
     await engine.advance(30 * MINUTE)
-    assert statuses(engine, "web") == [Status.STARTED], "the work is not done, though the settle time is over"
+    assert statuses(engine, "web") == [EventStatus.STARTED], "the work is not done, though the settle time is over"
     await engine.advance(31 * MINUTE)
     assert statuses(engine, "web") == []
     assert (await fabric.inspect("web-0")).boots == 2
@@ -373,7 +373,7 @@ async def test_while_the_next_attempt_is_under_way_none_is_to_come() -> None:
     assert failed is not None
     assert (failed.failures, failed.next_at) == (1, None)
     explained = explain(engine.draft(), engine.limits, engine.live_operations()[0], None, failed)
-    assert explained.waits[0].words.endswith("; the next attempt is under way")
+    assert explained.waits[0].text.endswith("; the next attempt is under way")
     await engine.mark_done(operation.id, "operator")
     assert engine.failed_attempt(operation.id) is None, "nobody waits for the fabric any more"
     await engine.stop()
@@ -409,7 +409,7 @@ async def test_after_a_restart_everything_goes_on_and_what_fell_due_is_done_once
     engine, fabric = make_engine(tmp_path)
     await engine.start()
     assert engine.clock.now() == START + 15 * MINUTE
-    assert statuses(engine, "web") == [Status.STARTED]
+    assert statuses(engine, "web") == [EventStatus.STARTED]
     assert (await fabric.inspect("web-0")).boots == 1, "it was carried out before"
     await engine.advance(10 * MINUTE)
     assert await words(engine, event) == ["requested", "scheduled", "started", "executed", "completed"]
@@ -444,8 +444,8 @@ async def test_history_names_only_a_groups_own_vms_among_those_not_told() -> Non
     async with running_engine(listening=False) as engine:
         operation = await ask(engine, "host-update", by="operator", host="host-a")
         entries = await engine.records.history(HistoryFilter(operation=operation.id))
-        not_told = {entry.group: entry.vms for entry in entries if entry.kind == "not-notified"}
-        assert not_told == {"web": ("web-0", "web-2"), "db-0": ("db-0",)}
+        not_notified = {entry.group: entry.vms for entry in entries if entry.kind == "not-notified"}
+        assert not_notified == {"web": ("web-0", "web-2"), "db-0": ("db-0",)}
 
 
 async def test_a_group_that_is_written_otherwise_has_another_incarnation() -> None:
@@ -475,7 +475,7 @@ async def test_groups_that_have_left_are_forgotten() -> None:
         await engine.apply_fleet(without, by="operator")
         engine.polled.add("db-0")  # its last poll, answered just before
         await engine.advance(MINUTE)
-        assert engine.last_heard("db-0") is None
+        assert engine.last_seen_at("db-0") is None
 
 
 async def test_a_vm_that_its_file_puts_on_another_host_is_not_touched_by_work_on_the_old_one() -> None:
@@ -486,10 +486,10 @@ async def test_a_vm_that_its_file_puts_on_another_host_is_not_touched_by_work_on
         await engine.apply_fleet(Fleet(moved, FLEET.groups.values(), FLEET.hosts.values()), by="operator")
         assert [event.group for event in engine.live_events()] == ["web"]
         await approve(engine, before["web"], by="web-0", group="web")
-        assert statuses(engine, "web") == [Status.STARTED], "nobody else is left to wait for"
+        assert statuses(engine, "web") == [EventStatus.STARTED], "nobody else is left to wait for"
         gone = await engine.records.event(before["db-0"])
         assert gone is not None
-        assert gone.status is Status.CANCELLED
+        assert gone.status is EventStatus.CANCELLED
         assert "its file has another host for it" in [
             entry.reason.partition(": ")[2]
             for entry in await engine.records.history(HistoryFilter(operation=operation.id))

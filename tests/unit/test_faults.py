@@ -36,7 +36,7 @@ TIMEOUT_SECONDS = 20
 @pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda kind: kind.name)
 def test_what_is_left_open_is_filled_in(kind: Any) -> None:
     assert fill_in(FaultOrder(kind.name)) == FaultOrder(
-        kind.name, on="GET", count=1 if kind.methods else None, delay=kind.delay
+        kind.name, method="GET", count=1 if kind.methods else None, delay=kind.delay
     )
 
 
@@ -44,8 +44,8 @@ def test_what_is_left_open_is_filled_in(kind: Any) -> None:
     ("asked", "count", "length"),
     [
         (FaultOrder("500", count=7), 7, None),
-        (FaultOrder("500", length=HOUR), None, HOUR),
-        (FaultOrder("500", count=7, length=HOUR), 7, HOUR),
+        (FaultOrder("500", duration=HOUR), None, HOUR),
+        (FaultOrder("500", count=7, duration=HOUR), 7, HOUR),
     ],
 )
 def test_a_bound_that_is_given_is_the_only_one(asked: FaultOrder, count: int | None, length: timedelta | None) -> None:
@@ -57,9 +57,9 @@ def test_a_bound_that_is_given_is_the_only_one(asked: FaultOrder, count: int | N
     [
         (FaultOrder("slwo"), "'slwo' is not a fault. Known are: slow, empty,"),
         (FaultOrder("slwo"), "Did you mean 'slow'?"),
-        (FaultOrder("500", on="PUT"), "on 'PUT' does not fit: choose one of GET, POST, any."),
+        (FaultOrder("500", method="PUT"), "method 'PUT' does not fit: choose one of GET, POST, any."),
         (
-            FaultOrder("empty", on="POST"),
+            FaultOrder("empty", method="POST"),
             "empty strikes only GET. A POST can be struck by: slow, 410, 429, 500, reset.",
         ),
         (FaultOrder("500", count=0), "count '0' does not fit: write a whole number from 1 to 1,000,000."),
@@ -67,15 +67,15 @@ def test_a_bound_that_is_given_is_the_only_one(asked: FaultOrder, count: int | N
         (FaultOrder("500", count=True), "count 'True' does not fit: write a whole number"),
         (FaultOrder("500", count="3"), "count '3' does not fit: write a whole number"),  # type: ignore[arg-type]
         (FaultOrder("500", count=1_000_001), "write a whole number from 1 to 1,000,000."),
-        (FaultOrder("500", length=timedelta(0)), "for '0s' does not fit: write more than 0s and at most 366d."),
-        (FaultOrder("500", length=timedelta(days=367)), "for '367d' does not fit"),
+        (FaultOrder("500", duration=timedelta(0)), "duration '0s' does not fit: write more than 0s and at most 366d."),
+        (FaultOrder("500", duration=timedelta(days=367)), "duration '367d' does not fit"),
         (FaultOrder("500", delay=MINUTE), "500 keeps nobody waiting. A delay is for: slow, stall."),
         (FaultOrder("slow", delay=timedelta(0)), "delay '0s' does not fit: write more than 0s and at most 10m."),
         (FaultOrder("slow", delay=LONGEST_DELAY + timedelta(seconds=0.5)), "delay '600.5s' does not fit"),
         (FaultOrder("disabled", count=2), "count '2' does not fit: disabled happens at once"),
-        (FaultOrder("disabled", length=HOUR), "for '1h' does not fit: disabled happens at once"),
+        (FaultOrder("disabled", duration=HOUR), "duration '1h' does not fit: disabled happens at once"),
         (FaultOrder("disabled", delay=HOUR), "delay '1h' does not fit: disabled happens at once"),
-        (FaultOrder("disabled", on="POST"), "on 'POST' does not fit: disabled happens at once"),
+        (FaultOrder("disabled", method="POST"), "method 'POST' does not fit: disabled happens at once"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_would(asked: FaultOrder, said: str) -> None:
@@ -85,14 +85,14 @@ def test_what_does_not_fit_is_refused_with_what_would(asked: FaultOrder, said: s
 
 
 def test_the_bounds_themselves_are_allowed() -> None:
-    fill_in(FaultOrder("slow", count=1_000_000, length=timedelta(days=366), delay=LONGEST_DELAY))
+    fill_in(FaultOrder("slow", count=1_000_000, duration=timedelta(days=366), delay=LONGEST_DELAY))
 
 
 @pytest.mark.parametrize(
     ("order", "said"),
     [
         (FaultOrder("500", count=1), "500 once"),
-        (FaultOrder("429", on="any", count=1500, length=HOUR), "429 on any 1,500 times for 1h"),
+        (FaultOrder("429", method="any", count=1500, duration=HOUR), "429 on any 1,500 times for 1h"),
         (FaultOrder("slow", count=2, delay=timedelta(seconds=0.05)), "slow 2 times with a delay of 0.05s"),
     ],
 )
@@ -104,9 +104,9 @@ def test_a_fault_in_words(order: FaultOrder, said: str) -> None:
     ("order", "strikes"),
     [
         (FaultOrder("500"), {"a GET", "b GET"}),
-        (FaultOrder("500", on="POST"), {"a POST", "b POST"}),
-        (FaultOrder("500", on="any", vm="a"), {"a GET", "a POST"}),
-        (FaultOrder("empty", on="any"), {"a GET", "b GET"}),
+        (FaultOrder("500", method="POST"), {"a POST", "b POST"}),
+        (FaultOrder("500", method="any", vm="a"), {"a GET", "a POST"}),
+        (FaultOrder("empty", method="any"), {"a GET", "b GET"}),
     ],
 )
 def test_whom_a_fault_fits(order: FaultOrder, strikes: set[str]) -> None:
@@ -117,7 +117,7 @@ def test_whom_a_fault_fits(order: FaultOrder, strikes: set[str]) -> None:
 @pytest.mark.parametrize(("left", "over"), [(None, False), (1, False), (0, True), (-0.5, True)])
 def test_a_fault_is_over_at_nothing_left_and_below(left: Any, over: bool) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    fault = Fault("f1", FaultOrder("500"), "me", now, left=left)
+    fault = Fault("f1", FaultOrder("500"), "me", now, remaining=left)
     assert (fault.is_spent, fault.is_over(now)) == (over, over)
 
 
@@ -162,8 +162,8 @@ async def test_looking_spends_nothing() -> None:
 async def test_time_ends_a_fault_to_the_moment() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
-        added = await faults.add(FaultOrder("500", length=10 * MINUTE), "me")
-        assert added.until == engine.clock.now() + 10 * MINUTE
+        added = await faults.add(FaultOrder("500", duration=10 * MINUTE), "me")
+        assert added.expires_at == engine.clock.now() + 10 * MINUTE
         await engine.advance(10 * MINUTE - timedelta(seconds=1))
         assert faults.find("db-0", "db-0", "GET") is not None
         await engine.advance(timedelta(seconds=1))
@@ -222,7 +222,7 @@ async def test_the_older_document_is_of_the_same_enabling() -> None:
         assert faults.find("web-0", "web", "GET") is not None
         assert faults.find("db-0", "db-0", "GET") is None, "of its own group"
         disabling = await faults.add(FaultOrder("disabled", vm="web-1"), "me")
-        assert (disabling.left, disabling.struck) == (0, 1)
+        assert (disabling.remaining, disabling.hits) == (0, 1)
         assert faults.older("web") is None
         await engine.enable("web", by="web-0")
         assert faults.find("web-0", "web", "GET") is None
@@ -249,9 +249,9 @@ async def test_a_group_that_is_enabled_anew_in_the_same_commit_has_nothing_older
 async def test_disabled_says_only_who_listened() -> None:
     async with running_engine(listening=False) as engine:
         faults = Faults(engine, allowed=True)
-        assert (await faults.add(FaultOrder("disabled"), "me")).struck == 0
+        assert (await faults.add(FaultOrder("disabled"), "me")).hits == 0
         await engine.enable("web", by="web-0")
-        assert (await faults.add(FaultOrder("disabled"), "me")).struck == 1
+        assert (await faults.add(FaultOrder("disabled"), "me")).hits == 1
         assert not engine.document("web").enabled
         assert faults.struck["disabled"] == 1
 

@@ -16,7 +16,7 @@ from forewarn.core import fleet_commands, placement, rollout_commands
 from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, difference, keep_what_happened, own_host
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.placement import find_clash, spare_name
-from forewarn.core.rollouts import Course
+from forewarn.core.rollouts import RolloutSettings
 from forewarn.core.state import Draft, ServiceState
 from forewarn.errors import Conflict, ForewarnError, UnknownHost
 
@@ -151,7 +151,7 @@ def gets_on(fleet: Fleet, vm: VM, host: str) -> bool:
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Fleet, Fleet]:
     """A fleet as a file declares it, and the same after this and that has happened to it."""
-    declared = draw(fleets(states=st.just(HostState.IN_USE), zones=("",)))
+    declared = draw(fleets(states=st.just(HostState.IN_SERVICE), zones=("",)))
     draft = Draft(ServiceState(declared), lambda: "id")
     for _ in range(draw(st.integers(0, 8))):
         fleet = draft.fleet
@@ -185,17 +185,19 @@ def test_the_same_file_again_changes_nothing(history: tuple[Fleet, Fleet]) -> No
     assert dict(after.vms) == dict(before.vms)
     for host in declared.host_names():
         assert not before.has_host(host) or tried(after.host, host) in {before.host(host), UnknownHost}
-        assert not before.has_host(host) or before.host(host).state is HostState.IN_USE or after.has_host(host)
+        assert not before.has_host(host) or before.host(host).state is HostState.IN_SERVICE or after.has_host(host)
 
 
 def test_a_vm_stays_where_another_that_has_moved_on_used_to_be() -> None:
     """b was moved to h1 after a had been moved away from it: no domain is in b's way there."""
-    before = Fleet([VM("a", "web", "h3", 0, home="h1"), VM("b", "web", "h1", 1, home="h2")], WEB, THREE)
+    before = Fleet(
+        [VM("a", "web", "h3", 0, configured_host="h1"), VM("b", "web", "h1", 1, configured_host="h2")], WEB, THREE
+    )
     assert dict(keep_what_happened(before, FILE).vms) == dict(before.vms)
 
 
 def test_vms_that_were_moved_to_one_host_part_when_a_file_gives_them_different_domains() -> None:
-    before = Fleet([VM("a", "web", "h3", home="h1"), VM("b", "web", "h3", home="h2")], WEB, THREE)
+    before = Fleet([VM("a", "web", "h3", configured_host="h1"), VM("b", "web", "h3", configured_host="h2")], WEB, THREE)
     assert find_clash(keep_what_happened(before, FILE).vms.values()) is None
 
 
@@ -225,10 +227,12 @@ def test_another_file_keeps_what_happened_and_says_where_vms_belong(
     for name, vm in after.vms.items():
         known, said = before.vms[name], vms[name]
         assert vm.deallocated == known.deallocated
-        assert vm._replace(host="", home="", deallocated=False) == said._replace(host="", home="")
-        assert (vm.host, vm.home) in {(said.host, ""), (known.host, known.home)}, "neither said nor so"
-        if said.host != (known.home or known.host):
-            assert (vm.host, vm.home) == (said.host, ""), "the file says another host than before"
+        assert vm._replace(host="", configured_host="", deallocated=False) == said._replace(host="", configured_host="")
+        assert (vm.host, vm.configured_host) in {(said.host, ""), (known.host, known.configured_host)}, (
+            "neither said nor so"
+        )
+        if said.host != (known.configured_host or known.host):
+            assert (vm.host, vm.configured_host) == (said.host, ""), "the file says another host than before"
         elif vm.host != known.host:
             assert not gets_on(after, vm, known.host), "it was sent back although its place is free"
         assert name in after.on_host(vm.host)
@@ -284,13 +288,13 @@ async def test_a_vm_that_is_moved_does_not_meet_another_domain_that_was_declared
             await engine.apply_fleet(fleet(WEB_0, WEB_1), by="test")
         await engine.advance(4 * MINUTE)
         assert find_clash(engine.fleet.vms.values()) is None
-        assert not [one for one in engine.live_operations() if one.carried_out_at is None]
+        assert not [one for one in engine.live_operations() if one.executed_at is None]
 
 
 async def test_a_rollout_leaves_a_host_alone_while_a_vm_is_on_its_way_there() -> None:
     """Else it arrives on a host that is out, untold, and here with another domain of its group."""
     async with on_its_way(WEB_0, WEB_1, hosts="abc") as (engine, _):
-        await engine.execute(rollout_commands.start, ["a", "c"], Course(), "operator")
+        await engine.execute(rollout_commands.start, ["a", "c"], RolloutSettings(), "operator")
         for _minute in range(40):
             out = [one for one in engine.live_operations() if one.request.rollout]
             names = {name for one in out for name in (*one.vms, *engine.fleet.on_host(one.host))}

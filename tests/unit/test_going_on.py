@@ -10,9 +10,9 @@ from engines import MINUTE, approve, ask, make_engine, running_engine
 from forewarn.core import fleet_commands, rollout_commands
 from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.fleet_commands import Policy
-from forewarn.core.operations import Progress
+from forewarn.core.operations import OperationStatus
 from forewarn.core.rollout_commands import plan
-from forewarn.core.rollouts import Course, Stage
+from forewarn.core.rollouts import RolloutSettings, RolloutStatus
 from forewarn.core.windows import parse_window
 from forewarn.errors import StoreFailed
 from forewarn.ports import HistoryFilter, ListFilter
@@ -44,7 +44,7 @@ async def test_a_failure_is_written_though_the_disk_failed_once(monkeypatch: pyt
     store, commit, left = engine._writer._store, engine._writer._store.commit, [1]
 
     def failing(changes: Any) -> None:
-        if any(one.progress is Progress.FAILED for one in changes.operations.values()) and left:
+        if any(one.status is OperationStatus.FAILED for one in changes.operations.values()) and left:
             left.pop()
             raise StoreFailed(problem="no room")
         commit(changes)
@@ -54,7 +54,7 @@ async def test_a_failure_is_written_though_the_disk_failed_once(monkeypatch: pyt
     await engine.advance(MINUTE)
     ended = await engine.records.operation(operation.id)
     assert ended is not None
-    assert (ended.progress, left) == (Progress.FAILED, [])
+    assert (ended.status, left) == (OperationStatus.FAILED, [])
     await engine.stop()
 
 
@@ -69,7 +69,7 @@ async def test_a_vm_that_comes_back_is_not_hit_by_what_was_withdrawn_for_it() ->
         assert not engine.fleet.vms["spot_0"].deallocated
         await approve(engine, event_of(engine, "plain"), by="plain")
         (started,) = [one for one in engine.live_operations() if one.id == update.id]
-        assert (started.progress, started.vms) == (Progress.STARTED, ("plain",))
+        assert (started.status, started.vms) == (OperationStatus.STARTED, ("plain",))
         assert engine.document("spot").events == ()
 
 
@@ -99,11 +99,11 @@ async def test_vms_that_set_out_together_see_each_others_places() -> None:
 
 async def test_a_host_that_fails_while_its_update_is_announced_is_left_out_of_the_rollout() -> None:
     async with running_engine(fleet=SHARED) as engine:
-        rollout = await engine.execute(rollout_commands.start, ["*"], Course(), "operator")
+        rollout = await engine.execute(rollout_commands.start, ["*"], RolloutSettings(), "operator")
         await ask(engine, "hardware-failure", host="a")
         await engine.advance(DAY)
         ((_, ended),) = await engine.records.rollouts(ListFilter(live=False))
-        assert (ended.id, ended.stage) == (rollout.id, Stage.DONE)
+        assert (ended.id, ended.status) == (rollout.id, RolloutStatus.DONE)
         assert ended.skipped == (("a", "it is failed"),)
         assert "a" not in ended.done
 
@@ -111,7 +111,7 @@ async def test_a_host_that_fails_while_its_update_is_announced_is_left_out_of_th
 async def test_a_rollout_ends_when_a_new_policy_leaves_no_window_in_common() -> None:
     groups = [Group("spot", "scale-set", 5, 5), Group("plain", "standalone")]
     async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, HOSTS)) as engine:
-        await engine.execute(rollout_commands.start, ["a"], Course(), "operator")
+        await engine.execute(rollout_commands.start, ["a"], RolloutSettings(), "operator")
         for group, text in (("spot", "daily 02:00 1h"), ("plain", "daily 14:00 1h")):
             await engine.execute(fleet_commands.set_policy, group, Policy(windows=(parse_window(text),)), "operator")
         await engine.advance(20 * DAY)
@@ -121,8 +121,8 @@ async def test_a_rollout_ends_when_a_new_policy_leaves_no_window_in_common() -> 
 
 async def test_a_plan_leaves_out_hosts_that_have_left_the_fleet() -> None:
     async with running_engine(fleet=SHARED) as engine:
-        rollout = await engine.execute(rollout_commands.start, ["*"], Course(budget=1), "operator")
-        assert "c" in rollout.waiting
+        rollout = await engine.execute(rollout_commands.start, ["*"], RolloutSettings(max_unavailable=1), "operator")
+        assert "c" in rollout.pending
         await engine.apply_fleet(Fleet(SHARED.vms.values(), SHARED.groups.values(), HOSTS[:2]), by="operator")
         made = plan(engine.fleet, engine.limits, rollout, engine.clock.now(), lambda _: True)
         assert ("c", "it left the fleet") in made.skipped

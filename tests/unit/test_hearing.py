@@ -38,7 +38,7 @@ START = datetime(2041, 1, 1, tzinfo=UTC)
 
 async def heard_after(folder: Path, clock: RunningClock) -> datetime | None:
     engine = await started(folder, clock)
-    heard = engine.last_heard("web")
+    heard = engine.last_seen_at("web")
     await engine.stop()
     return heard
 
@@ -60,7 +60,7 @@ async def test_downtime_is_not_silence(tmp_path: Path, downtime: timedelta) -> N
     clock.moment += downtime
     engine = await started(tmp_path, clock)
     assert engine.document("web").enabled
-    assert engine.last_heard("web") == START + downtime
+    assert engine.last_seen_at("web") == START + downtime
     clock.moment += timedelta(hours=4)
     await engine.tick()
     assert not engine.document("web").enabled, "20 hours before the downtime and 4 after are a day"

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.core.events import TRANSITIONS, Event, Source, Status, Trigger, due, may_start, step
+from forewarn.core.events import TRANSITIONS, Event, EventStatus, Source, Trigger, due, may_start, step
 from forewarn.errors import AlreadyOver, AlreadyStarted, ForewarnError, NotStarted, TooEarly
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
@@ -17,7 +17,7 @@ EVENT = Event(
     operation="op",
     group="web",
     type="Reboot",
-    status=Status.SCHEDULED,
+    status=EventStatus.SCHEDULED,
     resources=("web-0",),
     not_before=LATER,
     description="",
@@ -26,10 +26,10 @@ EVENT = Event(
     created_at=NOW,
 )
 
-S, T = Status, Trigger
+S, T = EventStatus, Trigger
 
 # Written out by hand from the contract, not from the table it checks.
-CELLS: list[tuple[Status, Trigger, Status | type[ForewarnError]]] = [
+CELLS: list[tuple[EventStatus, Trigger, EventStatus | type[ForewarnError]]] = [
     (S.SCHEDULED, T.APPROVE, S.SCHEDULED),
     (S.SCHEDULED, T.START, S.STARTED),
     (S.SCHEDULED, T.FINISH, NotStarted),
@@ -54,9 +54,9 @@ CELLS: list[tuple[Status, Trigger, Status | type[ForewarnError]]] = [
 
 
 @pytest.mark.parametrize(("status", "trigger", "outcome"), CELLS)
-def test_cell(status: Status, trigger: Trigger, outcome: Status | type[ForewarnError]) -> None:
+def test_cell(status: EventStatus, trigger: Trigger, outcome: EventStatus | type[ForewarnError]) -> None:
     event = EVENT._replace(status=status)
-    if isinstance(outcome, Status):
+    if isinstance(outcome, EventStatus):
         after = step(event, trigger, LATER, by="web-0")
         assert after.status is outcome
         assert after.id == event.id
@@ -68,7 +68,7 @@ def test_cell(status: Status, trigger: Trigger, outcome: Status | type[ForewarnE
 
 def test_every_cell_is_written_out() -> None:
     assert {(status, trigger) for status, trigger, _ in CELLS} == set(TRANSITIONS)
-    assert len(TRANSITIONS) == len(Status) * len(Trigger)
+    assert len(TRANSITIONS) == len(EventStatus) * len(Trigger)
 
 
 def test_without_approval_nothing_starts_before_its_time() -> None:

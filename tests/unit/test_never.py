@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from depth import amount
 from forewarn.clock import VirtualClock
 from forewarn.core import approvals
-from forewarn.core.events import Status
+from forewarn.core.events import EventStatus
 from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.fleet_commands import return_host
 from forewarn.core.operations import Request
@@ -178,8 +178,11 @@ class NeverMachine(RuleBasedStateMachine):
             after = self.do(self.engine.execute(approvals.postpone, event.id, "operator", event.not_before + length))
         except ForewarnError:
             operation = self.do(self.engine.records.operation(event.operation))
-            late = operation.request.deadline is not None and event.not_before + length > operation.request.deadline
-            assert late or event.approved_at or event.status is Status.STARTED or operation.cause not in ROUTINE
+            late = (
+                operation.request.postpone_deadline is not None
+                and event.not_before + length > operation.request.postpone_deadline
+            )
+            assert late or event.approved_at or event.status is EventStatus.STARTED or operation.cause not in ROUTINE
         else:
             assert after.not_before == event.not_before + length
 
@@ -196,7 +199,7 @@ class NeverMachine(RuleBasedStateMachine):
             return
         wanted = [live[number % len(live)].id for number in which]
         own = {event.id for event in live if event.group == group}
-        in_time = {event.id for event in live if event.status is Status.SCHEDULED and event.approved_at is None}
+        in_time = {event.id for event in live if event.status is EventStatus.SCHEDULED and event.approved_at is None}
         try:
             self.do(approve(self.engine, *wanted, by=group, group=group))
         except UnknownStartRequest:
@@ -215,9 +218,9 @@ class NeverMachine(RuleBasedStateMachine):
         try:
             self.do(cancel(self.engine, event.id))
         except ForewarnError:
-            assert event.status is Status.STARTED
+            assert event.status is EventStatus.STARTED
         else:
-            assert event.status is Status.SCHEDULED
+            assert event.status is EventStatus.SCHEDULED
             operation = self.do(self.engine.records.operation(event.operation))
             self.cancelled.update(operation.events)
 
@@ -291,7 +294,7 @@ class NeverMachine(RuleBasedStateMachine):
         if event.id in self.approvals:
             assert event.approved_by == self.approvals[event.id], "an acknowledged approval is lost"
         if event.id in self.cancelled:
-            assert event.status is Status.CANCELLED
+            assert event.status is EventStatus.CANCELLED
         if event.id in self.gone:
             assert not event.status.live
 
@@ -330,7 +333,7 @@ class NeverMachine(RuleBasedStateMachine):
         if not hasattr(self, "engine"):
             return
         for event in self.engine.live_events():
-            if event.status is Status.SCHEDULED:
+            if event.status is EventStatus.SCHEDULED:
                 assert not self.all_may_start(event), "what may start has not started"
 
     def all_may_start(self, event: Event) -> bool:

@@ -92,31 +92,31 @@ async def test_every_success_is_a_delivery(receiver: Receiver, status: int) -> N
 async def test_everything_else_is_a_failure(receiver: Receiver, status: int) -> None:
     receiver.answer = lambda _: Reply(status, {"Location": "/other"})
     assert await send(receiver.url()) == DeliveryOutcome(
-        delivered=False, status=status, problem=f"answered with status {status}"
+        delivered=False, status=status, error=f"answered with status {status}"
     )
     assert len(receiver.got) == 1
 
 
 async def test_a_redirect_without_a_place_is_a_failure(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(307)
-    assert (await send(receiver.url())).problem == "answered with status 307"
+    assert (await send(receiver.url())).error == "answered with status 307"
 
 
 async def test_a_receiver_that_hangs_is_left_after_its_time(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(hang=True)
     outcome = await send(receiver.url(), seconds=0.2)
-    assert outcome == DeliveryOutcome(delivered=False, problem="no answer within 0.2 seconds")
+    assert outcome == DeliveryOutcome(delivered=False, error="no answer within 0.2 seconds")
 
 
 async def test_a_receiver_that_resets_refuses_or_talks_nonsense(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(reset=True)
     outcome = await send(receiver.url())
     assert not outcome.delivered
-    assert outcome.problem in ("Connection reset by peer", "Server disconnected without sending a response.")
+    assert outcome.error in ("Connection reset by peer", "Server disconnected without sending a response.")
     receiver.close()
     outcome = await send(receiver.url())
     assert not outcome.delivered
-    assert outcome.problem == "Connection refused"
+    assert outcome.error == "Connection refused"
     with socket.create_server(("127.0.0.1", receiver.port)) as listener:
         posting = asyncio.create_task(send(receiver.url()))
         connection, _ = await asyncio.to_thread(listener.accept)
@@ -124,7 +124,7 @@ async def test_a_receiver_that_resets_refuses_or_talks_nonsense(receiver: Receiv
         outcome = await posting
         connection.close()
     assert not outcome.delivered
-    assert outcome.problem
+    assert outcome.error
     receiver.open()
     receiver.answer = lambda _: Reply()
     assert await send(receiver.url()) == DELIVERED
@@ -168,13 +168,13 @@ async def test_a_redirect_may_be_relative(receiver: Receiver) -> None:
 
 async def test_a_redirect_to_what_is_no_url_is_a_failure(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(307, {"Location": "http://["})
-    assert (await send(receiver.url())).problem == "redirects to what is no URL"
+    assert (await send(receiver.url())).error == "redirects to what is no URL"
 
 
 async def test_redirects_that_never_end_are_a_failure(receiver: Receiver) -> None:
     receiver.answer = lambda got: Reply(307, {"Location": got.path})
     outcome = await send(receiver.url())
-    assert outcome == DeliveryOutcome(delivered=False, status=307, problem="redirects more than 3 times")
+    assert outcome == DeliveryOutcome(delivered=False, status=307, error="redirects more than 3 times")
     assert len(receiver.got) == MOST_HOPS + 1
 
 
@@ -185,7 +185,7 @@ async def test_a_redirect_to_a_forbidden_address_is_not_followed(
     receiver.answer = lambda _: Reply(307, {"Location": location.format(other.port)})
     outcome = await send(receiver.url())
     assert not outcome.delivered
-    assert "webhook_private_networks" in outcome.problem
+    assert "webhook_private_networks" in outcome.error
     assert other.got == []
 
 
@@ -196,7 +196,7 @@ async def test_a_redirect_to_a_name_that_means_a_forbidden_address_is_not_follow
     with resolving(monkeypatch, "evil.example", ["127.0.0.2"]) as asked:
         outcome = await send(receiver.url())
     assert asked
-    assert "evil.example (127.0.0.2)" in outcome.problem
+    assert "evil.example (127.0.0.2)" in outcome.error
     assert other.got == []
 
 
@@ -206,7 +206,7 @@ async def test_a_redirect_to_a_name_that_means_a_forbidden_address_is_not_follow
 async def test_a_redirect_to_what_is_no_target_is_a_failure(receiver: Receiver, location: str) -> None:
     receiver.answer = lambda _: Reply(302, {"Location": location})
     outcome = await send(receiver.url())
-    assert "cannot be the target of a webhook" in outcome.problem
+    assert "cannot be the target of a webhook" in outcome.error
 
 
 # --- Names ------------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ async def test_a_redirect_to_what_is_no_target_is_a_failure(receiver: Receiver, 
 async def test_loopback_by_any_name_is_forbidden_unless_allowed(receiver: Receiver, host: str) -> None:
     outcome = await send(receiver.url(host=host), Targets())
     assert not outcome.delivered
-    assert "webhook_private_networks" in outcome.problem
+    assert "webhook_private_networks" in outcome.error
     assert receiver.got == []
 
 
@@ -225,7 +225,7 @@ async def test_a_name_is_allowed_only_if_all_of_its_addresses_are(
 ) -> None:
     with resolving(monkeypatch, "two.example", ["127.0.0.1", "127.0.0.2"]):
         outcome = await send(receiver.url(host="two.example"))
-    assert "two.example (127.0.0.2)" in outcome.problem
+    assert "two.example (127.0.0.2)" in outcome.error
     assert receiver.got == []
     with resolving(monkeypatch, "one.example", ["127.0.0.1"]):
         assert await send(receiver.url(host="one.example")) == DELIVERED
@@ -250,9 +250,9 @@ async def test_the_next_address_is_tried_where_one_does_not_answer(
 
 async def test_a_name_that_is_not_known() -> None:
     outcome = await send("http://nothing.invalid/")
-    assert "nothing.invalid has no address" in outcome.problem
+    assert "nothing.invalid has no address" in outcome.error
     outcome = await send(f"http://{'a' * 64}.example/")
-    assert "has no address" in outcome.problem
+    assert "has no address" in outcome.error
 
 
 async def test_a_resolver_that_hangs_holds_up_nobody(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,7 @@ async def test_a_resolver_that_hangs_holds_up_nobody(receiver: Receiver, monkeyp
         fast = outbound.post(receiver.url(), HEADERS, b"{}")
         *late, in_time = await asyncio.gather(*slow, fast)
         assert in_time == DELIVERED
-        assert {outcome.problem for outcome in late} == {"no answer within 2 seconds"}
+        assert {outcome.error for outcome in late} == {"no answer within 2 seconds"}
         assert len(asked) == 1, "those who ask for the same name at the same time ask once"
         release.set()
         await outbound.close()
@@ -291,14 +291,14 @@ async def test_a_certificate_that_is_trusted_and_for_that_name(secure: Receiver)
 async def test_a_certificate_for_another_name_is_refused(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     with resolving(monkeypatch, "bank.example", ["127.0.0.1"]):
         outcome = await send(secure.url(host="bank.example"))
-    assert "CERTIFICATE_VERIFY_FAILED" in outcome.problem
+    assert "CERTIFICATE_VERIFY_FAILED" in outcome.error
     assert secure.got == []
 
 
 async def test_a_certificate_that_nobody_trusts_is_refused(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
     outcome = await send(secure.url())
-    assert "CERTIFICATE_VERIFY_FAILED" in outcome.problem
+    assert "CERTIFICATE_VERIFY_FAILED" in outcome.error
     assert secure.got == []
 
 
@@ -306,7 +306,7 @@ async def test_https_is_never_left_for_http(secure: Receiver, receiver: Receiver
     secure.answer = lambda _: Reply(307, {"Location": receiver.url()})
     for url in (secure.url(), secure.url().replace("https", "HTTPS")):
         outcome = await send(url)
-        assert "https to http" in outcome.problem
+        assert "https to http" in outcome.error
     assert receiver.got == []
     receiver.answer = lambda _: Reply(307, {"Location": secure.url("/there")})
     secure.answer = lambda _: Reply()

@@ -67,7 +67,7 @@ class Disk:
         outbox.hurry(wanted)
 
     def given_up(self, sequence: int) -> bool:
-        return sequence in self.undelivered and self.undelivered[sequence].given_up
+        return sequence in self.undelivered and self.undelivered[sequence].failed
 
 
 def test_rows_go_out_one_after_the_other_and_the_cursor_follows() -> None:
@@ -331,7 +331,7 @@ def test_whatever_happens_each_row_is_delivered_or_given_up_and_in_order(seed: i
             outbox.delivered(outbox.next())
         disk.write(outbox, whole=True)
     assert disk.webhook.cursor == length
-    assert all(row.given_up for row in disk.undelivered.values())
+    assert all(row.failed for row in disk.undelivered.values())
     assert {*taken} | disk.undelivered.keys() == {*wanted}
     in_order = [number for number in dict.fromkeys(taken) if number not in asked_for]
     assert in_order == sorted(in_order)

@@ -24,7 +24,7 @@ from forewarn.clock import VirtualClock
 from forewarn.core import placement
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, own_host
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.operations import Operation, Progress, Request
+from forewarn.core.operations import Operation, OperationStatus, Request
 from forewarn.core.placement import choose_host, find_clash, spare_name
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.errors import ForewarnError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 GROUPS = ("red", "green", "blue")
 DOMAINS = 3
-STATES = st.sampled_from([HostState.IN_USE] * 4 + [HostState.DEGRADED, HostState.FAILED])
+STATES = st.sampled_from([HostState.IN_SERVICE] * 4 + [HostState.DEGRADED, HostState.FAILED])
 
 
 @st.composite
@@ -164,7 +164,9 @@ class MortalEngine(RuleBasedStateMachine):
         """To be overridden: what must be so in the end."""
 
 
-def operation(number: int, asked: Request, progress: Progress, moves: tuple[tuple[str, str], ...] = ()) -> Operation:
+def operation(
+    number: int, asked: Request, progress: OperationStatus, moves: tuple[tuple[str, str], ...] = ()
+) -> Operation:
     vms = tuple(name for name, _ in moves)
     return Operation(f"op-{number}", asked, vms, "test", START, progress, started_at=START, moves=moves)
 
@@ -173,7 +175,9 @@ def operation(number: int, asked: Request, progress: Progress, moves: tuple[tupl
 def drafts(draw: st.DrawFn) -> Draft:
     """A random fleet with work on hosts and VMs on their way, part of it in the state and part in the draft."""
     fleet = draw(fleets())
-    progress = st.sampled_from([Progress.PENDING, Progress.STARTED, Progress.STARTED, Progress.DONE])
+    progress = st.sampled_from(
+        [OperationStatus.PENDING, OperationStatus.STARTED, OperationStatus.STARTED, OperationStatus.DONE]
+    )
     at_hosts = st.tuples(st.sampled_from([*fleet.hosts]), progress)
     made = [
         operation(number, Request("host-update", host=host, type="Freeze"), how_far)
@@ -183,7 +187,7 @@ def drafts(draw: st.DrawFn) -> Draft:
         moves = st.tuples(st.sampled_from([*fleet.vms]), st.sampled_from([*fleet.hosts]))
         for name, host in draw(st.lists(moves, max_size=4, unique_by=lambda move: move[0])):
             moving = operation(len(made), Request("redeploy", type="Redeploy"), draw(progress), ((name, host),))
-            made.append(moving._replace(carried_out_at=draw(st.sampled_from([None, None, START]))))
+            made.append(moving._replace(executed_at=draw(st.sampled_from([None, None, START]))))
     state = ServiceState(fleet)
     draft = Draft(state, iter("abcdefghijklmnop").__next__)
     for one in made:
@@ -205,7 +209,7 @@ def tenants(draft: Draft, host: str) -> list[VM]:
     on_their_way = [
         name
         for one in all_operations(draft)
-        if one.progress.live and one.carried_out_at is None
+        if one.status.live and one.executed_at is None
         for name, target in one.moves
         if target == host
     ]
@@ -214,10 +218,10 @@ def tenants(draft: Draft, host: str) -> list[VM]:
 
 
 def fits(draft: Draft, vm: VM, host: Host) -> bool:
-    busy = any(one.host == host.name and one.progress.live for one in all_operations(draft))
+    busy = any(one.host == host.name and one.status.live for one in all_operations(draft))
     together = [*tenants(draft, host.name), vm]
     return (
-        host.state is HostState.IN_USE
+        host.state is HostState.IN_SERVICE
         and host.name != vm.host
         and not busy
         and len({other.zone for other in together}) == 1
@@ -249,7 +253,7 @@ def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
 ) -> None:
     host = data.draw(st.sampled_from([*fleet.hosts]))
     draft = Draft(ServiceState(fleet), lambda: "id")
-    moving = operation(0, Request("hardware-failure", host=host, type="Redeploy"), Progress.PENDING)
+    moving = operation(0, Request("hardware-failure", host=host, type="Redeploy"), OperationStatus.PENDING)
     moving = moving._replace(vms=fleet.on_host(host))
     draft.put_operation(moving)
     moving = placement.choose_destinations(draft, START, OperatorLimits(makes_hosts=makes_hosts), moving)
@@ -260,7 +264,7 @@ def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
     for name, target in moving.moves:
         assert target != host
         assert draft.fleet.vms[name].host == target
-        assert draft.fleet.host(target).state is HostState.IN_USE
+        assert draft.fleet.host(target).state is HostState.IN_SERVICE
         assert len({draft.fleet.vms[other].zone for other in draft.fleet.on_host(target)}) == 1
     spare = Counter(host.name for host in draft.fleet.hosts.values() if host.spare)
     noted = Counter(entry.reason.split(":")[0] for entry in draft.changes.history if entry.kind == "spare-host-added")

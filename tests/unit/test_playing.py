@@ -11,10 +11,10 @@ import pytest
 from engines import ask, cancel, make_engine, running_engine
 
 from forewarn.core import rollout_commands
-from forewarn.core.events import Status
+from forewarn.core.events import EventStatus
 from forewarn.core.faults import FaultOrder
-from forewarn.core.operations import Progress
-from forewarn.core.scenarios import RunOptions, RunState, StepState
+from forewarn.core.operations import OperationStatus
+from forewarn.core.scenarios import RunOptions, RunStatus, StepStatus
 from forewarn.engine.faults import Faults
 from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown
 from forewarn.files.fleet_file import parse_fleet
@@ -95,7 +95,7 @@ async def a_stage(fleet: str = "", *, faults: bool = False, **options: Any) -> A
 
 
 def states(run: Run) -> list[str]:
-    return [step.state.value for step in run.steps]
+    return [step.status.value for step in run.steps]
 
 
 def approve_everything(engine: Engine) -> None:
@@ -103,7 +103,9 @@ def approve_everything(engine: Engine) -> None:
 
     def on_published(published: Published) -> None:
         for group in published.groups:
-            open_ = [e.id for e in engine.document(group).events if e.status is Status.SCHEDULED and not e.approved_at]
+            open_ = [
+                e.id for e in engine.document(group).events if e.status is EventStatus.SCHEDULED and not e.approved_at
+            ]
             if open_:
                 engine.approve_with_callback(open_, "app", group, lambda _, error: None)
 
@@ -121,12 +123,12 @@ async def test_every_shipped_one_passes_whether_the_application_waits_or_approve
             approve_everything(stage.engine)
         group = "workers" if name == "scale-in" else ""
         run = await stage.play(text, name=name, group=group, enable=True)
-        assert run.state is RunState.PASSED, run
+        assert run.status is RunStatus.PASSED, run
         late = eager and name == "cancelled-maintenance"
         assert set(states(run)) == ({"passed", "skipped"} if late else {"passed"})
         assert run.ended_at is not None
         length = run.ended_at - run.started_at
-        assert length <= run.scenario.longest
+        assert length <= run.scenario.max_duration
         assert not stage.engine.live_operations()
 
 
@@ -158,11 +160,11 @@ async def test_an_expectation_that_is_false_fails_with_what_came_and_nothing_is_
 ) -> None:
     async with a_stage() as stage:
         run = await stage.play(HEAD + RESTART + f"expect = {{ {wrong} }}\n" + TO_ITS_END, "db-0")
-        assert (run.state, states(run)) == (RunState.FAILED, ["failed", "waiting", "waiting"])
-        assert run.steps[0].problem.startswith(problem)
+        assert (run.status, states(run)) == (RunStatus.FAILED, ["failed", "waiting", "waiting"])
+        assert run.steps[0].error.startswith(problem)
         assert not stage.engine.live_events()
         (withdrawn,) = await stage.engine.records.operations_beginning(run.operations[0])
-        assert withdrawn.outcome == f"run {run.id} of mine has failed"
+        assert withdrawn.reason == f"run {run.id} of mine has failed"
 
 
 @pytest.mark.parametrize(
@@ -180,14 +182,14 @@ async def test_an_expectation_that_is_false_fails_with_what_came_and_nothing_is_
 async def test_the_same_when_it_is_true(right: str) -> None:
     async with a_stage() as stage:
         run = await stage.play(HEAD + RESTART + f"expect = {{ {right} }}\n" + TO_ITS_END, "db-0")
-        assert run.state is RunState.PASSED, run
+        assert run.status is RunStatus.PASSED, run
 
 
 async def test_what_is_refused_fails_in_the_words_of_the_refusal() -> None:
     async with a_stage() as stage:
         run = await stage.play(HEAD + '[[step]]\ndo = "start"\n', "db-0")
-        assert (run.state, run.steps[0].problem) == (
-            RunState.FAILED,
+        assert (run.status, run.steps[0].error) == (
+            RunStatus.FAILED,
             "db-0 is running: only a deallocated VM can be started.",
         )
 
@@ -196,7 +198,7 @@ async def test_nothing_told_is_said_so() -> None:
     async with a_stage() as stage:
         text = HEAD + '[[step]]\ndo = "delete"\nexpect = { type = "Terminate", status = "Scheduled" }\n'
         run = await stage.play(text, "db-0")
-        assert run.steps[0].problem == "db-0: expected Terminate Scheduled, and nothing was told"
+        assert run.steps[0].error == "db-0: expected Terminate Scheduled, and nothing was told"
 
 
 async def test_what_others_cause_does_not_count() -> None:
@@ -204,20 +206,20 @@ async def test_what_others_cause_does_not_count() -> None:
         await ask(stage.engine, "redeploy", "db-0")
         text = HEAD + '[[step]]\ndo = "live-migration"\nexpect = { type = "Redeploy" }\n'
         run = await stage.play(text, "db-0")
-        assert run.steps[0].problem == "db-0: expected type 'Redeploy', and it is 'Freeze'"
+        assert run.steps[0].error == "db-0: expected type 'Redeploy', and it is 'Freeze'"
         assert [operation.cause for operation in stage.engine.live_operations()] == ["redeploy"]
 
 
 async def test_what_takes_too_long_fails() -> None:
     async with a_stage() as stage:
         run = await stage.play(HEAD + RESTART + '[[step]]\nuntil = "Started"\nwithin = "14m"\n', "db-0")
-        assert run.steps[1].problem == "expected db-0 to be told Started, and that has taken longer than it may"
+        assert run.steps[1].error == "expected db-0 to be told Started, and that has taken longer than it may"
         text = HEAD + '[[step]]\ndo = "hardware-failure"\n[[step]]\nuntil = "gone"\nwithin = "9m"\n'
         run = await stage.play(text, "db-0")
-        assert run.steps[1].problem == (
+        assert run.steps[1].error == (
             "expected it to be gone, and it is still under way, and that has taken longer than it may"
         )
-        assert [operation.progress for operation in stage.engine.live_operations()] == [Progress.STARTED]
+        assert [operation.status for operation in stage.engine.live_operations()] == [OperationStatus.STARTED]
 
 
 async def test_what_is_withdrawn_by_somebody_else_will_not_start() -> None:
@@ -225,7 +227,7 @@ async def test_what_is_withdrawn_by_somebody_else_will_not_start() -> None:
     async with a_stage() as stage:
         run = await stage.play(HEAD + RESTART + cancel + TO_ITS_END, "db-0")
         assert states(run) == ["passed", "passed", "failed", "waiting"]
-        assert run.steps[2].problem == "db-0: expected Started, and its event is gone without having started"
+        assert run.steps[2].error == "db-0: expected Started, and its event is gone without having started"
 
 
 async def test_answers_to_what_is_coming() -> None:
@@ -243,7 +245,7 @@ async def test_what_touches_several_groups_is_postponed_once() -> None:
     text += '[[step]]\ndo = "postpone"\nby = "10m"\n[[step]]\nuntil = "Started"\nwithin = "25m"\n'
     async with a_stage() as stage:
         run = await stage.play(text, "web-0", "db-0")  # both on one host
-        assert (run.state, run.ended_at) == (RunState.PASSED, run.started_at + 25 * MINUTE)
+        assert (run.status, run.ended_at) == (RunStatus.PASSED, run.started_at + 25 * MINUTE)
 
 
 @pytest.mark.parametrize("answer", ['do = "approve"', 'do = "cancel"', 'do = "postpone"\nby = "5m"'])
@@ -252,13 +254,13 @@ async def test_an_answer_that_comes_too_late_is_skipped_with_its_expectation(ans
     text += f"[[step]]\n{answer}\nexpect = {{ told = false }}\n" + '[[step]]\nuntil = "gone"\nwithin = "10m"\n'
     async with a_stage() as stage:
         run = await stage.play(text, "web-1")
-        assert (run.state, states(run)) == (RunState.FAILED, ["passed", "passed", "failed", "waiting"])
-        assert "nothing that could be answered" in run.steps[2].problem, "nobody has approved: the scenario is wrong"
+        assert (run.status, states(run)) == (RunStatus.FAILED, ["passed", "passed", "failed", "waiting"])
+        assert "nothing that could be answered" in run.steps[2].error, "nobody has approved: the scenario is wrong"
     async with a_stage() as stage:
         approve_everything(stage.engine)
         run = await stage.play(text, "web-1")
-        assert (run.state, states(run)) == (RunState.PASSED, ["passed", "passed", "skipped", "passed"])
-        assert "was approved before" in run.steps[2].problem
+        assert (run.status, states(run)) == (RunStatus.PASSED, ["passed", "passed", "skipped", "passed"])
+        assert "was approved before" in run.steps[2].error
 
 
 async def test_an_answer_reaches_what_an_earlier_step_has_caused() -> None:
@@ -280,8 +282,8 @@ async def test_what_somebody_else_has_withdrawn_has_not_come_to_its_end() -> Non
         await told.wait()
         await cancel(stage.engine, stage.engine.live_events()[0].id)
         run = await stage.scenario_runs.finished(run.id)
-        assert (run.state, states(run)) == (RunState.FAILED, ["passed", "failed"])
-        assert "was withdrawn" in run.steps[1].problem
+        assert (run.status, states(run)) == (RunStatus.FAILED, ["passed", "failed"])
+        assert "was withdrawn" in run.steps[1].error
 
 
 async def test_a_rollout_that_somebody_has_ended_has_not_come_to_its_end() -> None:
@@ -294,14 +296,14 @@ async def test_a_rollout_that_somebody_has_ended_has_not_come_to_its_end() -> No
         (rollout,) = stage.engine.live_rollouts()
         await stage.engine.execute(rollout_commands.cancel, rollout.id, "somebody")
         run = await stage.scenario_runs.finished(run.id)
-        assert (run.state, states(run)[-1]) == (RunState.FAILED, "failed")
+        assert (run.status, states(run)[-1]) == (RunStatus.FAILED, "failed")
 
 
 async def test_only_some_of_the_vms() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\n[[step]]\ndo = "restart"\nvms = [2]\n' + TO_ITS_END
     async with a_stage() as stage:
         run = await stage.play(text, "web-0", "web-1")
-        assert run.state is RunState.PASSED
+        assert run.status is RunStatus.PASSED
         (operation_id,) = run.operations
         rows = await stage.engine.records.operations_beginning(operation_id)
         assert [row.vms for row in rows] == [("web-1",)]
@@ -311,10 +313,10 @@ async def test_two_domains_at_once_are_noticed() -> None:
     text = 'title = "mine"\n[needs]\nvms = 2\nupdate_domains = 2\n[[step]]\ndo = "rollout"\n'
     text += '[[step]]\nuntil = "gone"\nwithin = "50m"\nexpect = { domains_at_once = 1 }\n'
     async with a_stage() as stage:
-        assert (await stage.play(text, "web-0", "web-1")).state is RunState.PASSED
+        assert (await stage.play(text, "web-0", "web-1")).status is RunStatus.PASSED
         # Two host updates that know nothing of each other: no rollout keeps them apart.
         run = await stage.play(text.replace("rollout", "host-update"), "web-0", "web-1")
-        assert run.steps[1].problem == "expected at most 1 of a group's update domains out at once, and it was 2"
+        assert run.steps[1].error == "expected at most 1 of a group's update domains out at once, and it was 2"
 
 
 async def test_domains_that_others_have_out_do_not_count() -> None:
@@ -323,7 +325,7 @@ async def test_domains_that_others_have_out_do_not_count() -> None:
     async with a_stage() as stage:
         await ask(stage.engine, "hardware-failure", host="host-b")
         assert len(stage.engine.document("web").events) == 1
-        assert (await stage.play(text, "web-0")).state is RunState.PASSED
+        assert (await stage.play(text, "web-0")).status is RunStatus.PASSED
 
 
 # --- Time ---------------------------------------------------------------------------------------------
@@ -332,7 +334,7 @@ async def test_domains_that_others_have_out_do_not_count() -> None:
 async def test_groups_do_not_fall_silent_while_a_run_moves_the_clock() -> None:
     async with a_stage() as stage:
         run = await stage.play(library.text("degraded-hardware"), "db-0", name="degraded-hardware")
-        assert run.state is RunState.PASSED
+        assert run.status is RunStatus.PASSED
         assert stage.engine.document("db-0").enabled
         assert not stage.engine.document("web").enabled  # nobody spoke for it
 
@@ -360,8 +362,8 @@ async def test_a_stopped_run_withdraws_what_has_not_started_and_leaves_what_has(
         stage.engine.subscribe(seen)
         await waiting.wait()
         stopped = await stage.scenario_runs.stop_run(run.id.upper())
-        assert (stopped.state, states(stopped)[:2]) == (RunState.STOPPED, ["passed", "passed"])
-        assert StepState.FAILED not in states(stopped)
+        assert (stopped.status, states(stopped)[:2]) == (RunStatus.STOPPED, ["passed", "passed"])
+        assert StepStatus.FAILED not in states(stopped)
         assert [operation.cause for operation in stage.engine.live_operations()] == ["hardware-failure"]
         with pytest.raises(RunOver, match="is over \\(stopped\\)"):
             await stage.scenario_runs.stop_run(run.id)
@@ -376,7 +378,7 @@ async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_
             await stage.audience.waited_for.wait()
         assert not stage.audience.left
         stopped = await stage.scenario_runs.stop_run(run.id)
-        assert (stopped.state, states(stopped)) == (RunState.STOPPED, ["passed", "skipped", "waiting"])
+        assert (stopped.status, states(stopped)) == (RunStatus.STOPPED, ["passed", "skipped", "waiting"])
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await stage.engine.advance(MINUTE)  # the clock is free again
         assert stage.audience.left
@@ -388,7 +390,7 @@ async def test_only_one_run_moves_a_virtual_clock() -> None:
         with pytest.raises(RunUnderWay, match=f"forewarn scenario stop {first.id}"):
             await stage.start(HEAD + RESTART, "web-0")
         await stage.scenario_runs.stop_run(first.id)
-        assert (await stage.play(HEAD + RESTART, "web-0")).state is RunState.PASSED
+        assert (await stage.play(HEAD + RESTART, "web-0")).status is RunStatus.PASSED
 
 
 async def test_two_that_come_at_once_are_not_both_taken() -> None:
@@ -407,7 +409,7 @@ async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -
         assert "--enable" in str(caught.value)
         assert stage.scenario_runs.runs() == []
         run = await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)
-        assert run.state is RunState.PASSED
+        assert run.status is RunStatus.PASSED
 
 
 async def test_a_group_that_has_not_asked_for_a_day_does_not_listen_either() -> None:
@@ -415,7 +417,7 @@ async def test_a_group_that_has_not_asked_for_a_day_does_not_listen_either() -> 
         await stage.engine.advance(timedelta(hours=25))
         with pytest.raises(NotListening, match="has not asked for 1d1h"):
             await stage.start(HEAD + RESTART, "db-0")
-        assert (await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)).state is RunState.PASSED
+        assert (await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)).status is RunStatus.PASSED
 
 
 async def test_runs_are_listed_newest_first_and_the_oldest_forgotten() -> None:
@@ -449,7 +451,7 @@ async def test_a_step_can_add_a_fault_which_ends_with_the_run() -> None:
         added: list[FaultOrder] = []
         stage.engine.subscribe(lambda _: added.extend(fault.order for fault in stage.faults.list()))
         run = await stage.play(text, "db-0")
-        assert run.state is RunState.PASSED
+        assert run.status is RunStatus.PASSED
         assert added[0] == FaultOrder("500", vm="db-0", count=3)
         assert stage.faults.list() == []
 

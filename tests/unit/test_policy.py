@@ -18,9 +18,9 @@ from forewarn.core.durations import to_text
 from forewarn.core.explain import explain
 from forewarn.core.fleet import VM, Fleet, Group, Host, own_host
 from forewarn.core.fleet_commands import Policy
-from forewarn.core.operations import CAUSES, Progress, Request
+from forewarn.core.operations import CAUSES, OperationStatus, Request
 from forewarn.core.requests import request
-from forewarn.core.rollouts import Course
+from forewarn.core.rollouts import RolloutSettings
 from forewarn.core.state import Changes
 from forewarn.core.windows import is_open, parse_window
 from forewarn.ports import ListFilter
@@ -100,7 +100,7 @@ class PolicyMachine(MortalEngine):
             host="" if cause == "live-migration" else "abc"[which % 3],
             notice=notice,
             overrides=("windows",) if insists and which % 3 == 0 else (),
-            deadline=self.engine.clock.now() + deadline if deadline else None,
+            postpone_deadline=self.engine.clock.now() + deadline if deadline else None,
         )
         self.attempt(self.engine.execute(request, asked, "operator"))
 
@@ -116,7 +116,7 @@ class PolicyMachine(MortalEngine):
         self.do(approve(self.engine, event.id, by=event.group, group=event.group))
         if (operation := self.operation(event.operation)) is not None:
             told = [other for other in self.engine.live_events() if other.operation == operation.id]
-            windowed = any(self.engine.fleet.group(group).windows for group, _ in operation.unnoticed)
+            windowed = any(self.engine.fleet.group(group).windows for group, _ in operation.not_notified)
             if all(other.approved_at for other in told) and not windowed and operation.id not in self.held:
                 assert operation.started_at is not None, "all have approved: it need not wait for a window"
 
@@ -129,8 +129,8 @@ class PolicyMachine(MortalEngine):
         after = self.attempt(self.engine.execute(approvals.postpone, event.id, "test", event.not_before + length))
         if after is not None:
             assert operation is not None
-            assert operation.request.deadline is not None
-            assert event.not_before + length <= after.not_before <= operation.request.deadline
+            assert operation.request.postpone_deadline is not None
+            assert event.not_before + length <= after.not_before <= operation.request.postpone_deadline
             self.held.add(operation.id)
 
     @rule(scope=st.sampled_from(SCOPES), windows=st.sampled_from(WINDOWS))
@@ -156,7 +156,7 @@ class PolicyMachine(MortalEngine):
                 self.problems.append(f"NotBefore went back: {event}")
             self.not_before[event.id] = event.not_before
         for operation in self.engine.live_operations():
-            if any(self.engine.fleet.group(group).windows for group, _ in operation.unnoticed):
+            if any(self.engine.fleet.group(group).windows for group, _ in operation.not_notified):
                 self.held.add(operation.id)
             if operation.started_at is not None and operation.id not in self.seen_started:
                 self.seen_started.add(operation.id)
@@ -211,7 +211,7 @@ async def test_who_is_not_told_and_has_no_windows_keeps_nothing_waiting() -> Non
         await engine.advance(START.replace(hour=22, minute=30) - START)
         assert [event.not_before.hour for event in engine.live_events()] == [23], "the window is another one now"
         await approve(engine, *operation.events, by="red-1")
-        assert [one.progress for one in engine.live_operations()] == [Progress.STARTED]
+        assert [one.status for one in engine.live_operations()] == [OperationStatus.STARTED]
 
 
 async def test_a_group_has_the_policy_that_whoever_set_it_is_answered() -> None:
@@ -229,7 +229,7 @@ async def test_the_window_that_is_waited_for_is_said_and_when_it_closes() -> Non
         waits = explain(engine.draft(), engine.limits, operation, None).waits
         opens = START.replace(hour=22, minute=0, second=0)
         words = {"red": "daily 22:00 4h UTC, which then closes 2041-05-07 02:00:00 UTC", "green": "daily 00:00 1d UTC"}
-        assert {wait.group: wait.words for wait in waits if wait.what == "window"} == words
+        assert {wait.group: wait.text for wait in waits if wait.kind == "window"} == words
         assert {wait.until for wait in waits} == {opens}
 
 
@@ -237,16 +237,16 @@ async def test_a_rollout_keeps_to_the_windows_unless_it_insists() -> None:
     for overrides, expected in (((), START.replace(hour=22, minute=0, second=0)), (("windows",), START + 15 * MINUTE)):
         groups = [group._replace(windows=WINDOWS[1]) for group in SHARED.groups.values()]
         async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, SHARED.hosts.values())) as engine:
-            await engine.execute(rollout_commands.start, ["a"], Course(overrides=overrides), "operator")
+            await engine.execute(rollout_commands.start, ["a"], RolloutSettings(overrides=overrides), "operator")
             assert {event.not_before for event in engine.live_events()} == {expected}
             await engine.advance(DAY)
             ((_, operation),) = await engine.records.operations(ListFilter(live=False))
-            assert (operation.progress, operation.started_at) == (Progress.DONE, expected)
+            assert (operation.status, operation.started_at) == (OperationStatus.DONE, expected)
 
 
 async def test_a_paused_rollout_announces_nothing_until_it_is_resumed() -> None:
     async with running_engine(fleet=SHARED, listening=False) as engine:
-        rollout = await engine.execute(rollout_commands.start, ["*"], Course(budget=1), "operator")
+        rollout = await engine.execute(rollout_commands.start, ["*"], RolloutSettings(max_unavailable=1), "operator")
         await engine.execute(rollout_commands.pause, rollout.id, "operator")
         await engine.advance(DAY)
         assert (len(await engine.records.operations(ListFilter(live=False))), engine.live_operations()) == (1, [])
@@ -286,7 +286,7 @@ def test_of_deletions_told_for_one_moment_none_starts_before_all_are_approved_or
                         asked[name] = await ask(engine, DELETIONS[number % 3], name)
                         not_before[name] = START + (minute + notice) * MINUTE
                 for _, what, number in (act for act in acts if act[0] == minute and names[act[2]] in asked):
-                    pending = {one.vms[0] for one in engine.live_operations() if one.progress is Progress.PENDING}
+                    pending = {one.vms[0] for one in engine.live_operations() if one.status is OperationStatus.PENDING}
                     chosen = {names[number], names[number - (what == "approve both")]} & pending
                     ids = [asked[name].events[0] for name in sorted(chosen)]
                     if ids and what == "cancel":

@@ -16,8 +16,8 @@ from test_placement import fleets
 from depth import amount
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.rollout_commands import LARGEST_BUDGET, MOST_HOSTS, plan, prepare, start
-from forewarn.core.rollouts import Course, Rollout, Stage, Walk, in_order, matching
+from forewarn.core.rollout_commands import MAX_UNAVAILABLE, MOST_HOSTS, plan, prepare, start
+from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, matching
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.core.windows import parse_window
 from forewarn.errors import BadOption, NoSuchHosts, NothingToWalk, RolloutOverlaps, TooMany
@@ -71,7 +71,7 @@ def test_each_host_is_in_one_wave_within_the_budget_and_of_one_domain_a_group(
     hosts: list[set[tuple[str, int]]], budget: int, busy: set[int], eased: list[int]
 ) -> None:
     fleet = fleet_of(hosts)
-    walk = Walk(fleet, fleet.hosts)
+    walk = WaveQueue(fleet, fleet.hosts)
     taken: list[str] = []
     while wave := walk.next_wave(budget, lambda host: int(host[-3:]) in busy):
         assert len(wave) <= budget
@@ -81,13 +81,13 @@ def test_each_host_is_in_one_wave_within_the_budget_and_of_one_domain_a_group(
         if eased:
             busy.discard(eased.pop())
     assert len(taken) == len({*taken}), "a host was taken twice"
-    assert [*walk.waiting] == [host for host in fleet.hosts if host not in taken], "others keep their place"
-    assert all(int(host[-3:]) in busy for host in walk.waiting), "a host was left out"
+    assert [*walk.pending] == [host for host in fleet.hosts if host not in taken], "others keep their place"
+    assert all(int(host[-3:]) in busy for host in walk.pending), "a host was left out"
 
 
 def test_a_wave_is_as_large_as_it_can_be() -> None:
     fleet = fleet_of([{("web", number % 3)} for number in range(9)])
-    walk = Walk(fleet, fleet.hosts)
+    walk = WaveQueue(fleet, fleet.hosts)
     assert walk.next_wave(2) == ["host-000", "host-003"]
     assert walk.next_wave(5) == ["host-001", "host-004", "host-007"]
     assert walk.next_wave(5) == ["host-002", "host-005", "host-008"]
@@ -99,13 +99,13 @@ def test_hosts_are_walked_domain_after_domain() -> None:
     fleet = fleet_of([*({("web", number % 2)} for number in range(6)), set()])
     order = in_order(fleet, fleet.hosts)
     assert [int(host[-3:]) for host in order] == [0, 2, 4, 6, 1, 3, 5]
-    walk = Walk(fleet, order)
+    walk = WaveQueue(fleet, order)
     assert [len(walk.next_wave(10)) for _ in range(3)] == [4, 3, 0]
 
 
 def test_a_walk_that_can_take_but_one_of_many_at_a_time_takes_them_all() -> None:
     fleet = fleet_of([{("web", number)} for number in range(600)])
-    walk = Walk(fleet, fleet.hosts)
+    walk = WaveQueue(fleet, fleet.hosts)
     assert [walk.next_wave(5) for _ in range(601)] == [*([host] for host in fleet.hosts), []]
 
 
@@ -119,11 +119,11 @@ def drafted(fleet: Fleet, *rollouts: Rollout) -> Draft:
 
 
 @st.composite
-def courses(draw: st.DrawFn) -> Course:
-    return Course(
-        budget=draw(st.integers(1, 6)),
+def rollout_settings(draw: st.DrawFn) -> RolloutSettings:
+    return RolloutSettings(
+        max_unavailable=draw(st.integers(1, 6)),
         pause=draw(st.sampled_from([timedelta(0), MINUTE, timedelta(hours=1)])),
-        health_time=draw(st.sampled_from([MINUTE, 15 * MINUTE, timedelta(hours=2)])),
+        health_timeout=draw(st.sampled_from([MINUTE, 15 * MINUTE, timedelta(hours=2)])),
         notice=draw(st.sampled_from([None, 15 * MINUTE, timedelta(hours=3)])),
         overrides=draw(st.sampled_from([(), (), ("windows",)])),
     )
@@ -132,7 +132,7 @@ def courses(draw: st.DrawFn) -> Course:
 @settings(max_examples=amount(250))
 @given(
     fleet=fleets(),
-    course=courses(),
+    settings=rollout_settings(),
     windows=st.tuples(*[st.sampled_from(WINDOWS)] * 3),
     deaf=st.sets(st.sampled_from(["red", "green", "vm-0", "vm-1"])),
     speed=st.sampled_from([1.0, 60.0, 7.0]),
@@ -140,7 +140,7 @@ def courses(draw: st.DrawFn) -> Course:
 )
 def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
     fleet: Fleet,
-    course: Course,
+    settings: RolloutSettings,
     windows: tuple[Any, ...],
     deaf: set[str],
     speed: float,
@@ -149,12 +149,12 @@ def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
     groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
     fleet = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
     matched = matching(fleet.host_names(), patterns)
-    useless = {host: f"it is {fleet.host(host).state}" for host in matched if fleet.host(host).state != "in-use"}
+    useless = {host: f"it is {fleet.host(host).state}" for host in matched if fleet.host(host).state != "in-service"}
     if len(useless) == len({*matched}):
         with pytest.raises((NothingToWalk, NoSuchHosts)):
-            prepare(drafted(fleet), START, patterns, course, "test")
+            prepare(drafted(fleet), START, patterns, settings, "test")
         return
-    rollout = prepare(drafted(fleet), START, patterns, course, "test")
+    rollout = prepare(drafted(fleet), START, patterns, settings, "test")
     limits = OperatorLimits(speed=speed)
     made = plan(fleet, limits, rollout, START, lambda group: group not in deaf)
 
@@ -162,27 +162,27 @@ def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
     walked = [host for wave in made.waves for host in wave.hosts]
     assert sorted(walked) == sorted({*matched} - {*useless})
     for wave in made.waves:
-        assert 1 <= len(wave.hosts) <= course.budget
+        assert 1 <= len(wave.hosts) <= settings.max_unavailable
         assert not two_domains_of_a_group(fleet, wave.hosts)
         assert len(wave.domains) == len(dict(wave.domains)), "a group with two domains in a wave"
         assert wave.vms == sum(len(fleet.on_host(host)) for host in wave.hosts)
-        assert wave.announced_at <= wave.starts_at <= wave.ends_at
+        assert wave.scheduled_at <= wave.starts_at <= wave.ends_at
         assert wave.ends_at == wave.starts_at + limits.settle_time("host-update")
     for earlier, later in pairwise(made.waves):
-        assert later.announced_at == earlier.ends_at + limits.quicken(course.pause)
-    assert made.waves[0].announced_at == START
-    assert made.waves[-1].ends_at == made.expected_end <= made.longest_end
+        assert later.scheduled_at == earlier.ends_at + limits.quicken(settings.pause)
+    assert made.waves[0].scheduled_at == START
+    assert made.waves[-1].ends_at == made.expected_end <= made.latest_end
 
 
 @settings(max_examples=amount(100))
 @given(
-    fleet=fleets(vms=(3, 9), states=st.just(HostState.IN_USE), zones=("",)),
+    fleet=fleets(vms=(3, 9), states=st.just(HostState.IN_SERVICE), zones=("",)),
     windows=st.tuples(*[st.sampled_from([*WINDOWS, (parse_window("mon 10:00 2h"),)])] * 3),
     deaf=st.sets(st.sampled_from(["red", "vm-0", "vm-1"])),
-    course=courses(),
+    settings=rollout_settings(),
 )
 def test_what_is_planned_is_what_is_walked(
-    fleet: Fleet, windows: tuple[Any, ...], deaf: set[str], course: Course
+    fleet: Fleet, windows: tuple[Any, ...], deaf: set[str], settings: RolloutSettings
 ) -> None:
     groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
     fleet = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
@@ -192,9 +192,9 @@ def test_what_is_planned_is_what_is_walked(
         async with running_engine(fleet=fleet, listening=False, limits=limits) as engine:
             for group in {vm.group for vm in fleet.vms.values()} - deaf:
                 await engine.enable(group, by="test")
-            prepared = prepare(engine.draft(), START, ["*"], course, "test")
+            prepared = prepare(engine.draft(), START, ["*"], settings, "test")
             made = plan(fleet, limits, prepared, START, lambda group: group not in deaf)
-            await engine.execute(start, ["*"], course, "test")
+            await engine.execute(start, ["*"], settings, "test")
             await engine.advance(timedelta(days=90))
             out: dict[datetime, list[Operation]] = {}
             for _, one in reversed(await engine.records.operations(ListFilter(live=False))):
@@ -208,9 +208,9 @@ def test_what_is_planned_is_what_is_walked(
                 )
                 for at, wave in sorted(out.items())
             ]
-            assert walked == [(wave.announced_at, {*wave.hosts}, wave.starts_at, wave.ends_at) for wave in made.waves]
+            assert walked == [(wave.scheduled_at, {*wave.hosts}, wave.starts_at, wave.ends_at) for wave in made.waves]
             ((_, rollout),) = await engine.records.rollouts(ListFilter(live=False))
-            assert rollout.stage is Stage.DONE
+            assert rollout.status is RolloutStatus.DONE
             assert {host for host, _ in rollout.skipped} == {host for host, _ in made.skipped}
 
     asyncio.run(walk())
@@ -218,7 +218,9 @@ def test_what_is_planned_is_what_is_walked(
 
 async def test_a_rollout_ends_though_its_later_waves_cannot_be_postponed_any_more() -> None:
     async with running_engine() as engine:
-        await engine.execute(start, ["*"], Course(budget=1, deadline=START + 30 * MINUTE), "test")
+        await engine.execute(
+            start, ["*"], RolloutSettings(max_unavailable=1, postpone_deadline=START + 30 * MINUTE), "test"
+        )
         await engine.advance(timedelta(hours=3))
         assert not engine.live_rollouts()
         assert not engine.live_events()
@@ -246,53 +248,83 @@ def test_patterns_match_whole_names_as_in_a_shell(patterns: list[str], expected:
 
 DEGRADED = Fleet(FLEET.vms.values(), FLEET.groups.values(), [Host("host-a", HostState.DEGRADED), Host("host-b")])
 MANY = Fleet(hosts=[Host(f"h{number}") for number in range(MOST_HOSTS + 1)])
-LIVE = Rollout("live-1", ("host-b",), Course(), "test", START, under_way=(("host-b", "op"),))
-PAUSED = LIVE._replace(stage=Stage.PAUSED, under_way=(), waiting=("host-b",))
+LIVE = Rollout("live-1", ("host-b",), RolloutSettings(), "test", START, in_progress=(("host-b", "op"),))
+PAUSED = LIVE._replace(status=RolloutStatus.PAUSED, in_progress=(), pending=("host-b",))
 
-REFUSED: dict[str, tuple[Draft, list[str], Course, type[Exception], str]] = {
-    "no host matches": (drafted(FLEET), ["rack-*"], Course(), NoSuchHosts, "No host matches 'rack-*'"),
-    "a slip": (drafted(FLEET), ["hst-a"], Course(), NoSuchHosts, "Did you mean 'host-a'?"),
-    "one of two": (drafted(FLEET), ["host-a", "hots-b"], Course(), NoSuchHosts, "No host matches 'hots-b'"),
-    "no pattern": (drafted(FLEET), [], Course(), BadOption, "hosts"),
-    "an empty pattern": (drafted(FLEET), ["host-a", ""], Course(), BadOption, "'rack-1-*'"),
-    "no budget": (drafted(FLEET), ["*"], Course(budget=0), BadOption, "from 1 to 1,000"),
-    "a budget below": (drafted(FLEET), ["*"], Course(budget=-1), BadOption, "budget '-1'"),
-    "too large": (drafted(FLEET), ["*"], Course(budget=LARGEST_BUDGET + 1), BadOption, "budget '1001'"),
-    "no health time": (drafted(FLEET), ["*"], Course(health_time=timedelta(0)), BadOption, "health_time"),
-    "no duration": (drafted(FLEET), ["*"], Course(duration=timedelta(0)), BadOption, "a freeze lasts from 1s to 1h"),
-    "too long": (drafted(FLEET), ["*"], Course(duration=timedelta(hours=2)), BadOption, "duration '2h'"),
-    "of a reboot": (drafted(FLEET), ["*"], Course(type="reboot", duration=MINUTE), BadOption, "only a freeze"),
-    "another type": (drafted(FLEET), ["*"], Course(type="Redeploy"), BadOption, "Freeze or Reboot"),
-    "a short notice": (drafted(FLEET), ["*"], Course(notice=MINUTE), BadOption, "at least 15m beforehand"),
-    "an override": (drafted(FLEET), ["*"], Course(overrides=("window",)), BadOption, "Did you mean 'windows'?"),
-    "a deadline": (drafted(FLEET), ["*"], Course(deadline=START), BadOption, "it has passed"),
-    "out of use": (drafted(DEGRADED), ["host-a"], Course(), NothingToWalk, "out of use"),
+REFUSED: dict[str, tuple[Draft, list[str], RolloutSettings, type[Exception], str]] = {
+    "no host matches": (drafted(FLEET), ["rack-*"], RolloutSettings(), NoSuchHosts, "No host matches 'rack-*'"),
+    "a slip": (drafted(FLEET), ["hst-a"], RolloutSettings(), NoSuchHosts, "Did you mean 'host-a'?"),
+    "one of two": (drafted(FLEET), ["host-a", "hots-b"], RolloutSettings(), NoSuchHosts, "No host matches 'hots-b'"),
+    "no pattern": (drafted(FLEET), [], RolloutSettings(), BadOption, "hosts"),
+    "an empty pattern": (drafted(FLEET), ["host-a", ""], RolloutSettings(), BadOption, "'rack-1-*'"),
+    "no max_unavailable": (drafted(FLEET), ["*"], RolloutSettings(max_unavailable=0), BadOption, "from 1 to 1,000"),
+    "a max_unavailable below": (
+        drafted(FLEET),
+        ["*"],
+        RolloutSettings(max_unavailable=-1),
+        BadOption,
+        "max_unavailable '-1'",
+    ),
+    "too large": (
+        drafted(FLEET),
+        ["*"],
+        RolloutSettings(max_unavailable=MAX_UNAVAILABLE + 1),
+        BadOption,
+        "max_unavailable '1001'",
+    ),
+    "no health time": (
+        drafted(FLEET),
+        ["*"],
+        RolloutSettings(health_timeout=timedelta(0)),
+        BadOption,
+        "health_timeout",
+    ),
+    "no duration": (
+        drafted(FLEET),
+        ["*"],
+        RolloutSettings(duration=timedelta(0)),
+        BadOption,
+        "a freeze lasts from 1s to 1h",
+    ),
+    "too long": (drafted(FLEET), ["*"], RolloutSettings(duration=timedelta(hours=2)), BadOption, "duration '2h'"),
+    "of a reboot": (drafted(FLEET), ["*"], RolloutSettings(type="reboot", duration=MINUTE), BadOption, "only a freeze"),
+    "another type": (drafted(FLEET), ["*"], RolloutSettings(type="Redeploy"), BadOption, "Freeze or Reboot"),
+    "a short notice": (drafted(FLEET), ["*"], RolloutSettings(notice=MINUTE), BadOption, "at least 15m beforehand"),
+    "an override": (
+        drafted(FLEET),
+        ["*"],
+        RolloutSettings(overrides=("window",)),
+        BadOption,
+        "Did you mean 'windows'?",
+    ),
+    "a deadline": (drafted(FLEET), ["*"], RolloutSettings(postpone_deadline=START), BadOption, "it has passed"),
+    "out of use": (drafted(DEGRADED), ["host-a"], RolloutSettings(), NothingToWalk, "out of use"),
     "overlap": (
         drafted(FLEET, LIVE),
         ["*"],
-        Course(),
+        RolloutSettings(),
         RolloutOverlaps,
         "host-b is already being walked by rollout live-1",
     ),
-    "a paused one": (drafted(FLEET, PAUSED), ["*-b"], Course(), RolloutOverlaps, "live-1"),
-    "too many": (drafted(MANY), ["*"], Course(), TooMany, "10,001 hosts are too many"),
+    "a paused one": (drafted(FLEET, PAUSED), ["*-b"], RolloutSettings(), RolloutOverlaps, "live-1"),
+    "too many": (drafted(MANY), ["*"], RolloutSettings(), TooMany, "10,001 hosts are too many"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_wrong_is_said_with_what_would_be_right_and_nothing_changes(case: str) -> None:
-    draft, patterns, course, error, words = REFUSED[case]
+    draft, patterns, settings, error, words = REFUSED[case]
     with pytest.raises(error) as caught:
-        prepare(draft, START, patterns, course, "test")
+        prepare(draft, START, patterns, settings, "test")
     assert words in str(caught.value)
     assert not draft.changes
 
 
 def test_what_is_left_out_is_filled_in_and_hosts_out_of_use_are_skipped() -> None:
-    rollout = prepare(drafted(DEGRADED), START, ["host-*"], Course(notice=MINUTE, overrides=("notice",)), "me")
-    assert (rollout.course.type, rollout.course.duration) == ("Freeze", timedelta(seconds=9))
-    assert (rollout.waiting, rollout.skipped) == (("host-b",), (("host-a", "it is degraded"),))
-    other = prepare(drafted(FLEET, LIVE), START, ["host-a"], Course(type="reboot"), "me")
-    assert (other.course.type, other.course.duration, other.waiting) == ("Reboot", None, ("host-a",))
-    over = LIVE._replace(stage=Stage.CANCELLED)
-    assert prepare(drafted(FLEET, over), START, ["*"], Course(), "me").waiting == ("host-a", "host-b")
+    rollout = prepare(drafted(DEGRADED), START, ["host-*"], RolloutSettings(notice=MINUTE, overrides=("notice",)), "me")
+    assert (rollout.settings.type, rollout.settings.duration) == ("Freeze", timedelta(seconds=9))
+    assert (rollout.pending, rollout.skipped) == (("host-b",), (("host-a", "it is degraded"),))
+    other = prepare(drafted(FLEET, LIVE), START, ["host-a"], RolloutSettings(type="reboot"), "me")
+    assert (other.settings.type, other.settings.duration, other.pending) == ("Reboot", None, ("host-a",))
+    over = LIVE._replace(status=RolloutStatus.CANCELLED)
+    assert prepare(drafted(FLEET, over), START, ["*"], RolloutSettings(), "me").pending == ("host-a", "host-b")

@@ -17,14 +17,14 @@ from test_placement import GROUPS, HOUR, LENGTHS, MortalEngine, fleets
 
 from depth import amount
 from forewarn.core import approvals, fleet_commands, rollout_commands
-from forewarn.core.events import Status
+from forewarn.core.events import EventStatus
 from forewarn.core.explain import Wait, explain
 from forewarn.core.fleet import VM, Fleet, Host, HostState
 from forewarn.core.history import ROLLOUT_END_KINDS
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.operations import Health, Progress, Request
+from forewarn.core.operations import Health, OperationStatus, Request
 from forewarn.core.requests import request
-from forewarn.core.rollouts import Course, Stage
+from forewarn.core.rollouts import RolloutSettings, RolloutStatus
 from forewarn.core.windows import parse_window
 from forewarn.ports import HistoryFilter, ListFilter
 
@@ -52,33 +52,33 @@ class WalkMachine(MortalEngine):
     def __init__(self) -> None:
         super().__init__()
         self.file: Fleet
-        self.budgets: dict[str, int] = {}
+        self.max_unavailable_of: dict[str, int] = {}
         self.begun: dict[str, set[str]] = {}
         """The hosts of each rollout that was begun."""
         self.withdrawn: set[str] = set()
         self.let_go_on: set[str] = set()
 
     @initialize(
-        fleet=fleets(most_hosts=5, vms=(3, 9), states=st.just(HostState.IN_USE), zones=("",)),
+        fleet=fleets(most_hosts=5, vms=(3, 9), states=st.just(HostState.IN_SERVICE), zones=("",)),
         windows=st.tuples(*[st.sampled_from(WINDOWS)] * 3),
         listening=st.sets(st.sampled_from(SCOPES)),
-        budget=BUDGETS,
+        max_unavailable=BUDGETS,
     )
-    def begin(self, fleet: Fleet, windows: tuple[Any, ...], listening: set[str], budget: int) -> None:
+    def begin(self, fleet: Fleet, windows: tuple[Any, ...], listening: set[str], max_unavailable: int) -> None:
         groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
         self.file = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
         self.do(self.live())
         self.do(self.engine.apply_fleet(self.file, by="test"))
         for scope in sorted(listening):
             self.polls(scope)
-        self.rollout_starts(budget, 60 * budget - 60, "*")
+        self.rollout_starts(max_unavailable, 60 * max_unavailable - 60, "*")
 
     # --- What can happen --------------------------------------------------------------------------------
 
-    @rule(budget=BUDGETS, pause=PAUSES, pattern=st.sampled_from(["*", "host-[012]"]))
-    def rollout_starts(self, budget: int, pause: int, pattern: str) -> None:
-        course = Course(budget=budget, pause=pause * MINUTE, health_time=3 * HOUR)
-        begun = self.attempt(self.engine.execute(rollout_commands.start, [pattern], course, "operator"))
+    @rule(max_unavailable=BUDGETS, pause=PAUSES, pattern=st.sampled_from(["*", "host-[012]"]))
+    def rollout_starts(self, max_unavailable: int, pause: int, pattern: str) -> None:
+        settings = RolloutSettings(max_unavailable=max_unavailable, pause=pause * MINUTE, health_timeout=3 * HOUR)
+        begun = self.attempt(self.engine.execute(rollout_commands.start, [pattern], settings, "operator"))
         if begun is not None:
             self.begun[begun.id] = {*begun.hosts, *begun.done, *(host for host, _ in begun.skipped)}
 
@@ -88,7 +88,7 @@ class WalkMachine(MortalEngine):
             self.do(self.engine.enable(scope, by=scope))
             self.engine.polled.add(scope)
 
-    # What is drawn must not depend on what is so: else a course that goes otherwise the second time hides why.
+    # What is drawn must not depend on what is so: else a settings that goes otherwise the second time hides why.
 
     @rule(which=NUMBERS, what=st.sampled_from(ANSWERS), length=st.sampled_from(LENGTHS))
     def somebody_answers(self, which: int, what: str, length: timedelta) -> None:
@@ -110,8 +110,8 @@ class WalkMachine(MortalEngine):
         mine = [one for one in self.engine.live_operations() if one.request.rollout == rollout.id]
         self.attempt(self.engine.execute(getattr(rollout_commands, what), rollout.id, "operator"))
         if what == "cancel":
-            self.withdrawn.update(one.id for one in mine if one.progress is Progress.PENDING)
-            self.let_go_on.update(one.id for one in mine if one.progress is Progress.STARTED)
+            self.withdrawn.update(one.id for one in mine if one.status is OperationStatus.PENDING)
+            self.let_go_on.update(one.id for one in mine if one.status is OperationStatus.STARTED)
 
     @rule(which=NUMBERS, what=st.sampled_from(["degraded-hardware", "hardware-failure", "host-update", "return"]))
     def something_happens_to_a_host(self, which: int, what: str) -> None:
@@ -140,12 +140,14 @@ class WalkMachine(MortalEngine):
 
     def look(self) -> None:
         fleet = self.engine.fleet
-        self.budgets.update((rollout.id, rollout.course.budget) for rollout in self.engine.live_rollouts())
-        for rollout_id, budget in self.budgets.items():
+        self.max_unavailable_of.update(
+            (rollout.id, rollout.settings.max_unavailable) for rollout in self.engine.live_rollouts()
+        )
+        for rollout_id, max_unavailable in self.max_unavailable_of.items():
             out = [one for one in self.engine.live_operations() if one.request.rollout == rollout_id]
             there = {name for one in out if fleet.has_host(one.host) for name in fleet.on_host(one.host)}
-            arrived = {name for name in there if fleet.vms[name].home}  # untold: they have been moved there
-            if len(out) > budget:
+            arrived = {name for name in there if fleet.vms[name].configured_host}  # untold: they have been moved there
+            if len(out) > max_unavailable:
                 self.problems.append(f"{len(out)} hosts are out")
             if self.are_of_two_domains(arrived.union(*(one.vms for one in out))):
                 self.problems.append(f"two domains are out: {out}")
@@ -156,7 +158,7 @@ class WalkMachine(MortalEngine):
 
     async def check_the_end(self) -> None:
         for rollout in self.engine.live_rollouts():
-            if rollout.stage is Stage.PAUSED:
+            if rollout.status is RolloutStatus.PAUSED:
                 await self.engine.execute(rollout_commands.resume, rollout.id, "operator")
         await self.engine.advance(40 * 24 * HOUR)
         assert not self.engine.live_rollouts(), "a rollout does not end"
@@ -167,7 +169,7 @@ class WalkMachine(MortalEngine):
         assert all(count == 1 for count in carried_out.values()), "something was carried out twice"
         everything = ListFilter(live=False, limit=100_000)
         operations = [operation for _, operation in await self.engine.records.operations(everything)]
-        withdrawn = {operation.id for operation in operations if operation.progress is Progress.CANCELLED}
+        withdrawn = {operation.id for operation in operations if operation.status is OperationStatus.CANCELLED}
         assert self.withdrawn <= withdrawn
         assert not self.let_go_on & withdrawn
         rollouts = {rollout.id: rollout for _, rollout in await self.engine.records.rollouts(everything)}
@@ -175,16 +177,18 @@ class WalkMachine(MortalEngine):
         for rollout in rollouts.values():
             mine = [operation for operation in operations if operation.request.rollout == rollout.id]
             self.check_walk(rollout, mine, [entry for entry in entries if entry.operation == rollout.id])
-            assert all(carried_out[one.id] == 1 for one in mine if one.progress is Progress.DONE and not one.outcome)
+            assert all(
+                carried_out[one.id] == 1 for one in mine if one.status is OperationStatus.DONE and not one.reason
+            )
 
     def check_walk(self, rollout: Rollout, operations: list[Operation], entries: list[HistoryEntry]) -> None:
-        assert rollout.stage in (Stage.DONE, Stage.CANCELLED), rollout.outcome
+        assert rollout.status in (RolloutStatus.DONE, RolloutStatus.CANCELLED), rollout.reason
         assert len(operations) == len({operation.host for operation in operations}), "a host was announced twice"
-        if rollout.stage is Stage.DONE:
+        if rollout.status is RolloutStatus.DONE:
             assert sorted([*rollout.done, *(host for host, why in rollout.skipped if why)]) == sorted(
                 self.begun[rollout.id]
             )
-            assert sorted(rollout.done) == sorted(one.host for one in operations if one.progress is Progress.DONE)
+            assert sorted(rollout.done) == sorted(one.host for one in operations if one.status is OperationStatus.DONE)
         paused, waves, wave_of = False, 0, dict[str, int]()
         for entry in entries:
             if entry.kind == "wave-scheduled":
@@ -201,9 +205,9 @@ class WalkMachine(MortalEngine):
                 assert not self.are_of_two_domains({*one.vms, *other.vms})
             else:
                 assert one.ended_at is not None
-                assert one.ended_at + rollout.course.pause <= other.requested_at, "two waves are out"
+                assert one.ended_at + rollout.settings.pause <= other.requested_at, "two waves are out"
         assert waves == rollout.wave
-        assert entries[-1].kind == ROLLOUT_END_KINDS[rollout.stage]
+        assert entries[-1].kind == ROLLOUT_END_KINDS[rollout.status]
 
 
 TestWalk = WalkMachine.TestCase
@@ -219,14 +223,14 @@ FOUR = Fleet(TENANTS, hosts=[Host(vm.host) for vm in TENANTS])
 
 
 @asynccontextmanager
-async def four_hosts(*listening: str, **course: Any) -> AsyncIterator[tuple[Engine, SimulatedFabric, Rollout]]:
+async def four_hosts(*listening: str, **settings: Any) -> AsyncIterator[tuple[Engine, SimulatedFabric, Rollout]]:
     """A rollout over four hosts with a VM each. What is started stays so for an hour."""
     engine, fabric = make_engine(limits=OperatorLimits(makes_hosts=True, settle={"host-update": HOUR}))
     await engine.start()
     await engine.apply_fleet(FOUR, by="test")
     for scope in listening:
         await engine.enable(scope, by=scope)
-    yield engine, fabric, await engine.execute(rollout_commands.start, ["h*"], Course(**course), "operator")
+    yield engine, fabric, await engine.execute(rollout_commands.start, ["h*"], RolloutSettings(**settings), "operator")
     await engine.stop()
 
 
@@ -253,8 +257,8 @@ async def ended(engine: Engine) -> tuple[Rollout, dict[str, str]]:
     ],
 )
 async def test_a_failed_gate_stops_the_walk_and_withdraws_what_is_only_scheduled(way: str, words: str) -> None:
-    async with four_hosts("x0", "x1", "x2", "x3", budget=3, notice=3 * HOUR) as (engine, fabric, rollout):
-        out = dict(rollout.under_way)
+    async with four_hosts("x0", "x1", "x2", "x3", max_unavailable=3, notice=3 * HOUR) as (engine, fabric, rollout):
+        out = dict(rollout.in_progress)
         assert [*out] == ["h0", "h1", "h2"]
         await approve_all(engine, "x1")
         await engine.advance(MINUTE)
@@ -269,23 +273,23 @@ async def test_a_failed_gate_stops_the_walk_and_withdraws_what_is_only_scheduled
         await engine.advance(timedelta(seconds=1))
         assert not engine.live_rollouts()
         rollout, why = await ended(engine)
-        assert rollout.stage is Stage.STOPPED
-        assert rollout.outcome.startswith("h0: ")
-        assert words in rollout.outcome
-        assert why == {rollout.id: rollout.outcome, out["h2"]: f"rollout stopped: {rollout.outcome}"}
-        assert (engine.document("x2").events, rollout.waiting) == ((), ("h3",))
-        assert [event.status for event in engine.document("x1").events] == [Status.STARTED]
+        assert rollout.status is RolloutStatus.STOPPED
+        assert rollout.reason.startswith("h0: ")
+        assert words in rollout.reason
+        assert why == {rollout.id: rollout.reason, out["h2"]: f"rollout stopped: {rollout.reason}"}
+        assert (engine.document("x2").events, rollout.pending) == ((), ("h3",))
+        assert [event.status for event in engine.document("x1").events] == [EventStatus.STARTED]
         await engine.advance(2 * HOUR)
-        ended_how = {one.host: one.progress for _, one in await engine.records.operations(ListFilter(live=False))}
-        assert (ended_how["h1"], ended_how.get("h3")) == (Progress.DONE, None), "nothing more is announced"
+        ended_how = {one.host: one.status for _, one in await engine.records.operations(ListFilter(live=False))}
+        assert (ended_how["h1"], ended_how.get("h3")) == (OperationStatus.DONE, None), "nothing more is announced"
 
 
 async def test_what_is_said_to_be_done_is_over_at_once_and_well() -> None:
-    async with four_hosts("x0", budget=1) as (engine, fabric, rollout):
+    async with four_hosts("x0", max_unavailable=1) as (engine, fabric, rollout):
         fabric.delay = 10 * MINUTE
         await approve_all(engine, "x0")
-        done = await engine.mark_done(rollout.under_way[0][1], "operator")
-        assert (done.progress, done.health) == (Progress.DONE, Health.GOOD)
+        done = await engine.mark_done(rollout.in_progress[0][1], "operator")
+        assert (done.status, done.health) == (OperationStatus.DONE, Health.GOOD)
         assert engine.document("x0").events == ()
 
 
@@ -294,28 +298,28 @@ async def test_a_restart_does_not_keep_a_gate_from_being_asked(tmp_path: Path) -
     await engine.start()
     await engine.apply_fleet(FOUR, by="test")
     fabric.sick = {"x0"}
-    await engine.execute(rollout_commands.start, ["h0"], Course(), "operator")
+    await engine.execute(rollout_commands.start, ["h0"], RolloutSettings(), "operator")
     await engine.advance(MINUTE)
     (unchecked,) = engine.live_operations()
-    assert (unchecked.carried_out_at, unchecked.health) == (START, Health.UNKNOWN)
+    assert (unchecked.executed_at, unchecked.health) == (START, Health.UNKNOWN)
     await engine.stop()
     engine, _ = make_engine(tmp_path)  # by now x0 is well
     await engine.start()
     await engine.advance(HOUR)
     rollout, _ = await ended(engine)
-    assert (rollout.stage, rollout.done) == (Stage.DONE, ("h0",))
+    assert (rollout.status, rollout.done) == (RolloutStatus.DONE, ("h0",))
     await engine.stop()
 
 
 async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
-    async with four_hosts("x0", budget=1, notice=3 * HOUR) as (engine, fabric, rollout):
+    async with four_hosts("x0", max_unavailable=1, notice=3 * HOUR) as (engine, fabric, rollout):
 
         def explained() -> Explanation:
             (operation,) = engine.live_operations()
             return explain(engine.draft(), engine.limits, operation, rollout)
 
         assert explained() == (
-            (Wait("approval", over=False, group="x0", until=START + 3 * HOUR),),
+            (Wait("approval", done=False, group="x0", until=START + 3 * HOUR),),
             "It starts when nothing is left to wait for.",
             START + 3 * HOUR,
         )
@@ -325,19 +329,19 @@ async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
         wave = f"rollout {rollout.id}, wave 1"
         assert explained() == (
             (
-                Wait("fabric", over=True, at=START, words="to freeze"),
-                Wait("gate", over=False, until=START + 15 * MINUTE, words=wave),
-                Wait("settling", over=False, until=START + HOUR),
+                Wait("fabric", done=True, time=START, text="to freeze"),
+                Wait("gate", done=False, until=START + 15 * MINUTE, text=wave),
+                Wait("settling", done=False, until=START + HOUR),
             ),
             "Its events disappear, and it is over.",
             START + HOUR,
         )
         await engine.advance(14 * MINUTE)
-        assert explained().waits[1].words == f"{wave}: not back in time: x0"
+        assert explained().waits[1].text == f"{wave}: not back in time: x0"
 
 
 async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
-    async with four_hosts("x0", budget=1) as (engine, fabric, _):
+    async with four_hosts("x0", max_unavailable=1) as (engine, fabric, _):
         fabric.delay = 10 * MINUTE
         await approve_all(engine, "x0")
         await engine.advance(MINUTE)
@@ -346,16 +350,16 @@ async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
         await approve_all(engine, "x0")
         await engine.advance(12 * HOUR)
         rollout, _ = await ended(engine)
-        assert (rollout.stage, rollout.outcome) == (Stage.DONE, "")
+        assert (rollout.status, rollout.reason) == (RolloutStatus.DONE, "")
 
 
 async def test_hosts_out_of_use_are_skipped_and_busy_ones_come_later() -> None:
-    async with four_hosts("x2", budget=1, pause=10 * MINUTE) as (engine, _, rollout):
+    async with four_hosts("x2", max_unavailable=1, pause=10 * MINUTE) as (engine, _, rollout):
         await ask(engine, "degraded-hardware", host="h1")
         await ask(engine, "host-update", host="h2", notice=2 * HOUR)
         await engine.advance(24 * HOUR)
         rollout, _ = await ended(engine)
-        assert (rollout.stage, rollout.done) == (Stage.DONE, ("h0", "h3", "h2"))
+        assert (rollout.status, rollout.done) == (RolloutStatus.DONE, ("h0", "h3", "h2"))
         assert rollout.skipped == (("h1", "it is degraded"),)
         entries = await engine.records.history(HistoryFilter(operation=rollout.id))
         waves = [entry.time - START for entry in entries if entry.kind == "wave-scheduled"]

@@ -80,11 +80,11 @@ domains_at_once = 1
 def test_everything_that_a_file_can_say() -> None:
     scenario = parse_scenario(WHOLE, "all", "all.toml")
     assert (scenario.name, scenario.title, scenario.source) == ("all", "All at once", "Nowhere.")
-    assert scenario.about == "Everything that a file can say."
+    assert scenario.description == "Everything that a file can say."
     assert scenario.fleet == '[[vm]]\nname = "app-0"\n'
     assert scenario.needs == Needs(3, "availability-set", "spot", 2, terminate_notice=True)
-    assert scenario.needs.in_words() == "3 Spot VMs of one availability-set in 2 update domains with terminate notices"
-    assert scenario.longest == 33 * MINUTE
+    assert scenario.needs.text() == "3 Spot VMs of one availability-set in 2 update domains with terminate notices"
+    assert scenario.max_duration == 33 * MINUTE
     assert scenario.steps == (
         Step(
             do="host-update",
@@ -94,7 +94,7 @@ def test_everything_that_a_file_can_say() -> None:
         Step(do="rollout", options=Options(budget=7, pause=MINUTE)),
         Step(do="postpone", options=Options(by=30 * MINUTE)),
         Step(wait=8 * MINUTE),
-        Step(fault=FaultOrder("500", on="any", count=3, length=MINUTE)),
+        Step(fault=FaultOrder("500", method="any", count=3, duration=MINUTE)),
         Step(fault=FaultOrder("slow", count=1, delay=timedelta(seconds=1))),
         Step(until=Until.STARTED, within=15 * MINUTE),
         Step(
@@ -122,7 +122,7 @@ def test_every_shipped_one_says_where_its_timings_are_from_and_has_a_fleet() -> 
     for name in library.names():
         scenario = parse_scenario(library.text(name), name, name)
         assert scenario.title, name
-        assert scenario.about, name
+        assert scenario.description, name
         assert scenario.source.startswith("Microsoft's documentation of Scheduled Events"), name
         assert scenario.fleet, name
         assert any(step.expect is not None and step.expect.type for step in scenario.steps), name

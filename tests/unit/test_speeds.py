@@ -12,7 +12,7 @@ from forewarn.core import rollout_commands
 from forewarn.core.fleet import VM, Fleet, Group
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.rollout_commands import plan
-from forewarn.core.rollouts import Course, Stage
+from forewarn.core.rollouts import RolloutSettings, RolloutStatus
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ async def test_a_deletion_has_the_notice_of_its_scale_set_in_proportion() -> Non
 async def test_it_outlives_a_restart(tmp_path: Path) -> None:
     async with running_engine(tmp_path) as engine:
         await ask(engine, "live-migration", "db-0", speed=60.0)
-        course = Course(speed=60.0)
-        await engine.execute(rollout_commands.start, ["host-b"], course, "tester")
+        settings = RolloutSettings(speed=60.0)
+        await engine.execute(rollout_commands.start, ["host-b"], settings, "tester")
     engine, _ = make_engine(tmp_path)
     await engine.start()
     try:
         assert {operation.request.speed for operation in engine.live_operations()} == {60.0}
-        assert [rollout.course.speed for rollout in engine.live_rollouts()] == [60.0]
+        assert [rollout.settings.speed for rollout in engine.live_rollouts()] == [60.0]
         await engine.advance(15 * SECOND)
         settles = {operation.cause: operation.settles_at for operation in engine.live_operations()}
         assert settles == {"live-migration": START + 20 * SECOND, "host-update": START + 25 * SECOND}
@@ -88,13 +88,13 @@ async def test_it_outlives_a_restart(tmp_path: Path) -> None:
 
 async def test_a_rollout_walks_as_fast_as_its_plan_says() -> None:
     async with running_engine() as engine:
-        course = Course(speed=60.0, pause=timedelta(minutes=5))
-        rollout = await engine.execute(rollout_commands.start, ["host-*"], course, "tester")
-        waiting = rollout._replace(waiting=("host-a", "host-b"))
+        settings = RolloutSettings(speed=60.0, pause=timedelta(minutes=5))
+        rollout = await engine.execute(rollout_commands.start, ["host-*"], settings, "tester")
+        waiting = rollout._replace(pending=("host-a", "host-b"))
         expected = plan(engine.fleet, engine.limits, waiting, START, lambda _: True)
         assert [wave.starts_at for wave in expected.waves] == [START + 15 * SECOND, START + 45 * SECOND]
         assert expected.expected_end == START + 55 * SECOND
         await engine.advance(54 * SECOND)
-        assert [found.stage for found in engine.live_rollouts()] == [Stage.WALKING]
+        assert [found.status for found in engine.live_rollouts()] == [RolloutStatus.WALKING]
         await engine.advance(SECOND)
         assert engine.live_rollouts() == []

@@ -31,8 +31,8 @@ def test_the_counts_are_right_whatever_comes_and_goes(seed: int) -> None:
             assert not any(sequence < oldest for name in "ab" for sequence in deliveries.undelivered(name))
         for name in "ab":
             rows, stats = deliveries.undelivered(name).values(), deliveries.stats(name)
-            assert stats.given_up == sum(row.given_up for row in rows)
-            assert stats.waiting == len(rows) - stats.given_up
+            assert stats.failed == sum(row.failed for row in rows)
+            assert stats.pending == len(rows) - stats.failed
 
 
 def test_the_last_problem_is_that_of_the_latest_failure_while_anything_is_undelivered() -> None:

@@ -63,7 +63,7 @@ def advance(length: str, seen_by: tuple[str, ...], timeout: str | None, client: 
         raise BadOption(name="--timeout", value=timeout, problem="it is for --seen-by: name a VM with that")
     body: dict[str, Any] = {"by": length}
     if seen_by:
-        body |= {"seen_by": list(seen_by), "limit": timeout}
+        body |= {"seen_by": list(seen_by), "timeout": timeout}
     # The service gives up by itself; how many steps there are, only it knows.
     seconds = timedelta(days=1).total_seconds() if seen_by else TIMEOUT_SECONDS
     _print(client.post("clock", "advance", body=body, seconds=seconds), as_json)

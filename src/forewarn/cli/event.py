@@ -233,41 +233,41 @@ def print_explanation(found: dict[str, Any], now: str) -> None:
     print_facts(
         {
             "event": f"{event['id']}: {event['type']} of {names(event['vms'])}, {event['status']}",
-            "cause": f"{found['cause']}. {found['meaning']}",
+            "cause": f"{found['cause']}. {found['cause_description']}",
             "asked": f"{when(found['requested_at'], now)} by {found['requested_by']}",
             "host": found["host"],
             "rollout": found["rollout"],
-            "not told": "; ".join(found["not_told"].values()),
+            "not notified": "; ".join(found["not_notified"].values()),
         }
     )
     if found["waits"]:
         click.echo("\nIt waits for:")
     for wait in found["waits"]:
-        click.echo(f"  [{'x' if wait['over'] else ' '}] {_wait_line(wait, now)}")
+        click.echo(f"  [{'x' if wait['done'] else ' '}] {_wait_line(wait, now)}")
     click.echo(
         f"\nNext: {found['next']}" + (f" At the latest {when(found['latest'], now)}." if found["latest"] else "")
     )
-    if found["progress"] == "pending" and found["postpone_until"]:
-        click.echo(f"It may be postponed until {when(found['postpone_until'], now)}.")
+    if found["status"] == "pending" and found["postpone_deadline"]:
+        click.echo(f"It may be postponed until {when(found['postpone_deadline'], now)}.")
 
 
 def _wait_line(wait: dict[str, Any], now: str) -> str:
-    until = f", until {when(wait['until'], now)}" if wait["until"] and not wait["over"] else ""
+    until = f", until {when(wait['until'], now)}" if wait["until"] and not wait["done"] else ""
     group = f" of {wait['group']}" if wait["group"] else ""
-    if wait["what"] == "approval":
+    if wait["kind"] == "approval":
         return (
-            f"approval{group}: given by {wait['by']}, {when(wait['at'], now)}"
-            if wait["over"]
+            f"approval{group}: given by {wait['by']}, {when(wait['time'], now)}"
+            if wait["done"]
             else f"approval{group}{until}"
         )
-    if wait["what"] == "window":
-        return f"the maintenance window{group} ({wait['words']}){until}"
-    if wait["what"] == "deletion":
-        return f"the other deletion: {wait['words']}{until}"
-    if wait["what"] == "fabric":
-        return f"the fabric {wait['words']}" + (f": done {when(wait['at'], now)}" if wait["over"] else "")
-    if wait["what"] == "gate":
-        return f"the health gate of {wait['words']}{until}"
+    if wait["kind"] == "window":
+        return f"the maintenance window{group} ({wait['text']}){until}"
+    if wait["kind"] == "deletion":
+        return f"the other deletion: {wait['text']}{until}"
+    if wait["kind"] == "fabric":
+        return f"the fabric {wait['text']}" + (f": done {when(wait['time'], now)}" if wait["done"] else "")
+    if wait["kind"] == "gate":
+        return f"the health gate of {wait['text']}{until}"
     return f"settling{until}"
 
 

@@ -9,7 +9,7 @@ import click
 
 from forewarn.cli.output import print_json, print_table, service_command, when
 from forewarn.core.durations import format_exactly
-from forewarn.core.faults import FAULTS, GET, ON
+from forewarn.core.faults import FAULTS, GET, METHODS
 from forewarn.errors import BadOption
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def command() -> None:
 @click.option("--vm", metavar="NAME", help="Strike only requests of this VM.  [default: of all]")
 @click.option(
     "--method",
-    metavar="|".join(ON),
-    type=click.Choice(ON, case_sensitive=False),
+    metavar="|".join(METHODS),
+    type=click.Choice(METHODS, case_sensitive=False),
     default=GET,
     help="Which requests.  [default: GET]",
 )
@@ -53,18 +53,18 @@ def add(client: Client, as_json: bool, **options: Any) -> None:
       forewarn fault add 500 --vm web-0 --method POST --count 3
       forewarn fault add 429 --duration 2m
     """
-    body = {"kind": options["kind"].lower(), "vm": options["vm"], "on": options["method"]}
-    body |= {"count": options["count"], "for": options["duration"], "delay": options["delay"]}
+    body = {"kind": options["kind"].lower(), "vm": options["vm"], "method": options["method"]}
+    body |= {"count": options["count"], "duration": options["duration"], "delay": options["delay"]}
     answer = client.post("faults", body=body)
     if as_json:
         print_json(answer)
         return
     now = client.get("clock")["now"]
-    if answer["left"] == 0:
-        groups = "one group" if answer["struck"] == 1 else f"{answer['struck']:,} groups"
+    if answer["remaining"] == 0:
+        groups = "one group" if answer["hits"] == 1 else f"{answer['hits']:,} groups"
         click.echo(f"{answer['id']}: {answer['kind']}, at once: {groups}.")
     else:
-        click.echo(f"{answer['id']}: {answer['kind']} of {_vm(answer)} on {answer['on']}, {_bounds(answer, now)}.")
+        click.echo(f"{answer['id']}: {answer['kind']} of {_vm(answer)} on {answer['method']}, {_bounds(answer, now)}.")
 
 
 @command.command("list")
@@ -86,15 +86,15 @@ def list_faults(client: Client, as_json: bool) -> None:
             fault["id"],
             fault["kind"],
             _vm(fault),
-            fault["on"],
+            fault["method"],
             _bounds(fault, now),
             "" if fault["delay_seconds"] is None else format_exactly(timedelta(seconds=fault["delay_seconds"])),
-            f"{fault['struck']:,}",
+            f"{fault['hits']:,}",
             fault["added_by"],
         )
         for fault in answer["faults"]
     )
-    columns = ("fault", "kind", "vm", "on", "left", "delay", "struck", "by")
+    columns = ("fault", "kind", "VM", "method", "remaining", "delay", "hits", "added by")
     print_table(columns, rows, "No fault is active: the endpoint answers as it should.")
 
 
@@ -118,7 +118,7 @@ def clear(fault: str | None, every: bool, client: Client, as_json: bool) -> None
         return
     cleared = answer["faults"] if fault is None else [answer]
     for each in cleared:
-        click.echo(f"{each['id']} ({each['kind']}) is cleared; it has struck {each['struck']:,}.")
+        click.echo(f"{each['id']} ({each['kind']}) is cleared. Hits: {each['hits']:,}.")
     if not cleared:
         click.echo("No fault was active.")
 
@@ -129,8 +129,8 @@ def _vm(fault: dict[str, Any]) -> str:
 
 def _bounds(fault: dict[str, Any], now: str) -> str:
     parts = []
-    if fault["left"] is not None:
-        parts.append("once" if fault["left"] == 1 else f"{fault['left']:,} times")
-    if fault["until"] is not None:
-        parts.append(f"until {when(fault['until'], now)}")
+    if fault["remaining"] is not None:
+        parts.append("once" if fault["remaining"] == 1 else f"{fault['remaining']:,} times")
+    if fault["expires_at"] is not None:
+        parts.append(f"until {when(fault['expires_at'], now)}")
     return ", ".join(parts)

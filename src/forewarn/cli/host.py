@@ -77,7 +77,7 @@ def _print_host(host: dict[str, Any]) -> None:
             "state": _state(host),
             "VMs": ", ".join(host["vms"]) or "none",
             "work": ", ".join(
-                f"{operation['cause']} {operation['id'][:8]} ({operation['progress']})"
+                f"{operation['cause']} {operation['id'][:8]} ({operation['status']})"
                 for operation in host["operations"]
             )
             or "none",
@@ -167,7 +167,7 @@ def return_host(name: str, dry_run: bool, client: Client, as_json: bool) -> None
         print_json(host)
         return
     if dry_run:
-        withdrawn = f"{len(host['withdrawn'])} redeploys" if host["withdrawn"] else "nothing"
-        click.echo(f"Dry run: nothing is changed. {name} would be in use, and {withdrawn} withdrawn.")
+        cancelled = len(host["cancelled"])
+        click.echo(f"Dry run: nothing is changed. {name} would be in service, and {cancelled} redeploys cancelled.")
         return
     _print_host(host)

@@ -44,7 +44,7 @@ def list_operations(everything: bool, client: Client, as_json: bool) -> None:
         (
             ids[operation["id"]],
             operation["cause"],
-            operation["progress"] + (f": {operation['outcome']}" if operation["outcome"] else ""),
+            operation["status"] + (f": {operation['reason']}" if operation["reason"] else ""),
             operation["host"] or "",
             names(operation["vms"]),
             operation["requested_by"],
@@ -52,7 +52,7 @@ def list_operations(everything: bool, client: Client, as_json: bool) -> None:
         )
         for operation in answer["operations"]
     )
-    columns = ("operation", "cause", "progress", "host", "VMs", "asked by", "asked")
+    columns = ("operation", "cause", "status", "host", "VMs", "asked by", "asked")
     print_table(columns, rows, "There has been no operation." if everything else "No operation is under way.")
 
 
@@ -93,7 +93,7 @@ def failed(operation_id: str, reason: str, client: Client, as_json: bool) -> Non
     Example:
       forewarn operation failed 4caea225 --reason "the host does not come back"
     """
-    _print(client, client.post("operations", operation_id, "failed", body={"why": reason}), as_json)
+    _print(client, client.post("operations", operation_id, "failed", body={"reason": reason}), as_json)
 
 
 @command.command()
@@ -119,7 +119,7 @@ def _print(client: Client, operation: dict[str, Any], as_json: bool) -> None:
             "operation": operation["id"],
             "cause": operation["cause"],
             "type": operation["type"],
-            "progress": operation["progress"] + (f": {operation['outcome']}" if operation["outcome"] else ""),
+            "status": operation["status"] + (f": {operation['reason']}" if operation["reason"] else ""),
             "host": operation["host"],
             "VMs": ", ".join(operation["vms"]),
             "moves": ", ".join(f"{vm} to {host}" for vm, host in operation["moves"].items()),
@@ -127,12 +127,12 @@ def _print(client: Client, operation: dict[str, Any], as_json: bool) -> None:
             "health": operation["health"],
             "overrides": ", ".join(operation["overrides"]),
             "asked": f"{when(operation['requested_at'], now)} by {operation['requested_by']}",
-            "postpone until": when(operation["postpone_until"], now) if operation["progress"] == "pending" else "",
-            "not told": "; ".join(operation["not_told"].values()),
+            "postpone deadline": when(operation["postpone_deadline"], now) if operation["status"] == "pending" else "",
+            "not notified": "; ".join(operation["not_notified"].values()),
             "started": when(operation["started_at"], now),
             "last failure": operation["last_failure"],
             "next attempt": when(operation["next_attempt_at"], now),
-            "carried out": when(operation["carried_out_at"], now),
+            "carried out": when(operation["executed_at"], now),
             "ended": when(operation["ended_at"], now),
             "events": ", ".join(event["id"] for event in operation["events"]) or "none",
         }

@@ -31,9 +31,8 @@ def request_command(*, notice: bool = True, routine: bool = False) -> Callable[.
         if routine:
             function = click.option(
                 "--postpone-deadline",
-                "postpone_until",
                 metavar="TIME",
-                help="Up to when it may be postponed: a moment, or from now on.",
+                help="Up to when it may be postponed: a time, or a duration from now.",
             )(function)
             function = click.option(
                 "--override-windows", is_flag=True, help="Also outside the groups' maintenance windows."
@@ -61,7 +60,7 @@ def impact_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def request_fields(options: dict[str, Any]) -> dict[str, Any]:
     """The options as fields of a request to the service."""
-    body = {name: options[name] for name in ("notice", "postpone_until") if options.get(name)}
+    body = {name: options[name] for name in ("notice", "postpone_deadline") if options.get(name)}
     overrides = [name for name in ("notice", "windows") if options.get(f"override_{name}")]
     return body | ({"overrides": overrides} if overrides else {})
 
@@ -106,10 +105,10 @@ def outcome_lines(operation: dict[str, Any], now: str, *, dry_run: bool = False)
     starts = "would start now" if dry_run else "starts now"
     if operation["holds_until"]:
         starts = f"waits for a maintenance window, {when(operation['holds_until'], now)}"
-    elif operation["events"] and operation["progress"] == "pending":
+    elif operation["events"] and operation["status"] == "pending":
         starts = "waits for the others"
-    lines = [f"{why}; the {what} {starts}." for why in operation["not_told"].values()]
-    if not operation["events"] and not operation["not_told"]:
+    lines = [f"{why}; the {what} {starts}." for why in operation["not_notified"].values()]
+    if not operation["events"] and not operation["not_notified"]:
         lines.append(f"Nobody is told; the {what} {starts}.")
     for event in operation["events"]:
         of_group = f" for {names(event['vms'])}" if len(operation["events"]) > 1 else ""
@@ -135,7 +134,7 @@ def _what(operation: dict[str, Any]) -> str:
 
 
 def _destinations(operation: dict[str, Any]) -> list[str]:
-    decided = operation["progress"] != "pending"
+    decided = operation["status"] != "pending"
     lines = []
     for vm, host in operation.get("destinations", {}).items():
         if host is None and decided:

@@ -31,11 +31,19 @@ def command() -> None:
 @click.option("--hosts", "patterns", multiple=True, required=True, metavar="PATTERN", help="Hosts, like 'rack-1-*'.")
 @impact_options
 @click.option(
-    "--max-unavailable", "budget", type=int, default=5, metavar="N", help="How many hosts at once.  [default: 5]"
+    "--max-unavailable",
+    "max_unavailable",
+    type=int,
+    default=5,
+    metavar="N",
+    help="How many hosts at once.  [default: 5]",
 )
 @click.option("--pause", metavar="DURATION", help="Between a wave and the next; default: none.")
 @click.option(
-    "--health-timeout", "health_time", metavar="DURATION", help="How long VMs may take to be well again; default: 15m."
+    "--health-timeout",
+    "health_timeout",
+    metavar="DURATION",
+    help="How long VMs may take to be well again; default: 15m.",
 )
 @click.option("--yes", is_flag=True, help="Do not show the plan and ask whether it is meant.")
 @request_command(routine=True)
@@ -50,12 +58,12 @@ def start(patterns: tuple[str, ...], yes: bool, impact: str, **options: Any) -> 
     """
     client = options["client"]
     body = {"hosts": patterns, "type": impact, **request_fields(options)}
-    body |= {name: options[name] for name in ("duration", "budget", "pause", "health_time")}
+    body |= {name: options[name] for name in ("duration", "max_unavailable", "pause", "health_timeout")}
     if options["dry_run"]:
         plan = client.post("rollouts", body=body | {"dry_run": True})
         print_json(plan) if options["as_json"] else print_plan(plan, client.get("clock")["now"])
         return
-    confirm(f"Walk the hosts {names(list(patterns))} now? See the plan with --dry-run.", yes)
+    confirm(f"Update the hosts {names(list(patterns))} now? See the plan with --dry-run.", yes)
     rollout = client.post("rollouts", body=body)
     _show(client, rollout["id"], options, announce=True)
 
@@ -124,7 +132,7 @@ def pause(rollout_id: str, **options: Any) -> None:
 @click.argument("rollout_id", metavar="ID")
 @change_command
 def resume(rollout_id: str, **options: Any) -> None:
-    """Walk on.
+    """Schedule the next waves again.
 
     \b
     Example:
@@ -173,16 +181,16 @@ def print_plan(plan: dict[str, Any], now: str) -> None:
             names(wave["hosts"], 4),
             names([f"{found['group']} UD {found['update_domain']}" for found in wave["groups"]], 4),
             str(wave["vms"]),
-            when(wave["announced_at"], now),
+            when(wave["scheduled_at"], now),
             when(wave["starts_at"], now),
         )
         for number, wave in enumerate(plan["waves"], 1)
     )
-    print_table(("wave", "hosts", "groups", "VMs", "announced", "starts, if not approved"), rows, "Nothing to walk.")
+    print_table(("wave", "hosts", "groups", "VMs", "scheduled", "starts, if not approved"), rows, "There are no waves.")
     for left_out in plan["skipped"]:
-        click.echo(f"{left_out['host']} is left out: {left_out['why']}")
+        click.echo(f"{left_out['host']} is skipped: {left_out['reason']}")
     click.echo(f"\nExpected end  {when(plan['expected_end'], now)}")
-    click.echo(f"Longest       {when(plan['longest_end'], now)}, unless it is paused or postponed")
+    click.echo(f"Latest end    {when(plan['latest_end'], now)}, unless it is paused or postponed")
 
 
 def print_rollouts(rollouts: list[dict[str, Any]], now: str, empty: str) -> None:
@@ -191,14 +199,14 @@ def print_rollouts(rollouts: list[dict[str, Any]], now: str, empty: str) -> None
         (
             ids[rollout["id"]],
             names(rollout["hosts"]),
-            rollout["stage"],
+            rollout["status"],
             str(rollout["wave"]),
-            *(str(rollout["counts"][word]) for word in ("done", "under_way", "waiting", "skipped")),
+            *(str(rollout["counts"][word]) for word in ("done", "in_progress", "pending", "skipped")),
             when(rollout["requested_at"], now),
         )
         for rollout in rollouts
     )
-    columns = ("rollout", "hosts", "stage", "wave", "done", "under way", "waiting", "left out", "started")
+    columns = ("rollout", "hosts", "status", "wave", "done", "in progress", "pending", "skipped", "started")
     print_table(columns, rows, empty)
 
 
@@ -208,25 +216,25 @@ def print_rollout(rollout: dict[str, Any], now: str) -> None:
         {
             "rollout": rollout["id"],
             "hosts": ", ".join(rollout["hosts"]),
-            "stage": rollout["stage"] + (f": {rollout['outcome']}" if rollout["outcome"] else ""),
+            "status": rollout["status"] + (f": {rollout['reason']}" if rollout["reason"] else ""),
             "what": _what(rollout),
             "asked": f"{when(rollout['requested_at'], now)} by {rollout['requested_by']}",
             "wave": str(rollout["wave"]),
-            "next wave": when(rollout["next_at"], now),
+            "next wave": when(rollout["next_wave_at"], now),
             "done": names(rollout["done"], 10),
-            "under way": names([found["host"] for found in rollout["under_way"]], 10),
-            "waiting": names(rollout["waiting"], 10),
-            "left out": "; ".join(f"{found['host']}: {found['why']}" for found in rollout["skipped"][:10]),
+            "in progress": names([found["host"] for found in rollout["in_progress"]], 10),
+            "pending": names(rollout["pending"], 10),
+            "skipped": "; ".join(f"{found['host']}: {found['reason']}" for found in rollout["skipped"][:10]),
             "ended": when(rollout["ended_at"], now),
         }
     )
 
 
-def _what(course: dict[str, Any]) -> str:
-    seconds = course["duration_seconds"]
+def _what(settings: dict[str, Any]) -> str:
+    seconds = settings["duration_seconds"]
     length = f" of {format_seconds(seconds)}" if seconds else ""
-    pause = course["pause_seconds"]
+    pause = settings["pause_seconds"]
     between = f", {format_seconds(pause)} between waves" if pause else ""
-    budget = course["budget"]
-    at_once = "one host at a time" if budget == 1 else f"at most {budget} hosts at once"
-    return f"{course['type']}{length}, {at_once}{between}"
+    most = settings["max_unavailable"]
+    at_once = "one host at a time" if most == 1 else f"at most {most} hosts at once"
+    return f"{settings['type']}{length}, {at_once}{between}"

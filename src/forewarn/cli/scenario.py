@@ -50,7 +50,7 @@ def list_scenarios(as_json: bool) -> None:
     if as_json:
         print_json({"scenarios": found})
         return
-    rows = ((each["name"], each["title"], each["needs"]["words"], _length(each)) for each in found)
+    rows = ((each["name"], each["title"], each["needs"]["text"], _length(each)) for each in found)
     print_table(("scenario", "what happens", "needs", "at most"), rows, "There are none.")
 
 
@@ -80,18 +80,23 @@ def show(scenario: str, fleet: bool, as_json: bool) -> None:
         {
             "scenario": shape["name"],
             "title": shape["title"],
-            "about": " ".join(shape["about"].split()),
-            "needs": shape["needs"]["words"],
+            "description": " ".join(shape["description"].split()),
+            "needs": shape["needs"]["text"],
             "at most": _length(shape),
             "timings": " ".join(shape["source"].split()),
         }
     )
     click.echo()
     rows = (
-        (str(number), step["what"], step["how"] if step["how"] != step["what"] else "", "\n".join(step["expects"]))
+        (
+            str(number),
+            step["title"],
+            step["action"] if step["action"] != step["title"] else "",
+            "\n".join(step["expects"]),
+        )
         for number, step in enumerate(shape["steps"], 1)
     )
-    print_table(("step", "what", "how", "expected"), rows, "")
+    print_table(("step", "title", "action", "expects"), rows, "")
     click.echo(f"\nPlay it with: forewarn scenario run {scenario}")
 
 
@@ -135,7 +140,7 @@ def run(scenario: str, vms: tuple[str, ...], client: Client, as_json: bool, **op
     ended = watch_run(client, started["id"], quiet=as_json)
     if as_json:
         print_json(ended)
-    sys.exit(0 if ended["state"] == "passed" else 1)
+    sys.exit(0 if ended["status"] == "passed" else 1)
 
 
 @command.command()
@@ -153,7 +158,7 @@ def stop(run_id: str, client: Client, as_json: bool) -> None:
 
 
 def _length(shape: dict[str, Any]) -> str:
-    return format_seconds(shape["longest_seconds"])
+    return format_seconds(shape["max_duration_seconds"])
 
 
 # --- Watching a run -------------------------------------------------------------------------------
@@ -186,7 +191,7 @@ def _looks(client: Client, run_id: str) -> Iterator[dict[str, Any]]:
     while True:
         run: dict[str, Any] = client.get("runs", run_id)
         yield run
-        if run["state"] != "running":
+        if run["status"] != "running":
             return
         _NEVER.wait(LOOK_EVERY_SECONDS)
 
@@ -209,9 +214,9 @@ def _watch_live(client: Client, run_id: str) -> dict[str, Any]:
 def _display(run: dict[str, Any], now: str) -> Group:
     table = Table.grid(padding=(0, 2))
     for step in run["steps"]:
-        table.add_row(_SIGNS[step["state"]], step["what"], _taken(step, now))
-        if step["problem"]:
-            table.add_row("", f"  {step['problem']}", "")
+        table.add_row(_SIGNS[step["status"]], step["title"], _taken(step, now))
+        if step["error"]:
+            table.add_row("", f"  {step['error']}", "")
     return Group(_heading(run), table)
 
 
@@ -221,10 +226,10 @@ def _watch_lines(client: Client, run_id: str) -> dict[str, Any]:
     for run in _looks(client, run_id):
         if not said:
             click.echo(_heading(run))
-        over = [step for step in run["steps"] if step["state"] not in ("waiting", "running")]
+        over = [step for step in run["steps"] if step["status"] not in ("waiting", "running")]
         for step in over[said and said - 1 :]:
-            problem = f": {step['problem']}" if step["problem"] else ""
-            click.echo(f"{_SIGNS[step['state']]} {step['what']} ({_taken(step, '')}){problem}")
+            problem = f": {step['error']}" if step["error"] else ""
+            click.echo(f"{_SIGNS[step['status']]} {step['title']} ({_taken(step, '')}){problem}")
         said = 1 + len(over)
         sys.stdout.flush()
     return run
@@ -236,18 +241,18 @@ def _heading(run: dict[str, Any]) -> str:
 
 def _taken(step: dict[str, Any], now: str) -> str:
     """How long it has taken by the service's clock, so far."""
-    if step["since"] is None:
+    if step["started_at"] is None:
         return ""
     until = from_text(step["ended_at"] or now)
-    return format_duration(until - from_text(step["since"]))
+    return format_duration(until - from_text(step["started_at"]))
 
 
 def _verdict(run: dict[str, Any]) -> str:
     length = format_duration(from_text(run["ended_at"]) - from_text(run["started_at"]))
     for number, step in enumerate(run["steps"], 1):
-        if step["state"] == "failed":
-            return f"Failed at step {number}, {step['what']}: {step['problem']}."
-    if run["state"] == "stopped":
+        if step["status"] == "failed":
+            return f"Failed at step {number}, {step['title']}: {step['error']}."
+    if run["status"] == "stopped":
         return f"Stopped after {length}."
     return f"Passed: {len(run['steps'])} steps in {length} of the service's time."
 

@@ -28,7 +28,7 @@ def command() -> None:
 @command.command("list")
 @service_command
 def list_vms(client: Client, as_json: bool) -> None:
-    """All VMs, and whether they listen.
+    """All VMs, whether events are enabled for them, and when their group last polled.
 
     \b
     Example:
@@ -46,26 +46,26 @@ def list_vms(client: Client, as_json: bool) -> None:
             vm["host"],
             f"{vm['update_domain']}/{vm['fault_domain']}",
             vm["listen"] or vm["address"] or "",
-            _listening(vm, now) if vm["state"] == "running" else vm["state"],
+            vm["state"],
+            _yes_or_no(vm["events_enabled"]),
+            _last_seen(vm, now),
             str(len(vm["events"]) or ""),
         )
         for vm in by_name(answer["vms"])
     )
-    print_table(("VM", "group", "host", "UD/FD", "asks from", "listening", "events"), rows, "The fleet has no VMs.")
+    print_table(
+        ("VM", "group", "host", "UD/FD", "polls from", "state", "events enabled", "last seen", "events"),
+        rows,
+        "The fleet has no VMs.",
+    )
 
 
-def _listening(vm: dict[str, Any], now: str) -> str:
-    if vm["last_heard_at"] is None:
-        return "never asked"
-    heard = format_distance(from_text(vm["last_heard_at"]), from_text(now))
-    return heard if vm["listening"] else f"no ({heard})"
+def _yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _last_seen(vm: dict[str, Any], now: str) -> str:
-    if vm["last_heard_at"] is None:
-        return "never asked"
-    heard = when(vm["last_heard_at"], now)
-    return f"yes, {heard}" if vm["listening"] else f"no, last {heard}"
+    return format_distance(from_text(vm["last_seen_at"]), from_text(now)) if vm["last_seen_at"] else "never"
 
 
 @command.command()
@@ -88,7 +88,8 @@ def show(name: str, client: Client, as_json: bool) -> None:
             "VM": vm["name"],
             "group": f"{vm['group']} ({vm['kind']})",
             "state": vm["state"],
-            "host": vm["host"] + (f" (moved; its file says {vm['home']})" if vm["home"] else ""),
+            "host": vm["host"]
+            + (f" (moved; the fleet file has {vm['configured_host']})" if vm["configured_host"] else ""),
             "update domain": str(vm["update_domain"]),
             "fault domain": str(vm["fault_domain"]),
             "address": vm["address"],
@@ -99,7 +100,8 @@ def show(name: str, client: Client, as_json: bool) -> None:
             "zone": vm["zone"],
             "tags": ", ".join(f"{key}={value}" for key, value in vm["tags"].items()),
             "auto approve": ", ".join(vm["auto_approve"]),
-            "listening": _last_seen(vm, now),
+            "events enabled": _yes_or_no(vm["events_enabled"]),
+            "last seen": when(vm["last_seen_at"], now) or "never",
             "incarnation": str(vm["incarnation"]),
             "events": ", ".join(vm["events"]) or "none",
         }

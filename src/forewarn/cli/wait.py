@@ -61,12 +61,12 @@ def wait_for_operations(client: Client, ids: list[str], *, quiet: bool = False) 
         for operation_id in ids:
             if operation_id not in live and operation_id not in ended:  # a long list of live ones is cut
                 found = client.get("operations", operation_id)
-                (ended if found["progress"] in _OVER else live)[operation_id] = found
+                (ended if found["status"] in _OVER else live)[operation_id] = found
         shown = [ended.get(operation_id) or live[operation_id] for operation_id in ids]
         return State([_row(operation, now) for operation in shown], over=len(ended) == len(ids))
 
     _watch(look, quiet=quiet, where=f"forewarn operation show {ids[0][:8]}" if ids else "")
-    bad = [operation for operation in ended.values() if operation["progress"] != "done"]
+    bad = [operation for operation in ended.values() if operation["status"] != "done"]
     if bad:
         raise Conflict.relayed(_complaint(bad[0]))
 
@@ -79,18 +79,18 @@ def wait_for_rollout(client: Client, rollout_id: str, *, quiet: bool = False) ->
         now = client.get("clock")["now"]
         last.update(client.get("rollouts", rollout_id))
         counts = last["counts"]
-        state = f"{last['stage']}, wave {last['wave']}: " + ", ".join(
+        state = f"{last['status']}, wave {last['wave']}: " + ", ".join(
             f"{count} {word.replace('_', ' ')}" for word, count in counts.items() if count
         )
-        rows = [Row(rollout_id, f"rollout {rollout_id[:8]}", state, _until("next wave", last["next_at"], now))]
+        rows = [Row(rollout_id, f"rollout {rollout_id[:8]}", state, _until("next wave", last["next_wave_at"], now))]
         live = {operation["id"]: operation for operation in client.get("operations", limit="1000")["operations"]}
-        rows += [_row(live[found["operation"]], now) for found in last["under_way"] if found["operation"] in live]
-        return State(rows, over=last["stage"] in _OVER)
+        rows += [_row(live[found["operation"]], now) for found in last["in_progress"] if found["operation"] in live]
+        return State(rows, over=last["status"] in _OVER)
 
     _watch(look, quiet=quiet, where=f"forewarn rollout show {rollout_id[:8]}")
-    if last["stage"] != "done":
-        why = f": {last['outcome']}" if last["outcome"] else ""
-        raise Conflict.relayed(f"The rollout was {last['stage']}{why}.")
+    if last["status"] != "done":
+        why = f": {last['reason']}" if last["reason"] else ""
+        raise Conflict.relayed(f"The rollout was {last['status']}{why}.")
 
 
 def _watch(look: Callable[[], State], *, quiet: bool, where: str) -> None:
@@ -144,19 +144,19 @@ def _what(operation: dict[str, Any]) -> str:
 
 
 def _state(operation: dict[str, Any], now: str) -> tuple[str, str]:
-    progress = operation["progress"]
-    if progress == "pending":
+    status = operation["status"]
+    if status == "pending":
         moments = [event["not_before"] for event in operation["events"] if not event["approved_at"]]
         latest = max([*moments, *([operation["holds_until"]] if operation["holds_until"] else [])], default=None)
         return f"scheduled; {_approvals(operation)}", _until("starts by itself", latest, now)
-    if progress == "started":
-        if not operation["carried_out_at"]:
+    if status == "started":
+        if not operation["executed_at"]:
             return "started, being carried out", ""
         moved = ", ".join(f"{vm} is on {host}" for vm, host in operation["moves"].items())
         health = f", health {operation['health']}" if operation["health"] else ""
         state = f"carried out{health}, settling" + (f"; {moved}" if moved else "")
         return state, _until("over", operation["settles_at"], now)
-    return progress + (f": {operation['outcome']}" if operation["outcome"] else ""), ""
+    return status + (f": {operation['reason']}" if operation["reason"] else ""), ""
 
 
 def _approvals(operation: dict[str, Any]) -> str:
@@ -174,6 +174,6 @@ def _until(what: str, moment: str | None, now: str) -> str:
 
 
 def _complaint(operation: dict[str, Any]) -> str:
-    why = f": {operation['outcome']}" if operation["outcome"] else ""
-    progress = "has failed" if operation["progress"] == "failed" else f"was {operation['progress']}"
-    return f"{_what(operation)} {progress}{why}."
+    why = f": {operation['reason']}" if operation["reason"] else ""
+    ended = "has failed" if operation["status"] == "failed" else f"was {operation['status']}"
+    return f"{_what(operation)} {ended}{why}."

@@ -99,13 +99,13 @@ def list_webhooks(client: Client, as_json: bool) -> None:
             webhook["url"],
             _wishes(webhook),
             str(webhook["position"]),
-            str(webhook["waiting"]),
+            str(webhook["pending"]),
             str(webhook["failed"]),
-            webhook["last_problem"] or "",
+            webhook["last_error"] or "",
         )
         for webhook in answer["webhooks"]
     )
-    columns = ("webhook", "url", "told of", "up to", "waiting", "given up", "last problem")
+    columns = ("webhook", "url", "kinds", "position", "pending", "failed", "last error")
     print_table(columns, rows, "There is no webhook.")
 
 
@@ -135,11 +135,11 @@ def show(name: str, client: Client, as_json: bool) -> None:
             "groups": ", ".join(webhook["groups"]) or "all",
             "kinds": ", ".join(webhook["kinds"]) or "all",
             "added": f"{when(webhook['created_at'], client.get('clock')['now'])} by {webhook['created_by']}",
-            "told up to": f"row {webhook['position']} of history",
-            "waiting": str(webhook["waiting"]),
-            "given up": str(webhook["failed"]),
-            "lost": str(webhook["lost"]) if webhook["lost"] else None,
-            "last problem": webhook["last_problem"],
+            "position": f"row {webhook['position']} of history",
+            "pending": str(webhook["pending"]),
+            "failed": str(webhook["failed"]),
+            "dropped": str(webhook["dropped"]) if webhook["dropped"] else None,
+            "last error": webhook["last_error"],
         }
     )
 
@@ -158,7 +158,7 @@ def test(name: str, client: Client, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     if not answer["delivered"]:
-        raise WebhookFailed(name=name, problem=answer["problem"])
+        raise WebhookFailed(name=name, problem=answer["error"])
     if not as_json:
         click.echo(f"{name} has taken it (status {answer['status']}).")
 
@@ -184,12 +184,12 @@ def failures(name: str, client: Client, as_json: bool) -> None:
             row["entry"]["group"] or "",
             names(row["entry"]["vms"]),
             str(row["attempts"]),
-            "given up" if row["given_up"] else "tried again" if row["attempts"] else "waits for its turn",
-            row["problem"] or "",
+            "failed" if row["failed"] else "retrying" if row["attempts"] else "pending",
+            row["error"] or "",
         )
         for row in answer["failures"]
     )
-    columns = ("row", "kind", "group", "VMs", "attempts", "state", "problem")
+    columns = ("row", "kind", "group", "VMs", "attempts", "status", "error")
     print_table(columns, rows, f"{name} has been told of everything.")
 
 

@@ -1,4 +1,4 @@
-"""/v1: the control API, what the command line and other programs talk to."""
+"""/v1: the control API, used by the command line and other programs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from forewarn.control import (
     vms,
     webhooks,
 )
-from forewarn.control.auth import Gate
+from forewarn.control.auth import Authenticator
 from forewarn.control.metrics import gauge
 from forewarn.control.openapi import describe
 from forewarn.control.problems import HANDLERS
-from forewarn.control.routing import Endpoint, routes
+from forewarn.control.routing import Route, starlette_routes
 from forewarn.delivery.feed import Feed
 from forewarn.wire.versions import available_versions
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Control:
-    """Every endpoint, over one engine."""
+    """All routes of the control API."""
 
     def __init__(
         self,
@@ -76,37 +76,37 @@ class Control:
         ]
 
     @cached_property
-    def endpoints(self) -> list[Endpoint]:
-        """All that can be asked."""
+    def routes(self) -> list[Route]:
+        """All routes, in the order of the OpenAPI description."""
         return [
-            *health.HealthControl(self._engine, self._metrics).endpoints(),
-            Endpoint("GET", "/v1/openapi.json", self.openapi, "See this description.", {"type": "object"}, tenant=True),
-            *fleet.FleetControl(self._engine, self._metadata).endpoints(),
-            *vms.VMControl(self._engine, self._versions).endpoints(),
-            *clock.ClockControl(self._engine, self._metadata).endpoints(),
-            *operations.OperationControl(self._engine).endpoints(),
-            *events.EventControl(self._engine).endpoints(),
-            *hosts.HostControl(self._engine).endpoints(),
-            *groups.GroupControl(self._engine).endpoints(),
-            *rollouts.RolloutControl(self._engine).endpoints(),
-            *tokens.TokenControl(self._engine).endpoints(),
-            *webhooks.WebhookControl(self._engine, self._webhooks).endpoints(),
-            *faults.FaultControl(self._engine, self._faults).endpoints(),
-            *scenarios.ScenarioControl(self._scenario_runs).endpoints(),
-            *history.HistoryControl(self._engine).endpoints(),
-            *feed.FeedControl(self._engine, self.feed).endpoints(),
+            *health.HealthControl(self._engine, self._metrics).routes(),
+            Route("GET", "/v1/openapi.json", self.openapi, "Return this description.", {"type": "object"}, tenant=True),
+            *fleet.FleetControl(self._engine, self._metadata).routes(),
+            *vms.VMControl(self._engine, self._versions).routes(),
+            *clock.ClockControl(self._engine, self._metadata).routes(),
+            *operations.OperationControl(self._engine).routes(),
+            *events.EventControl(self._engine).routes(),
+            *hosts.HostControl(self._engine).routes(),
+            *groups.GroupControl(self._engine).routes(),
+            *rollouts.RolloutControl(self._engine).routes(),
+            *tokens.TokenControl(self._engine).routes(),
+            *webhooks.WebhookControl(self._engine, self._webhooks).routes(),
+            *faults.FaultControl(self._engine, self._faults).routes(),
+            *scenarios.ScenarioControl(self._scenario_runs).routes(),
+            *history.HistoryControl(self._engine).routes(),
+            *feed.FeedControl(self._engine, self.feed).routes(),
         ]
 
     def description(self) -> dict[str, Any]:
         """The OpenAPI description."""
-        return describe(self.endpoints)
+        return describe(self.routes)
 
     async def openapi(self, _: Request) -> Response:
         return JSONResponse(self.description())
 
 
 def control_app(engine: Engine, control: Control) -> ASGIApp:
-    """The application: token first, then the routes; every error as a problem (RFC 9457)."""
-    app = Starlette(routes=routes(control.endpoints), exception_handlers=HANDLERS)
-    app.router.redirect_slashes = False  # by the Host header, wherever that points
-    return Gate(engine, app)
+    """The ASGI application: authentication, then the routes. Errors are problem details (RFC 9457)."""
+    app = Starlette(routes=starlette_routes(control.routes), exception_handlers=HANDLERS)
+    app.router.redirect_slashes = False  # a redirect would use the Host header, which the client controls
+    return Authenticator(engine, app)

@@ -1,6 +1,6 @@
 """Authentication: the token of a request, and the first admin token.
 
-Without a token only the health endpoints answer.
+Only the health routes work without a token.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ OPEN_PATHS = frozenset(("/healthz", "/readyz"))
 
 
 def hash_of(token: str) -> str:
-    """What is kept of a token. Tokens are long and random, so nothing slower is needed."""
+    """The stored form of a token. Tokens are long and random, so a fast hash is enough."""
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-class Gate:
-    """Lets requests through to the application, with the token they came with in their state."""
+class Authenticator:
+    """Rejects requests without a valid token, and stores the token in the request's state."""
 
     def __init__(self, engine: Engine, app: ASGIApp) -> None:
         self._engine = engine
@@ -76,19 +76,19 @@ FIRST = "admin"
 
 
 async def leave_admin_token(engine: Engine, left: str, leave: Callable[[str], None]) -> None:
-    """See to it that what is `left` opens, unless it was revoked and another admin is there.
+    """Make sure that the token in the file (`left`) works, unless it was revoked and another admin token exists.
 
-    Whoever may write that place owns the service: a token that is lost is replaced by another.
+    A user who can write that file owns the service, so a lost token is replaced.
     """
     known = {token.name: token for token in engine.draft().all_tokens()}
     if any(token.hash == hash_of(left) for token in known.values()):
         return
     first = known.get(FIRST)
-    revoked = first is None or first.role is not Role.ADMIN  # the name may have been given to another
+    revoked = first is None or first.role is not Role.ADMIN  # an operator may have reused the name
     if revoked and any(token.role is Role.ADMIN for token in known.values()):
         return
     secret = new_secret()
-    # Left first: if all ends here, the next start finds a token there that opens nothing, and makes another.
+    # The file first: after a crash here, the next start finds a token that does not work, and makes a new one.
     leave(secret)
 
     def renew(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
@@ -99,5 +99,5 @@ async def leave_admin_token(engine: Engine, left: str, leave: Callable[[str], No
 
 
 def new_secret() -> str:
-    """A token, to be given out."""
+    """A new random token."""
     return f"fw_{secrets.token_urlsafe(32)}"

@@ -1,4 +1,4 @@
-"""/v1/clock: what time it is for the service, and moving a virtual clock."""
+"""/v1/clock: the time of the service, and moving a virtual clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-from forewarn.control.input import A_LENGTH, read_body, read_length, until_gone
-from forewarn.control.routing import Endpoint
-from forewarn.control.schema import Body, Length, Moment, Shape, answer, choice, help_text
+from forewarn.control.input import DURATION_FORMAT, read_body, read_duration, until_gone
+from forewarn.control.routing import Route
+from forewarn.control.schema import Body, Duration, Shape, Time, choice, help_text, json_response
 from forewarn.core.access import Role
 from forewarn.core.durations import format_duration, to_text
 from forewarn.errors import BadRequestBody
@@ -20,29 +20,28 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
     from forewarn.metadata.server import MetadataServer
 
-SEEN_WITHIN = timedelta(seconds=30)
-"""How long, in real time, a VM may take to see a step of a moved clock."""
-LONGEST_LIMIT = timedelta(hours=1)
+DEFAULT_TIMEOUT = timedelta(seconds=30)
+"""Real time that a VM has to see each step of the clock."""
+MAX_TIMEOUT = timedelta(hours=1)
 
 
 class ClockShape(Shape):
-    """What time it is for the service."""
+    """The time of the service."""
 
-    now: Moment
+    now: Time
     clock: Annotated[str, choice("system", "virtual")]
     speed: float
 
 
 class ClockAdvance(Body, kw_only=True):
-    """How far a virtual clock is moved."""
+    """How far to move a virtual clock."""
 
-    by: Annotated[Length, help_text("How far.")]
+    by: Annotated[Duration, help_text("How far to move the clock.")]
     seen_by: Annotated[
-        list[str] | None, help_text("VMs that poll by themselves: each takes in every step before the next.")
+        list[str] | None,
+        help_text("VMs that poll on their own. The clock waits after each step until they have seen it."),
     ] = None
-    limit: Annotated[
-        Length | None, help_text("How long they may take for a step, in real time; 30s if it is not said.")
-    ] = None
+    timeout: Annotated[Duration | None, help_text("Real time that these VMs have for each step. Default: 30s.")] = None
 
 
 class ClockControl:
@@ -52,14 +51,14 @@ class ClockControl:
         self._engine = engine
         self._metadata = metadata
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint("GET", "/v1/clock", self.clock, "See what time it is for the service.", ClockShape, tenant=True),
-            Endpoint(
+            Route("GET", "/v1/clock", self.clock, "Return the time of the service.", ClockShape, tenant=True),
+            Route(
                 "POST",
                 "/v1/clock/advance",
                 self.advance,
-                "Move a virtual clock on.",
+                "Move a virtual clock forward.",
                 ClockShape,
                 Role.OPERATOR,
                 body=ClockAdvance,
@@ -67,22 +66,28 @@ class ClockControl:
         ]
 
     async def clock(self, _: Request) -> Response:
-        return answer(self._clock())
+        return json_response(self._clock())
 
     async def advance(self, request: Request) -> Response:
         body = await read_body(request, ClockAdvance)
-        length, limit, vms = read_length(body.by, "/by"), read_length(body.limit, "/limit"), tuple(body.seen_by or ())
+        length, timeout, vms = (
+            read_duration(body.by, "/by"),
+            read_duration(body.timeout, "/timeout"),
+            tuple(body.seen_by or ()),
+        )
         if length is None:
-            raise BadRequestBody(pointer="/by", problem=f"must be {A_LENGTH}", valid=A_LENGTH)
-        if limit is not None and (not vms or not timedelta(0) < limit <= LONGEST_LIMIT):
+            raise BadRequestBody(pointer="/by", problem=f"must be {DURATION_FORMAT}", allowed=DURATION_FORMAT)
+        if timeout is not None and (not vms or not timedelta(0) < timeout <= MAX_TIMEOUT):
             problem = (
-                f"is more than 0s, at most {format_duration(LONGEST_LIMIT)}"
+                f"must be more than 0s and at most {format_duration(MAX_TIMEOUT)}"
                 if vms
-                else "is for the VMs of seen_by: name them"
+                else "needs seen_by: name the VMs to wait for"
             )
-            raise BadRequestBody(pointer="/limit", problem=problem, valid=A_LENGTH)
+            raise BadRequestBody(pointer="/timeout", problem=problem, allowed=DURATION_FORMAT)
         if vms:
-            with self._metadata.delivery_tracker.barrier(vms, limit if limit is not None else SEEN_WITHIN) as audience:
+            with self._metadata.delivery_tracker.barrier(
+                vms, timeout if timeout is not None else DEFAULT_TIMEOUT
+            ) as audience:
                 gone = asyncio.create_task(until_gone(request))
                 gone.add_done_callback(lambda _: audience.cancel())
                 try:
@@ -91,7 +96,7 @@ class ClockControl:
                     gone.cancel()
         else:
             await self._engine.advance(length)
-        return answer(self._clock())
+        return json_response(self._clock())
 
     def _clock(self) -> ClockShape:
         clock, limits = self._engine.clock, self._engine.limits

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
 from forewarn.clock import unix_seconds
-from forewarn.control.input import LARGEST_FLEET
+from forewarn.control.input import MAX_FLEET_BYTES
 from forewarn.control.problems import PROBLEM, problem
 from forewarn.control.request_framing import MALFORMED, IncomingRequest, Rejected
 from forewarn.errors import Invalid
@@ -44,7 +44,7 @@ _EMPTY_LINES = re.compile(rb"[\r\n]+")
 class ControlLimits(ConnectionLimits):
     """The limits of a connection to the control API."""
 
-    body_bytes: int = LARGEST_FLEET + DISCARDED_BYTES
+    body_bytes: int = MAX_FLEET_BYTES + DISCARDED_BYTES
     """The connection closes when a body is larger."""
     handshake_seconds: float = 10.0
     """For TLS."""

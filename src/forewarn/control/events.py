@@ -1,4 +1,4 @@
-"""/v1/events: what groups are told, and what is said to it. Tenants see and approve those of their group."""
+"""/v1/events: list, approve, postpone and cancel events. A tenant sees and approves the events of its group."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from msgspec.structs import asdict
 
 from forewarn.control.explanations import ExplanationShape, explanation
 from forewarn.control.history import HISTORY, history_page
-from forewarn.control.input import A_MOMENT, read_body, read_length, read_moment
+from forewarn.control.input import TIME_FORMAT, read_body, read_duration, read_time
 from forewarn.control.paging import All, Paging, hint, only, page, rows_page
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     DryRun,
-    Length,
-    Moment,
-    MomentOrLength,
+    Duration,
     Name,
     NoMembers,
     Shape,
-    answer,
+    Time,
+    TimeOrDuration,
     choice,
     help_text,
+    json_response,
     page_of,
 )
 from forewarn.core import approvals
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.events import Status
+from forewarn.core.events import EventStatus
 from forewarn.errors import AlreadyOver, BadRequestBody, Unknown, UnknownEvent
 from forewarn.ports import HistoryFilter
 
@@ -43,23 +43,23 @@ if TYPE_CHECKING:
 
 
 class EventShape(Shape):
-    """An event with all that is known of it."""
+    """An event with its state and times."""
 
     id: str
     operation: str
     group: str
     type: Annotated[str, choice(*EVENT_TYPES)]
-    status: Annotated[str, choice(*(status.lower() for status in Status))]
+    status: Annotated[str, choice(*(status.lower() for status in EventStatus))]
     vms: list[str]
-    not_before: Moment
+    not_before: Time
     description: str
     source: Annotated[str, choice("platform", "user")]
     duration_seconds: float | None
-    created_at: Moment
-    approved_at: Moment | None
+    created_at: Time
+    approved_at: Time | None
     approved_by: str | None
-    started_at: Moment | None
-    ended_at: Moment | None
+    started_at: Time | None
+    ended_at: Time | None
 
     @classmethod
     def of(cls, event: Event) -> Self:
@@ -83,23 +83,23 @@ class EventShape(Shape):
 
 
 class EventExplanationShape(ExplanationShape):
-    """Why an event waits: why its operation does."""
+    """Why an event waits, explained by its operation."""
 
     event: EventShape
 
 
 class EventsQuery(Paging):
-    """Which events."""
+    """Which events to list."""
 
     all: All = False
-    group: Annotated[Name, help_text("Only those of this group.")] = ""
+    group: Annotated[Name, help_text("Only events of this group.")] = ""
 
 
 class Postponement(DryRun):
-    """Until when an event waits."""
+    """How far to postpone an event."""
 
-    by: Annotated[Length | None, help_text("How much later than it would start now; or else say until when.")] = None
-    until: Annotated[MomentOrLength | None, help_text("The moment before which it must not start.")] = None
+    by: Annotated[Duration | None, help_text("How much later than its current NotBefore. Give this or until.")] = None
+    until: Annotated[TimeOrDuration | None, help_text("The new NotBefore. Give this or by.")] = None
 
 
 class EventControl:
@@ -108,10 +108,10 @@ class EventControl:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path, operator = EventShape, "/v1/events/{id}", Role.OPERATOR
         return [
-            Endpoint(
+            Route(
                 "GET",
                 "/v1/events",
                 self.events,
@@ -120,46 +120,52 @@ class EventControl:
                 tenant=True,
                 query=EventsQuery,
             ),
-            Endpoint("GET", path, self.event, "See an event.", one, tenant=True),
-            Endpoint(
+            Route("GET", path, self.event, "Return an event.", one, tenant=True),
+            Route(
                 "GET",
                 f"{path}/history",
                 self.history,
-                "See what happened to an event.",
+                "Return the history of an event.",
                 HISTORY,
                 tenant=True,
                 query=Paging,
             ),
-            Endpoint("GET", f"{path}/explain", self.explain, "See why an event waits.", EventExplanationShape),
-            Endpoint(
+            Route("GET", f"{path}/explain", self.explain, "Explain why an event waits.", EventExplanationShape),
+            Route(
                 "POST",
                 f"{path}/approve",
                 self.approve,
-                "Let an event start before its time.",
+                "Approve an event, so that it can start before NotBefore.",
                 one,
                 operator,
                 tenant=True,
                 body=NoMembers,
             ),
-            Endpoint("POST", f"{path}/cancel", self.cancel, "Withdraw an event.", one, operator, body=NoMembers),
-            Endpoint(
-                "POST", f"{path}/postpone", self.postpone, "Let an event wait longer.", one, operator, body=Postponement
+            Route(
+                "POST",
+                f"{path}/cancel",
+                self.cancel,
+                "Cancel an event that has not started.",
+                one,
+                operator,
+                body=NoMembers,
             ),
+            Route("POST", f"{path}/postpone", self.postpone, "Postpone an event.", one, operator, body=Postponement),
         ]
 
     async def events(self, request: HttpRequest) -> Response:
         asked, own = request.state.query.group, caller(request).group
         if own and asked not in ("", own):
-            return page("events", (), None)  # not a tenant's to see: as if there were none
+            return page("events", (), None)  # a tenant must not learn whether the group exists
         found, following = await rows_page(request, self._engine.records.events, own or asked)
         return page("events", map(EventShape.of, found), following)
 
     async def event(self, request: HttpRequest) -> Response:
-        return answer(EventShape.of(await self._find(request)))
+        return json_response(EventShape.of(await self._find(request)))
 
     async def history(self, request: HttpRequest) -> Response:
         event = await self._find(request)
-        own = caller(request).group  # what is about the operation as a whole names VMs of others
+        own = caller(request).group  # rows about the whole operation name VMs of other groups
         sought = HistoryFilter(event=event.id, operation=event.operation, groups=(own,) if own else ())
         return await history_page(self._engine, request, sought)
 
@@ -168,23 +174,25 @@ class EventControl:
         operation = await self._engine.records.operation(event.operation)
         if operation is None:
             raise Unknown(what="operation", name=event.operation, hint="")
-        return answer(EventExplanationShape(**asdict(explanation(self._engine, operation)), event=EventShape.of(event)))
+        return json_response(
+            EventExplanationShape(**asdict(explanation(self._engine, operation)), event=EventShape.of(event))
+        )
 
     async def approve(self, request: HttpRequest) -> Response:
         await read_body(request, NoMembers)
         event = await self._find_live(request)
         token = caller(request)
         await self._engine.approve([event.id], token.name, token.group or None)
-        return answer(EventShape.of(await self._find(request)))
+        return json_response(EventShape.of(await self._find(request)))
 
     async def cancel(self, request: HttpRequest) -> Response:
         await read_body(request, NoMembers)
         event = await self._find_live(request)
         after = await self._engine.cancel(event.id, caller(request).name)
-        return answer(EventShape.of(after))
+        return json_response(EventShape.of(after))
 
     async def postpone(self, request: HttpRequest) -> Response:
-        """`by` counts from NotBefore, `until` is a moment."""
+        """`by` is added to NotBefore; `until` replaces it."""
         body = await read_body(request, Postponement)
         event = await self._find_live(request)
         until, by = self._until(body, event), caller(request).name
@@ -192,17 +200,17 @@ class EventControl:
             after, _ = self._engine.preview(approvals.postpone, event.id, by, until)
         else:
             after = await self._engine.postpone(event.id, by, until)
-        return answer(EventShape.of(after))
+        return json_response(EventShape.of(after))
 
     def _until(self, body: Postponement, event: Event) -> datetime:
-        length = read_length(body.by, "/by")
-        moment = read_moment(body.until, "/until", self._engine.clock.now())
+        length = read_duration(body.by, "/by")
+        moment = read_time(body.until, "/until", self._engine.clock.now())
         if (length is None) == (moment is None):
-            raise BadRequestBody(pointer="/by", problem="or /until must be given, one of them", valid=A_MOMENT)
+            raise BadRequestBody(pointer="/by", problem="give either /by or /until, not both", allowed=TIME_FORMAT)
         return event.not_before + length if length is not None else moment  # type: ignore[return-value]
 
     async def _find(self, request: HttpRequest) -> Event:
-        """By its id, in any letter case, or by the beginning of it where that is clear."""
+        """Find by id, in any letter case, or by an unambiguous prefix of it."""
         wanted, own = request.path_params["id"].lower(), caller(request).group
         found = await self._engine.records.events_beginning(wanted, own)
         if one := only(found):

@@ -6,36 +6,36 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from msgspec import Struct
 
-from forewarn.control.schema import Moment, Shape, choice
+from forewarn.control.schema import Shape, Time, choice
 from forewarn.core.durations import to_text, to_text_if_any
 from forewarn.core.explain import Explanation, Wait, explain
-from forewarn.core.operations import CAUSES, Operation, Progress
+from forewarn.core.operations import CAUSES, Operation, OperationStatus
 
 if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 
 class WaitShape(Shape):
-    """Something that an operation waits for, or has waited for."""
+    """A condition that an operation waits for, or has waited for."""
 
-    what: str
-    over: bool
+    kind: str
+    done: bool
     group: str | None
     by: str | None
-    at: Moment | None
-    until: Moment | None
-    words: str | None
+    time: Time | None
+    until: Time | None
+    text: str | None
 
     @classmethod
     def of(cls, wait: Wait) -> Self:
         return cls(
-            what=wait.what,
-            over=wait.over,
+            kind=wait.kind,
+            done=wait.done,
             group=wait.group or None,
             by=wait.by or None,
-            at=to_text_if_any(wait.at),
+            time=to_text_if_any(wait.time),
             until=to_text_if_any(wait.until),
-            words=wait.words or None,
+            text=wait.text or None,
         )
 
 
@@ -44,31 +44,31 @@ class ExplanationShape(Struct, forbid_unknown_fields=True):
 
     operation: str
     cause: Annotated[str, choice(*CAUSES)]
-    meaning: str
+    cause_description: str
     requested_by: str
-    requested_at: Moment
+    requested_at: Time
     host: str | None
     rollout: str | None
-    progress: Annotated[str, choice(*(progress.value for progress in Progress))]
-    postpone_until: Moment | None
-    not_told: dict[str, str]
+    status: Annotated[str, choice(*(status.value for status in OperationStatus))]
+    postpone_deadline: Time | None
+    not_notified: dict[str, str]
     waits: list[WaitShape]
     next: str
-    latest: Moment | None
+    latest: Time | None
 
     @classmethod
     def of(cls, operation: Operation, found: Explanation) -> Self:
         return cls(
             operation=operation.id,
             cause=operation.cause,
-            meaning=CAUSES[operation.cause].meaning,
+            cause_description=CAUSES[operation.cause].meaning,
             requested_by=operation.requested_by,
             requested_at=to_text(operation.requested_at),
             host=operation.host or None,
             rollout=operation.request.rollout or None,
-            progress=operation.progress.value,
-            postpone_until=to_text_if_any(operation.request.deadline),
-            not_told=dict(operation.unnoticed),
+            status=operation.status.value,
+            postpone_deadline=to_text_if_any(operation.request.postpone_deadline),
+            not_notified=dict(operation.not_notified),
             waits=list(map(WaitShape.of, found.waits)),
             next=found.next,
             latest=to_text_if_any(found.latest),
@@ -76,7 +76,7 @@ class ExplanationShape(Struct, forbid_unknown_fields=True):
 
 
 def explanation(engine: Engine, operation: Operation) -> ExplanationShape:
-    """Why an operation waits now."""
+    """Explain why an operation waits now."""
     draft = engine.draft()
     rollout = draft.rollout(operation.request.rollout)
     failed = engine.failed_attempt(operation.id)

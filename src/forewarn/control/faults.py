@@ -1,31 +1,29 @@
-"""/v1/faults: make the metadata endpoint fail on purpose."""
+"""/v1/faults: inject faults into the metadata endpoint."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Self
 
-from msgspec import field
-
 from forewarn.control.idempotency import make_once
-from forewarn.control.input import read_body, read_length
+from forewarn.control.input import read_body, read_duration
 from forewarn.control.paging import Paging, page, wanted
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     Body,
     Count,
-    Length,
-    Moment,
+    Duration,
     Name,
     Shape,
-    answer,
+    Time,
     choice,
     help_text,
+    json_response,
     page_of,
     whole,
 )
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
-from forewarn.core.faults import FAULTS, GET, LONGEST_DELAY, MOST_STRIKES, ON, FaultOrder
+from forewarn.core.faults import FAULTS, GET, LONGEST_DELAY, MAX_HITS, METHODS, FaultOrder
 from forewarn.errors import BadRequestBody, UnknownVM
 
 if TYPE_CHECKING:
@@ -42,20 +40,20 @@ if TYPE_CHECKING:
 
 
 class FaultShape(Shape):
-    """A fault, and how far it has come."""
+    """A fault and how often it was applied."""
 
     id: str
     kind: Annotated[str, choice(*FAULTS)]
-    vm: Annotated[str | None, help_text("Whose requests it strikes; null: those of all VMs.")]
-    on: Annotated[str, choice(*ON)]
+    vm: Annotated[str | None, help_text("Affects only requests of this VM; null: of all VMs.")]
+    method: Annotated[str, choice(*METHODS)]
     count: Count | None
-    for_seconds: float | None
+    duration_seconds: float | None
     delay_seconds: float | None
     added_by: str
-    added_at: Moment
-    until: Annotated[Moment | None, help_text("When it is over; null: when its count is.")]
-    left: Annotated[Count | None, help_text("How many requests it will still strike; null: any number.")]
-    struck: Annotated[Count, help_text("How many requests it has struck; groups, of disabled.")]
+    added_at: Time
+    expires_at: Annotated[Time | None, help_text("When it expires; null: when its count is used up.")]
+    remaining: Annotated[Count | None, help_text("How many more requests it will affect; null: no limit.")]
+    hits: Annotated[Count, help_text("How many requests it has affected; for disabled, how many groups.")]
 
     @classmethod
     def of(cls, fault: Fault) -> Self:
@@ -64,15 +62,15 @@ class FaultShape(Shape):
             id=fault.id,
             kind=order.kind,
             vm=order.vm or None,
-            on=order.on,
+            method=order.method,
             count=order.count,
-            for_seconds=seconds(order.length),
+            duration_seconds=seconds(order.duration),
             delay_seconds=seconds(order.delay),
             added_by=fault.by,
             added_at=to_text(fault.added_at),
-            until=to_text_if_any(fault.until),
-            left=fault.left,
-            struck=fault.struck,
+            expires_at=to_text_if_any(fault.expires_at),
+            remaining=fault.remaining,
+            hits=fault.hits,
         )
 
 
@@ -83,23 +81,24 @@ class ClearedFaultsShape(Shape):
 
 
 class FaultRequest(Body, kw_only=True):
-    """How to fail."""
+    """The fault to add."""
 
-    kind: Annotated[str, choice(*FAULTS), help_text("How to fail.")]
-    vm: Annotated[Name | None, help_text("Strike only requests of this VM; if it is not said, of all.")] = None
-    on: Annotated[
-        Annotated[str, choice(*ON)] | None, help_text("Which requests to strike; if it is not said, GET.")
-    ] = None
+    kind: Annotated[str, choice(*FAULTS), help_text("The kind of fault.")]
+    vm: Annotated[Name | None, help_text("Affect only requests of this VM. Default: all VMs.")] = None
+    method: Annotated[Annotated[str, choice(*METHODS)] | None, help_text("Which requests to affect. Default: GET.")] = (
+        None
+    )
     count: Annotated[
-        Annotated[int, whole(1, MOST_STRIKES)] | None,
-        help_text("How many requests to strike; 1 if neither this nor a length is said."),
+        Annotated[int, whole(1, MAX_HITS)] | None,
+        help_text("How many requests to affect. Default: 1, if no duration is given."),
     ] = None
-    for_: Annotated[
-        Length | None, help_text("How long to strike, by the service's clock; with a count, whichever ends first.")
-    ] = field(name="for", default=None)
+    duration: Annotated[
+        Duration | None,
+        help_text("How long the fault stays active, on the service's clock. With a count, whichever ends first."),
+    ] = None
     delay: Annotated[
-        Length | None,
-        help_text(f"How long to keep a client waiting, in real time, at most {LONGEST_DELAY.total_seconds():.0f}s."),
+        Duration | None,
+        help_text(f"How long a response is delayed, in real time. Maximum: {LONGEST_DELAY.total_seconds():.0f}s."),
     ] = None
 
 
@@ -110,46 +109,46 @@ class FaultControl:
         self._engine = engine
         self._faults = faults
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path, operator = FaultShape, "/v1/faults/{id}", Role.OPERATOR
         listed, cleared = page_of("faults", one), ClearedFaultsShape
         return [
-            Endpoint("GET", "/v1/faults", self.faults, "List active faults.", listed, query=Paging),
-            Endpoint(
+            Route("GET", "/v1/faults", self.faults, "List active faults.", listed, query=Paging),
+            Route(
                 "POST",
                 "/v1/faults",
                 self.add,
-                "Make the endpoint fail on purpose.",
+                "Add a fault to the metadata endpoint.",
                 one,
                 operator,
                 body=FaultRequest,
                 status=201,
-                makes=True,
-                leads_to=((path, "/id"),),
+                creates=True,
+                links=((path, "/id"),),
             ),
-            Endpoint("DELETE", "/v1/faults", self.clear_all, "Clear all faults.", cleared, operator),
-            Endpoint("DELETE", path, self.clear, "Clear a fault.", one, operator),
+            Route("DELETE", "/v1/faults", self.clear_all, "Clear all faults.", cleared, operator),
+            Route("DELETE", path, self.clear, "Clear a fault.", one, operator),
         ]
 
     async def faults(self, request: Request) -> Response:
         asked = wanted(request)
         later = [fault for fault in self._faults.list() if _number(fault) > asked.after_number]
-        await self._faults.noted()  # who does not see a fault any more finds in history how it ended
+        await self._faults.noted()  # history must already show how a fault ended that is no longer listed
         part = later[: asked.limit]
         return page("faults", map(FaultShape.of, part), _number(part[-1]) if len(later) > asked.limit else None)
 
     async def add(self, request: Request) -> Response:
         body = await read_body(request, FaultRequest)
-        if body.vm == "":  # a name that was lost on the way must not strike them all
-            problem = "must be the name of a VM. Leave it out to strike the requests of all"
-            raise BadRequestBody(pointer="/vm", problem=problem, valid="the name of a VM")
+        if body.vm == "":  # an empty variable in a script must not affect all VMs
+            problem = "must be the name of a VM. Leave it out to affect all VMs"
+            raise BadRequestBody(pointer="/vm", problem=problem, allowed="the name of a VM")
         order = FaultOrder(
             kind=body.kind,
             vm=body.vm or "",
-            on=GET if body.on is None else body.on,
+            method=GET if body.method is None else body.method,
             count=body.count,
-            length=read_length(body.for_, "/for"),
-            delay=read_length(body.delay, "/delay"),
+            duration=read_duration(body.duration, "/duration"),
+            delay=read_duration(body.delay, "/delay"),
         )
         made: list[Fault] = []
         try:
@@ -163,19 +162,19 @@ class FaultControl:
         except UnknownVM as error:
             error.member = "vm"
             raise
-        for fault in made:  # none where a request is repeated by its key
+        for fault in made:  # none if the response was replayed for an idempotency key
             self._faults.take(fault)
         return added
 
     async def clear(self, request: Request) -> Response:
         (cleared,) = await self._faults.clear(request.path_params["id"], caller(request).name)
-        return answer(FaultShape.of(cleared))
+        return json_response(FaultShape.of(cleared))
 
     async def clear_all(self, request: Request) -> Response:
         cleared = await self._faults.clear(None, caller(request).name)
-        return answer(ClearedFaultsShape(list(map(FaultShape.of, cleared))))
+        return json_response(ClearedFaultsShape(list(map(FaultShape.of, cleared))))
 
 
 def _number(fault: Fault) -> int:
-    """Which one it was since the service was started."""
+    """The number in its id. Numbers restart with the service."""
     return int(fault.id.removeprefix("f"))

@@ -1,4 +1,4 @@
-"""/v1/feed: following history over HTTP. Tenants are told of their group alone."""
+"""/v1/feed: history as server-sent events. A tenant sees only rows of its group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 from starlette.responses import Response
 
 from forewarn.control.history import groups_seen, requested_kinds
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Name, choice, help_text
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.delivery.feed import EVENT_STREAM
@@ -30,14 +30,14 @@ GREATEST = 2**63 - 1
 class FeedQuery(Struct):
     """Which rows to follow."""
 
-    group: Annotated[tuple[Name, ...], help_text("Only rows about this group. May be given several times.")] = ()
+    group: Annotated[tuple[Name, ...], help_text("Only rows about this group. Can be repeated.")] = ()
     kind: Annotated[
         tuple[Annotated[str, choice(*HISTORY_KINDS)], ...],
-        help_text("Only rows of this kind. May be given several times."),
+        help_text("Only rows of this kind. Can be repeated."),
     ] = ()
     after: Annotated[
         Annotated[int, Meta(ge=0, le=GREATEST)] | None,
-        help_text("Only rows after this one; 0: all that are kept. If it is not said: from now on."),
+        help_text("Only rows after this sequence number; 0: all stored rows. Default: only new rows."),
     ] = None
 
 
@@ -45,7 +45,8 @@ class FeedHeaders(Struct):
     """How a client that was cut off continues."""
 
     last_event_id: Annotated[
-        Annotated[int, Meta(ge=0)] | None, help_text("How far one had come, when one was cut off: as after.")
+        Annotated[int, Meta(ge=0)] | None,
+        help_text("The last row that the client received. Takes precedence over after."),
     ] = field(name="Last-Event-ID", default=None)
 
 
@@ -61,9 +62,9 @@ class FeedControl:
         self._engine = engine
         self._feed = feed
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint(
+            Route(
                 "GET",
                 "/v1/feed",
                 self.follow,
@@ -72,7 +73,7 @@ class FeedControl:
                 tenant=True,
                 query=FeedQuery,
                 headers=FeedHeaders,
-                answer_type=EVENT_STREAM,
+                response_type=EVENT_STREAM,
             )
         ]
 
@@ -89,22 +90,22 @@ class FeedControl:
 
         kinds = frozenset(requested_kinds(request))
         reader = await self._feed.reader(frozenset(groups), kinds, after, let_in, tenant=bool(token.group))
-        return Following(reader)
+        return FeedResponse(reader)
 
 
 def _position(request: HttpRequest) -> int | None:
     header = request.headers.get(RESUMES)
     if header:
         if not (header.isascii() and header.isdecimal() and len(header) < 20 and int(header) <= GREATEST):
-            valid = "the id of an event of this feed"
-            raise BadParameter(parameter="Last-Event-ID", problem=f"{header!r} is not {valid}", valid=valid)
+            allowed = "the id of an event of this feed"
+            raise BadParameter(parameter="Last-Event-ID", problem=f"{header!r} is not {allowed}", allowed=allowed)
         return int(header)
     query: FeedQuery = request.state.query
     return query.after
 
 
-class Following(Response):
-    """An answer that goes on until the client goes away or the service stops."""
+class FeedResponse(Response):
+    """A response that continues until the client disconnects or the service stops."""
 
     media_type = EVENT_STREAM
 

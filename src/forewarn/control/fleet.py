@@ -1,4 +1,4 @@
-"""/v1/fleet: its size, and applying a fleet file without holding up the polls."""
+"""/v1/fleet: the size of the fleet, and applying a fleet file without delaying polls."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from msgspec import Struct
 
-from forewarn.control.input import LARGEST_FLEET, read_bytes
-from forewarn.control.routing import Endpoint, caller
-from forewarn.control.schema import Count, NoMembers, Shape, answer, help_text
+from forewarn.control.input import MAX_FLEET_BYTES, read_bytes
+from forewarn.control.routing import Route, caller
+from forewarn.control.schema import Count, NoMembers, Shape, help_text, json_response
 from forewarn.core.access import Role
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.system.sockets import release
@@ -73,7 +73,7 @@ async def apply_fleet(
 
 
 class FleetShape(Shape):
-    """How large the fleet is."""
+    """The size of the fleet."""
 
     vms: Count
     groups: Count
@@ -81,7 +81,7 @@ class FleetShape(Shape):
 
 
 class FleetChangeShape(Shape):
-    """What an applied fleet file has done."""
+    """What a fleet file changed."""
 
     added: list[str]
     changed: list[str]
@@ -105,11 +105,13 @@ class FleetChangeShape(Shape):
 
 
 class FleetFileQuery(Struct):
-    """How a fleet file is applied."""
+    """How to apply a fleet file."""
 
-    source: Annotated[str | None, help_text("What messages call the file.")] = None
-    path: Annotated[str, help_text("Where it is: a start with it then knows that it was applied.")] = ""
-    force: Annotated[bool, help_text("End the events of VMs that leave or change group.")] = False
+    source: Annotated[str | None, help_text("The name of the file in messages.")] = None
+    path: Annotated[
+        str, help_text("The path of the file. A start with the same unchanged file does not apply it again.")
+    ] = ""
+    force: Annotated[bool, help_text("End the events of VMs that leave the fleet or change their group.")] = False
 
 
 TOML = "application/toml"
@@ -122,10 +124,10 @@ class FleetControl:
         self._engine = engine
         self._metadata = metadata
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint("GET", "/v1/fleet", self.fleet, "See how large the fleet is.", FleetShape),
-            Endpoint(
+            Route("GET", "/v1/fleet", self.fleet, "Return the size of the fleet.", FleetShape),
+            Route(
                 "PUT",
                 "/v1/fleet",
                 self.replace_fleet,
@@ -140,12 +142,12 @@ class FleetControl:
 
     async def fleet(self, _: Request) -> Response:
         fleet = self._engine.fleet
-        return answer(FleetShape(len(fleet.vms), len(fleet.groups), len(fleet.hosts)))
+        return json_response(FleetShape(len(fleet.vms), len(fleet.groups), len(fleet.hosts)))
 
     async def replace_fleet(self, request: Request) -> Response:
         query: FleetFileQuery = request.state.query
         source = query.source if query.source is not None else "the fleet file"
-        text = (await read_bytes(request, LARGEST_FLEET)).decode("utf-8", errors="replace")
+        text = (await read_bytes(request, MAX_FLEET_BYTES)).decode("utf-8", errors="replace")
         by = caller(request).name
         change = await apply_fleet(self._engine, self._metadata, text, source, by, path=query.path, force=query.force)
-        return answer(FleetChangeShape.of(change))
+        return json_response(FleetChangeShape.of(change))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from forewarn.control.input import read_body
 from forewarn.control.paging import Names, Paging, page_of_names
-from forewarn.control.routing import Endpoint, caller
-from forewarn.control.schema import Body, Count, Shape, answer, choice, help_text, page_of
+from forewarn.control.routing import Route, caller
+from forewarn.control.schema import Body, Count, Shape, choice, help_text, json_response, page_of
 from forewarn.core.access import Role
 from forewarn.core.fleet import Group, GroupKind
 from forewarn.core.fleet_commands import Policy, set_policy
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 NO_NOTICE = "off"
-"""What terminate_notice is set to where there is to be none."""
+"""The value of terminate_notice that turns the notice off."""
 
 
 class GroupShape(Shape):
@@ -55,17 +55,17 @@ class GroupShape(Shape):
 
 
 class PolicyChange(Body):
-    """What of a group's policy changes."""
+    """Changes to a group's policy."""
 
     auto_approve: Annotated[
         list[Annotated[str, choice(*AUTO_APPROVE_WORDS)]] | None,
-        help_text("What is approved without anybody's doing."),
+        help_text("What the service approves automatically."),
     ] = None
     terminate_notice: Annotated[
-        str | None, help_text(f"How long beforehand deletions are told, like PT10M; {NO_NOTICE}: not at all.")
+        str | None, help_text(f"Notice before a deletion, like PT10M; {NO_NOTICE}: no notice.")
     ] = None
     windows: Annotated[
-        list[str] | None, help_text("When routine work may start, like 'sat,sun 02:00 4h Europe/Berlin'.")
+        list[str] | None, help_text("When routine maintenance may start, like 'sat,sun 02:00 4h Europe/Berlin'.")
     ] = None
 
 
@@ -76,13 +76,13 @@ class GroupControl:
         self._engine = engine
         self._group_names = Names(engine, lambda fleet: fleet.groups)
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint(
+            Route(
                 "GET", "/v1/groups", self.groups, "List declared groups.", page_of("groups", GroupShape), query=Paging
             ),
-            Endpoint("GET", "/v1/groups/{name}", self.group, "See a group, and its policy.", GroupShape),
-            Endpoint(
+            Route("GET", "/v1/groups/{name}", self.group, "Return a group and its policy.", GroupShape),
+            Route(
                 "POST",
                 "/v1/groups/{name}/policy",
                 self.set_policy,
@@ -94,14 +94,14 @@ class GroupControl:
         ]
 
     async def groups(self, request: Request) -> Response:
-        """Declared groups; a VM in none of them is a scope of its own."""
+        """List declared groups. A VM outside of all of them is its own group."""
         groups = self._engine.fleet.groups
         return page_of_names(request, "groups", self._group_names(), lambda name: self._group(groups[name]))
 
     async def group(self, request: Request) -> Response:
         name = request.path_params["name"]
         group, _ = self._engine.preview(set_policy, name, Policy(), caller(request).name)
-        return answer(self._group(group))
+        return json_response(self._group(group))
 
     def _group(self, group: Group) -> GroupShape:
         return GroupShape.of(group, len(self._engine.fleet.members(group.name)))
@@ -113,7 +113,7 @@ class GroupControl:
                 known = ", ".join(AUTO_APPROVE_WORDS)
                 problem = f"{word!r} is not one of {known}.{nearest(word, AUTO_APPROVE_WORDS)}"
                 pointer = f"/auto_approve/{index}"
-                raise BadRequestBody(pointer=pointer, problem=problem, valid=list(AUTO_APPROVE_WORDS))
+                raise BadRequestBody(pointer=pointer, problem=problem, allowed=list(AUTO_APPROVE_WORDS))
         notice = body.terminate_notice or ""
         windows = [_read(parse_window, text, f"/windows/{index}") for index, text in enumerate(body.windows or ())]
         policy = Policy(
@@ -125,7 +125,7 @@ class GroupControl:
             windows=tuple(dict.fromkeys(windows)) if body.windows is not None else None,
         )
         group = await self._engine.set_policy(request.path_params["name"], policy, caller(request).name)
-        return answer(self._group(group))
+        return json_response(self._group(group))
 
 
 def _read(parse: Callable[[str], Any], text: str, pointer: str) -> Any:

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics: for those who watch over the service itself."""
+"""/healthz, /readyz and /metrics: monitoring of the service itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from starlette.responses import Response
 
 from forewarn import __version__
-from forewarn.control.routing import Endpoint
-from forewarn.control.schema import Shape, answer, choice
+from forewarn.control.routing import Route
+from forewarn.control.schema import Shape, choice, json_response
 from forewarn.errors import StoreFailed
 from forewarn.wire.metrics_text import CONTENT_TYPE
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 
-MOST_LATE_SECONDS = 10.0
-"""What is due is done within a second; ten are a sign that something holds the engine up."""
+MAX_DELAY_SECONDS = 10.0
+"""Due work normally runs within a second. Ten seconds mean that something blocks the engine."""
 
 
 class HealthShape(Shape):
@@ -32,49 +32,49 @@ class HealthShape(Shape):
 
 
 class ReadinessShape(Shape):
-    """Whether the service can do its work."""
+    """Whether the service is ready."""
 
     status: Annotated[str, choice("ready", "not ready")]
     problems: list[str]
 
 
 class HealthControl:
-    """Whether it runs, whether it works, and how it fares."""
+    """Health, readiness and metrics."""
 
     def __init__(self, engine: Engine, metrics: Metrics) -> None:
         self._engine = engine
         self._metrics = metrics
 
-    def endpoints(self) -> list[Endpoint]:
-        ready = "See whether the service can do its work."
+    def routes(self) -> list[Route]:
+        ready = "Return whether the service is ready: it can write to its store and is not behind schedule."
         return [
-            Endpoint("GET", "/healthz", self.health, "See whether the service runs.", HealthShape, role=None),
-            Endpoint("GET", "/readyz", self.ready, ready, ReadinessShape, role=None, other_status=503),
-            Endpoint(
+            Route("GET", "/healthz", self.health, "Return whether the service is running.", HealthShape, role=None),
+            Route("GET", "/readyz", self.ready, ready, ReadinessShape, role=None, other_status=503),
+            Route(
                 "GET",
                 "/metrics",
                 self.metrics,
-                "Read metrics, for Prometheus.",
+                "Return metrics in the Prometheus text format.",
                 {"type": "string"},
-                answer_type=CONTENT_TYPE,
+                response_type=CONTENT_TYPE,
             ),
         ]
 
     async def health(self, _: Request) -> Response:
-        return answer(HealthShape("ok", __version__))
+        return json_response(HealthShape("ok", __version__))
 
     async def ready(self, _: Request) -> Response:
         problems = []
-        if self._engine.measurements.problem:  # perhaps nobody has tried since
+        if self._engine.measurements.problem:  # the store may work again, and nothing has written since
             with suppress(StoreFailed):
                 await self._engine.last_seen.write()
         if self._engine.measurements.problem:
             problems.append(self._engine.measurements.problem)
         late = self._engine.measurements.late_seconds()
-        if late > MOST_LATE_SECONDS:
-            problems.append(f"What was due {late:.0f} seconds ago is not done yet.")
+        if late > MAX_DELAY_SECONDS:
+            problems.append(f"Work that was due {late:.0f} seconds ago has not been done.")
         found = ReadinessShape("not ready" if problems else "ready", problems)
-        return answer(found, 503 if problems else 200)
+        return json_response(found, 503 if problems else 200)
 
     async def metrics(self, _: Request) -> Response:
         return Response(self._metrics.render(), media_type=CONTENT_TYPE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from forewarn.control.paging import Paging, page, wanted
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Name, choice, help_text, page_of
 from forewarn.core.durations import A_PAST_MOMENT, A_SPAN, Span, parse_past_moment, parse_span
 from forewarn.core.event_types import EVENT_TYPES
@@ -36,19 +36,21 @@ class HistoryQuery(Paging):
     """Which rows of history."""
 
     vm: Annotated[Name, help_text("Only rows about this VM.")] = ""
-    group: Annotated[tuple[Name, ...], help_text("Only rows about this group. May be given several times.")] = ()
-    host: Annotated[Name, help_text("Only rows about this host, or about VMs that were brought to it.")] = ""
-    type: Annotated[Name, choice(*EVENT_TYPES), help_text("Only of operations with events of this type.")] = ""
-    cause: Annotated[Name, choice(*CAUSES), help_text("Only of operations with this cause.")] = ""
-    by: Annotated[Name, help_text("Only what was done by this person, token or VM.")] = ""
+    group: Annotated[tuple[Name, ...], help_text("Only rows about this group. Can be repeated.")] = ()
+    host: Annotated[Name, help_text("Only rows about this host, or about VMs that were moved to it.")] = ""
+    type: Annotated[Name, choice(*EVENT_TYPES), help_text("Only rows of operations with events of this type.")] = ""
+    cause: Annotated[Name, choice(*CAUSES), help_text("Only rows of operations with this cause.")] = ""
+    by: Annotated[Name, help_text("Only rows of changes that this user, token or VM made.")] = ""
     kind: Annotated[
         tuple[Annotated[str, choice(*HISTORY_KINDS)], ...],
-        help_text("Only rows of this kind. May be given several times."),
+        help_text("Only rows of this kind. Can be repeated."),
     ] = ()
-    since: Annotated[Name, Meta(examples=["30d"]), help_text(f"From then on: {A_PAST_MOMENT}.")] = ""
-    until: Annotated[Name, Meta(examples=["2026-03-05"]), help_text(f"Before then: {A_PAST_MOMENT}.")] = ""
-    during: Annotated[Name, Meta(examples=["2026-03"]), help_text(f"Only then: {A_SPAN}.")] = ""
-    order: Annotated[Name, choice(*ORDERS), help_text("Which come first; the oldest if it is not said.")] = ""
+    since: Annotated[Name, Meta(examples=["30d"]), help_text(f"Only rows at or after this time: {A_PAST_MOMENT}.")] = ""
+    until: Annotated[
+        Name, Meta(examples=["2026-03-05"]), help_text(f"Only rows before this time: {A_PAST_MOMENT}.")
+    ] = ""
+    during: Annotated[Name, Meta(examples=["2026-03"]), help_text(f"Only rows of this period: {A_SPAN}.")] = ""
+    order: Annotated[Name, choice(*ORDERS), help_text("Which rows come first. Default: oldest.")] = ""
 
 
 class HistoryControl:
@@ -57,9 +59,9 @@ class HistoryControl:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def endpoints(self) -> list[Endpoint]:
-        what = "See what has happened."
-        return [Endpoint("GET", "/v1/history", self.history, what, HISTORY, tenant=True, query=HistoryQuery)]
+    def routes(self) -> list[Route]:
+        what = "List rows of history."
+        return [Route("GET", "/v1/history", self.history, what, HISTORY, tenant=True, query=HistoryQuery)]
 
     async def history(self, request: HttpRequest) -> Response:
         query: HistoryQuery = request.state.query
@@ -94,7 +96,7 @@ class HistoryControl:
             return parse_past_moment(text, self._engine.clock.now()) if text else None
         except ValueError:
             problem = f"{text!r} is no moment of the past: write {A_PAST_MOMENT}"
-            raise BadParameter(parameter=name, problem=problem, valid=A_PAST_MOMENT) from None
+            raise BadParameter(parameter=name, problem=problem, allowed=A_PAST_MOMENT) from None
 
 
 async def history_page(engine: Engine, request: HttpRequest, sought: HistoryFilter) -> Response:
@@ -114,7 +116,7 @@ def _during(text: str) -> Span | None:
     try:
         return parse_span(text) if text else None
     except ValueError:
-        raise BadParameter(parameter="during", problem=f"{text!r} is not {A_SPAN}", valid=A_SPAN) from None
+        raise BadParameter(parameter="during", problem=f"{text!r} is not {A_SPAN}", allowed=A_SPAN) from None
 
 
 def groups_seen(request: HttpRequest) -> tuple[str, ...]:
@@ -131,7 +133,7 @@ def requested_kinds(request: HttpRequest) -> tuple[str, ...]:
     kinds = tuple(dict.fromkeys(request.state.query.kind))
     for kind in kinds:
         if problem := check_kind(kind):
-            raise BadParameter(parameter="kind", problem=problem, valid=list(HISTORY_KINDS))
+            raise BadParameter(parameter="kind", problem=problem, allowed=list(HISTORY_KINDS))
     return kinds
 
 
@@ -140,5 +142,5 @@ def _one_of(name: str, text: str, known: Iterable[str]) -> str:
     words = {word.lower(): word for word in known}
     if text and text.lower() not in words:
         problem = f"{text!r} is not one of {', '.join(words.values())}.{nearest(text, words.values())}"
-        raise BadParameter(parameter=name, problem=problem, valid=list(words.values()))
+        raise BadParameter(parameter=name, problem=problem, allowed=list(words.values()))
     return words[text.lower()] if text else ""

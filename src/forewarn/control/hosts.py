@@ -1,4 +1,4 @@
-"""/v1/hosts: what is on hosts, and which are in use."""
+"""/v1/hosts: hosts, their state, and the VMs on them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from msgspec import UNSET, UnsetType
 
 from forewarn.control.input import read_body
 from forewarn.control.paging import Names, Paging, page_of_names
-from forewarn.control.routing import Endpoint, caller
-from forewarn.control.schema import DryRun, Shape, answer, choice, help_text, page_of
+from forewarn.control.routing import Route, caller
+from forewarn.control.schema import DryRun, Shape, choice, help_text, json_response, page_of
 from forewarn.core.access import Role
 from forewarn.core.fleet import HostState
 from forewarn.core.fleet_commands import return_host
@@ -27,19 +27,19 @@ class HostOperationShape(Shape):
 
     id: str
     cause: str
-    progress: str
+    status: str
 
 
 class HostShape(Shape):
-    """A host with what is on it, and what is being done to it."""
+    """A host with its VMs and the operations on it."""
 
     name: str
     state: Annotated[str, choice(*(state.value for state in HostState))]
     spare: bool
     vms: list[str]
     operations: list[HostOperationShape]
-    withdrawn: Annotated[
-        list[str] | UnsetType, help_text("In the answer to a return: the operations that it has withdrawn.")
+    cancelled: Annotated[
+        list[str] | UnsetType, help_text("Only in the response to a return: the operations that it cancelled.")
     ] = UNSET
 
     @classmethod
@@ -51,7 +51,7 @@ class HostShape(Shape):
             spare=host.spare,
             vms=list(draft.fleet.on_host(name)),
             operations=[
-                HostOperationShape(operation.id, operation.cause, operation.progress.value)
+                HostOperationShape(operation.id, operation.cause, operation.status.value)
                 for operation in draft.operations_at(name)
             ],
         )
@@ -64,15 +64,15 @@ class HostControl:
         self._engine = engine
         self._host_names = Names(engine, lambda fleet: fleet.host_names())
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint("GET", "/v1/hosts", self.hosts, "List hosts.", page_of("hosts", HostShape), query=Paging),
-            Endpoint("GET", "/v1/hosts/{name}", self.host, "See a host, and what is on it.", HostShape),
-            Endpoint(
+            Route("GET", "/v1/hosts", self.hosts, "List hosts.", page_of("hosts", HostShape), query=Paging),
+            Route("GET", "/v1/hosts/{name}", self.host, "Return a host and the VMs on it.", HostShape),
+            Route(
                 "POST",
                 "/v1/hosts/{name}/return",
                 self.return_host,
-                "Take a host back into use.",
+                "Return a host to service.",
                 HostShape,
                 Role.OPERATOR,
                 body=DryRun,
@@ -83,7 +83,7 @@ class HostControl:
         return page_of_names(request, "hosts", self._host_names(), self._host)
 
     async def host(self, request: Request) -> Response:
-        return answer(self._host(request.path_params["name"]))
+        return json_response(self._host(request.path_params["name"]))
 
     def _host(self, name: str) -> HostShape:
         return HostShape.of(self._engine.draft(), name)
@@ -93,9 +93,9 @@ class HostControl:
         body = await read_body(request, DryRun)
         draft = self._engine.draft()
         if body.dry_run:
-            withdrawn = return_host(draft, self._engine.clock.now(), self._engine.limits, name, by)
+            cancelled = return_host(draft, self._engine.clock.now(), self._engine.limits, name, by)
         else:
-            withdrawn = await self._engine.return_host(name, by)
+            cancelled = await self._engine.return_host(name, by)
         shape = HostShape.of(draft, name)
-        shape.withdrawn = [operation.id for operation in withdrawn]
-        return answer(shape)
+        shape.cancelled = [operation.id for operation in cancelled]
+        return json_response(shape)

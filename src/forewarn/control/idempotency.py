@@ -1,4 +1,4 @@
-"""Idempotency-Key: a request that is sent again, because its answer was lost, is done once."""
+"""Idempotency-Key: a request that is sent again, because its response was lost, has an effect only once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from forewarn.control.routing import caller
-from forewarn.control.schema import answer
+from forewarn.control.schema import json_response
 from forewarn.core.access import once
 from forewarn.errors import BadParameter, KeyReused
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 
 HEADER = "idempotency-key"
-LONGEST_KEY = 255
+MAX_KEY_LENGTH = 255
 
 
 async def make_once(engine: Engine, request: Request, decide: Decide, hidden: tuple[str, ...] = ()) -> Response:
-    """Have something made, and answer 201 with what `decide` says of it; the same again where a key is repeated.
+    """Create a resource and return 201 with the shape from `decide`; for a repeated key, the stored response.
 
-    What is `hidden` is in the first answer only, and null in what is kept.
+    The `hidden` members are only in the first response. They are null in the stored one.
     """
     key = _key(request)
     if key is None:
-        return answer(await engine.execute(decide), 201)
+        return json_response(await engine.execute(decide), 201)
     made: list[Struct] = []
 
     def decide_and_keep(draft: Draft, now: datetime, limits: OperatorLimits) -> tuple[int, str]:
@@ -47,15 +47,15 @@ async def make_once(engine: Engine, request: Request, decide: Decide, hidden: tu
         kept = msgspec.structs.replace(made[0], **dict.fromkeys(hidden))
         return 201, msgspec.json.encode(kept).decode()
 
-    # Only what was given: a member that a later release adds must not make an old request another one.
+    # Only members that were given: one that a later release adds must not change the fingerprint of an old request.
     given = {name: value for name, value in request.state.body.items() if value is not None}
     content = json.dumps(given, sort_keys=True)
     fingerprint = sha256(f"{request.method} {request.url.path} {content}".encode()).hexdigest()
     kept = await engine.execute(once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
     if made:
-        return answer(made[0], kept.status)
+        return json_response(made[0], kept.status)
     whole = kept if kept.body else await engine.records.kept_answer(kept.key)
-    if whole is None:  # its day is over at this very moment
+    if whole is None:  # it expired just now
         raise KeyReused(key=key)
     return Response(whole.body, whole.status, {"idempotency-replayed": "true"}, media_type="application/json")
 
@@ -65,7 +65,7 @@ def _key(request: Request) -> str | None:
     if not keys:
         return None
     key = keys[0]
-    if len(keys) > 1 or not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
-        valid = f"one, of 1 to {LONGEST_KEY} printable ASCII characters"
-        raise BadParameter(parameter="Idempotency-Key", problem=f"must be {valid}", valid=valid)
+    if len(keys) > 1 or not (0 < len(key) <= MAX_KEY_LENGTH and key.isascii() and key.isprintable()):
+        allowed = f"one value of 1 to {MAX_KEY_LENGTH} printable ASCII characters"
+        raise BadParameter(parameter="Idempotency-Key", problem=f"must be {allowed}", allowed=allowed)
     return key

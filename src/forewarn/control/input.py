@@ -1,4 +1,4 @@
-"""Reads the body and the query of a request, each value with its type and within a bound."""
+"""Reads and checks the body and the query of a request."""
 
 from __future__ import annotations
 
@@ -19,10 +19,22 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound=msgspec.Struct)
 
-LARGEST_OBJECT = 1_048_576
-LARGEST_FLEET = 256 * 1_048_576
-A_LENGTH = "a length of time, like 90s, 14m50s, 2h or 7d"
-A_MOMENT = "a moment like 2026-11-20T02:00:00Z, or from now on, like 2h"
+MAX_BODY_BYTES = 1_048_576
+MAX_FLEET_BYTES = 256 * 1_048_576
+DURATION_FORMAT = "a duration, like 90s, 14m50s, 2h or 7d"
+TIME_FORMAT = "a time like 2026-11-20T02:00:00Z, or a duration from now, like 2h"
+
+
+RENAMED_MEMBERS = {
+    "postpone_until": "postpone_deadline",
+    "budget": "max_unavailable",
+    "health_time": "health_timeout",
+    "why": "reason",
+    "limit": "timeout",
+    "on": "method",
+    "for": "duration",
+}
+"""Members of request bodies that release 0.1 called otherwise."""
 
 
 async def read_bytes(request: Request, most: int) -> bytes:
@@ -35,7 +47,7 @@ async def read_bytes(request: Request, most: int) -> bytes:
 
 
 async def until_gone(request: Request) -> None:
-    """Returns when the client has hung up. The body must have been read."""
+    """Return when the client has disconnected. The body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -44,18 +56,18 @@ async def until_gone(request: Request) -> None:
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
-    """The object that a request sends; an empty body is an empty object."""
-    data = await read_bytes(request, LARGEST_OBJECT) or b"{}"
+    """Decode the body of a request. An empty body is an empty object."""
+    data = await read_bytes(request, MAX_BODY_BYTES) or b"{}"
     try:
         body = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         raise _rejected(str(error), kind) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if re.search(rb"\\u[dD][89a-fA-F]", data):  # half a surrogate pair can be written, but is no text
-            problem, valid = "has a string that is not Unicode text", "Unicode text"
+        if re.search(rb"\\u[dD][89a-fA-F]", data):  # half a surrogate pair is valid JSON, but not valid text
+            problem, allowed = "has a string that is not Unicode text", "Unicode text"
         else:
-            problem, valid = "is not JSON", "a JSON object"
-        raise BadRequestBody(pointer="", problem=problem, valid=valid) from error
+            problem, allowed = "is not JSON", "a JSON object"
+        raise BadRequestBody(pointer="", problem=problem, allowed=allowed) from error
     request.state.body = msgspec.to_builtins(body)
     return body
 
@@ -70,35 +82,37 @@ _TYPES = {
 
 
 def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
-    """What msgspec has found, in our words: where, what is wrong, and what would be right."""
+    """Translate msgspec's error: which member, what is wrong, and what is allowed."""
     message, _, path = text.partition(" - at `$")
     names = re.findall(r"\.([^.\[\]`]+)|\[(\d+)\]", path)
     pointer = "".join(f"/{_escaped(name or index)}" for name, index in names)
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message, re.DOTALL):
         known = list(properties_of(kind))
-        problem = f"is not known here.{nearest(unknown[1], known)}"
-        return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, valid=known)
+        new = RENAMED_MEMBERS.get(unknown[1])
+        hint = f" It is called {new!r} now." if new in known else nearest(unknown[1], known)
+        problem = f"is not known here.{hint}"
+        return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, allowed=known)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
         schema = properties_of(kind)[missing[1]]
         words = schema["description"]
         problem = f"must be given: {words[0].lower()}{words[1:]}"
-        return BadRequestBody(pointer=f"{pointer}/{missing[1]}", problem=problem, valid=schema.get("enum"))
+        return BadRequestBody(pointer=f"{pointer}/{missing[1]}", problem=problem, allowed=schema.get("enum"))
     if not pointer:
-        return BadRequestBody(pointer="", problem="is not a JSON object", valid="a JSON object")
+        return BadRequestBody(pointer="", problem="is not a JSON object", allowed="a JSON object")
     schema = properties_of(kind).get(names[0][0], {})
     numbers = next((each for each in (schema, *schema.get("anyOf", ())) if "minimum" in each), None)
     if numbers is not None:
-        valid = (
+        allowed = (
             f"a whole number up to {LARGEST_NUMBER}"
             if numbers["type"] == "integer"
             else f"a number from {numbers['minimum']} to {numbers['maximum']:,}"
         )
-        return BadRequestBody(pointer=pointer, problem=f"must be {valid}", valid=valid)
+        return BadRequestBody(pointer=pointer, problem=f"must be {allowed}", allowed=allowed)
     expected = re.match(r"Expected `(\w+)", message)
     words, right = _TYPES.get(expected[1] if expected else "", (f"other: {message}", None))
     if words == "a list":
         words = right = "a list of strings"
-    return BadRequestBody(pointer=pointer, problem=f"must be {words}", valid=right)
+    return BadRequestBody(pointer=pointer, problem=f"must be {words}", allowed=right)
 
 
 def _escaped(name: str) -> str:
@@ -106,28 +120,28 @@ def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def read_length(text: str | None, pointer: str) -> timedelta | None:
-    """A length of time, like 90s or 2h; None where there is none."""
+def read_duration(text: str | None, pointer: str) -> timedelta | None:
+    """A duration like 90s or 2h; None if it is not given."""
     if not text:
         return None
     try:
         return parse_duration(text)
     except BadDuration as error:
-        raise BadRequestBody(pointer=pointer, problem=str(error), valid=A_LENGTH) from error
+        raise BadRequestBody(pointer=pointer, problem=str(error), allowed=DURATION_FORMAT) from error
 
 
-def read_moment(text: str | None, pointer: str, now: datetime) -> datetime | None:
-    """A moment, or how long it is until then."""
+def read_time(text: str | None, pointer: str, now: datetime) -> datetime | None:
+    """A time, given as such or as a duration from now."""
     if not text:
         return None
     try:
         moment = parse_future_moment(text, now)
     except (ValueError, OverflowError):
-        problem = f"{text!r} is no moment. Write {A_MOMENT}"
-        raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT) from None
+        problem = f"{text!r} is not a time. Write {TIME_FORMAT}"
+        raise BadRequestBody(pointer=pointer, problem=problem, allowed=TIME_FORMAT) from None
     if abs(moment - now) > LONGEST:
-        problem = f"{text!r} is too far away: write a moment within {LONGEST.days} days"
-        raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT)
+        problem = f"{text!r} is too far away: write a time within {LONGEST.days} days"
+        raise BadRequestBody(pointer=pointer, problem=problem, allowed=TIME_FORMAT)
     return moment
 
 
@@ -135,18 +149,18 @@ def read_moment(text: str | None, pointer: str, now: datetime) -> datetime | Non
 
 
 def read_query(request: Request, kind: type[B]) -> B:
-    """The parameters behind the question mark. One that is not known, mistyped or empty is not taken for none."""
+    """Decode the query. Unknown, mistyped and empty parameters are errors."""
     known = properties_of(kind)
     values: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name not in known:
             problem = f"is not known here.{nearest(name, known)}"
-            raise BadParameter(parameter=name, problem=problem, valid=list(known))
+            raise BadParameter(parameter=name, problem=problem, allowed=list(known))
         schema = next((each for each in known[name].get("anyOf", ()) if each.get("type") != "null"), known[name])
         if schema.get("type") == "array":
             values.setdefault(name, []).append(_parameter(name, text, schema["items"], known[name]))
         elif name in values:
-            raise BadParameter(parameter=name, problem="is given more than once", valid="one value")
+            raise BadParameter(parameter=name, problem="is given more than once", allowed="one value")
         else:
             values[name] = _parameter(name, text, schema, known[name])
     return msgspec.convert(values, kind)
@@ -154,16 +168,16 @@ def read_query(request: Request, kind: type[B]) -> B:
 
 def _parameter(name: str, text: str, schema: dict[str, Any], described: dict[str, Any]) -> str | int | bool:
     if not text and schema.get("minLength"):
-        raise BadParameter(parameter=name, problem="is empty: leave it out", valid=described["description"])
+        raise BadParameter(parameter=name, problem="is empty: leave it out", allowed=described["description"])
     if schema["type"] == "boolean":
         if text not in ("true", "false"):
-            raise BadParameter(parameter=name, problem=f"{text!r} is neither true nor false", valid=["true", "false"])
+            raise BadParameter(parameter=name, problem=f"{text!r} is neither true nor false", allowed=["true", "false"])
         return text == "true"
     if schema["type"] == "integer":
         least, most = schema["minimum"], schema["maximum"]
         # int() also takes other digits than these, blanks and underscores.
         if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
-            valid = f"a whole number from {least} to {most}"
-            raise BadParameter(parameter=name, problem=f"{text!r} is not {valid}", valid=valid)
+            allowed = f"a whole number from {least} to {most}"
+            raise BadParameter(parameter=name, problem=f"{text!r} is not {allowed}", allowed=allowed)
         return int(text)
     return text

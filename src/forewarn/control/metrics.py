@@ -107,11 +107,11 @@ def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
     help_text = "Attempts to deliver a row of history to a webhook, by result."
     yield count("forewarn_webhook_delivery_attempts_total", help_text, ["webhook", "result"], attempts)
     stats_by_name = {name: webhooks.stats(webhook) for name, webhook in known.items()}
-    rows = {(name, "pending"): stats.waiting for name, stats in stats_by_name.items()}
-    rows |= {(name, "failed"): stats.given_up for name, stats in stats_by_name.items()}
+    rows = {(name, "pending"): stats.pending for name, stats in stats_by_name.items()}
+    rows |= {(name, "failed"): stats.failed for name, stats in stats_by_name.items()}
     help_text = "Rows of history that a webhook has not received: pending, or failed after the last attempt."
     yield gauge("forewarn_webhook_undelivered_rows", help_text, ["webhook", "state"], rows)
-    dropped = {(name,): stats.lost for name, stats in stats_by_name.items()}
+    dropped = {(name,): stats.dropped for name, stats in stats_by_name.items()}
     help_text = "Rows of history that were dropped before a webhook received them."
     yield count("forewarn_webhook_dropped_rows_total", help_text, ["webhook"], dropped)
 

@@ -1,4 +1,4 @@
-"""The control API described as OpenAPI 3.1, made of the endpoints themselves."""
+"""The OpenAPI 3.1 description of the control API, derived from its routes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from forewarn import __version__
-from forewarn.control.idempotency import LONGEST_KEY
+from forewarn.control.idempotency import MAX_KEY_LENGTH
 from forewarn.control.problems import PROBLEM, ProblemShape
 from forewarn.control.schema import Schema, Schemas, properties_of
 from forewarn.metadata.answers import JSON
@@ -14,33 +14,33 @@ from forewarn.metadata.answers import JSON
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from forewarn.control.routing import Endpoint
+    from forewarn.control.routing import Route
 
 
 _JSON = JSON.partition(";")[0]
 _PROBLEMS = {
-    400: "The request is wrong: fix it.",
-    401: "There is no token, or none that is good.",
-    403: "The token's role is not enough.",
-    404: "There is no such thing.",
-    409: "Not at this moment.",
-    503: "Try again later.",
+    400: "The request is invalid.",
+    401: "The token is missing or not valid.",
+    403: "The role of the token does not allow this.",
+    404: "The resource does not exist.",
+    409: "The request conflicts with the current state.",
+    503: "The service cannot do this now. Try again later.",
 }
 _PARAMETERS = re.compile(r"{(\w+)}").findall
-_ABOUT = """Everything that the command line does, for programs. Errors are problem details (RFC 9457). Lists come in
-pages: give `next` of one as `cursor` to get the next. Every POST that makes something, runs of scenarios apart, heeds
-`Idempotency-Key` for a day. Members and parameters that are not known are refused."""
+_ABOUT = """Everything that the command line does, for programs. Errors are problem details (RFC 9457). Lists are
+paged: pass `next` of a page as `cursor` to get the next one. Every POST that creates a resource, except a run, supports
+`Idempotency-Key`; a key is valid for a day. Unknown members and query parameters are rejected."""
 
 
-def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+def describe(routes: Iterable[Route]) -> dict[str, Any]:
     """The whole document."""
     paths: dict[str, dict[str, Any]] = {}
-    known = list(endpoints)
-    schemas = Schemas(list(dict.fromkeys([ProblemShape, *(kind for endpoint in known for kind in _kinds(endpoint))])))
-    for endpoint in known:
-        operation = paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
-        if endpoint.leads_to:
-            operation["responses"][str(endpoint.status)]["links"] = dict(_links(endpoint, known))
+    known = list(routes)
+    schemas = Schemas(list(dict.fromkeys([ProblemShape, *(kind for route in known for kind in _kinds(route))])))
+    for route in known:
+        operation = paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+        if route.links:
+            operation["responses"][str(route.status)]["links"] = dict(_links(route, known))
     return {
         "openapi": "3.1.0",
         "info": {"title": "Forewarn's control API", "version": __version__, "description": _ABOUT},
@@ -53,93 +53,93 @@ def describe(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     }
 
 
-def _kinds(endpoint: Endpoint) -> Iterable[Any]:
-    """The types that an endpoint takes and gives."""
-    answers = endpoint.answer if isinstance(endpoint.answer, tuple) else (endpoint.answer,)
+def _kinds(route: Route) -> Iterable[Any]:
+    """The request and response types of a route."""
+    answers = route.response if isinstance(route.response, tuple) else (route.response,)
     yield from (kind for kind in answers if not isinstance(kind, dict))
-    if endpoint.body is not None and endpoint.body_type == JSON:
-        yield endpoint.body
+    if route.body is not None and route.body_type == JSON:
+        yield route.body
 
 
-def _answer_schema(endpoint: Endpoint, schemas: Schemas) -> Schema:
-    if isinstance(endpoint.answer, dict):
-        return endpoint.answer
-    if isinstance(endpoint.answer, tuple):
-        return {"anyOf": [schemas[kind] for kind in endpoint.answer]}
-    return schemas[endpoint.answer]
+def _answer_schema(route: Route, schemas: Schemas) -> Schema:
+    if isinstance(route.response, dict):
+        return route.response
+    if isinstance(route.response, tuple):
+        return {"anyOf": [schemas[kind] for kind in route.response]}
+    return schemas[route.response]
 
 
-def _operation(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
+def _operation(route: Route, schemas: Schemas) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": _name(endpoint),
-        "summary": endpoint.summary,
-        "description": f"For {endpoint.who()}.",
-        "parameters": _parameters(endpoint),
-        "responses": _responses(endpoint, schemas),
+        "operationId": _name(route),
+        "summary": route.summary,
+        "description": f"For {route.who()}.",
+        "parameters": _parameters(route),
+        "responses": _responses(route, schemas),
     }
-    if endpoint.role is None:
+    if route.role is None:
         operation["security"] = []
-    if endpoint.body is not None:
-        media, whole = endpoint.body_type.partition(";")[0], endpoint.body_type == JSON
-        schema = schemas[endpoint.body] if whole else {"type": "string"}
-        required = whole and bool(schemas.components[endpoint.body.__name__].get("required"))
+    if route.body is not None:
+        media, whole = route.body_type.partition(";")[0], route.body_type == JSON
+        schema = schemas[route.body] if whole else {"type": "string"}
+        required = whole and bool(schemas.components[route.body.__name__].get("required"))
         operation["requestBody"] = {"content": {media: {"schema": schema}}, "required": required}
     return operation
 
 
-def _name(endpoint: Endpoint) -> str:
-    words = [word for word in re.split(r"[^a-z]+", endpoint.path.removeprefix("/v1")) if word]
-    return "_".join([endpoint.method.lower(), *words])
+def _name(route: Route) -> str:
+    words = [word for word in re.split(r"[^a-z]+", route.path.removeprefix("/v1")) if word]
+    return "_".join([route.method.lower(), *words])
 
 
-def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+def _parameters(route: Route) -> list[dict[str, Any]]:
     name_schema = {"type": "string", "minLength": 1}
-    found = [
-        {"name": name, "in": "path", "required": True, "schema": name_schema} for name in _PARAMETERS(endpoint.path)
-    ]
-    for place, kind in (("query", endpoint.query), ("header", endpoint.headers)):
+    found = [{"name": name, "in": "path", "required": True, "schema": name_schema} for name in _PARAMETERS(route.path)]
+    for place, kind in (("query", route.query), ("header", route.headers)):
         found += [_parameter(name, place, schema) for name, schema in properties_of(kind).items()]
-    if endpoint.makes:
+    if route.creates:
         found.append(
             {
                 "name": "Idempotency-Key",
                 "in": "header",
-                "description": "The same key with the same request, within a day: done once, answered the same.",
-                "schema": {"type": "string", "pattern": f"^[ -~]{{1,{LONGEST_KEY}}}$"},
+                "description": "Repeating the request with the same key, within a day, only returns the same response.",
+                "schema": {"type": "string", "pattern": f"^[ -~]{{1,{MAX_KEY_LENGTH}}}$"},
             }
         )
     return found
 
 
 def _parameter(name: str, place: str, schema: Schema) -> dict[str, Any]:
-    """A parameter is there or not: it is never null."""
+    """A parameter is present or absent, never null."""
     given = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
     given = {key: value for key, value in given.items() if key not in ("description", "default")}
     return {"name": name, "in": place, "description": schema["description"], "required": False, "schema": given}
 
 
-def _responses(endpoint: Endpoint, schemas: Schemas) -> dict[str, Any]:
-    media, answer = endpoint.answer_type.partition(";")[0], _answer_schema(endpoint, schemas)
-    found = {endpoint.status: _response("What was asked for.", media, answer)}
-    if endpoint.other_status is not None:
-        words = "The service is not ready." if endpoint.role is None else "What would happen; nothing has."
-        found[endpoint.other_status] = _response(words, media, answer)
-    if endpoint.makes:
-        found[endpoint.status]["headers"] = {
+def _responses(route: Route, schemas: Schemas) -> dict[str, Any]:
+    media, answer = route.response_type.partition(";")[0], _answer_schema(route, schemas)
+    found = {route.status: _response("Success.", media, answer)}
+    if route.other_status is not None:
+        words = (
+            "The service is not ready." if route.role is None else "Dry run: what would happen. Nothing was changed."
+        )
+        found[route.other_status] = _response(words, media, answer)
+    if route.creates:
+        found[route.status]["headers"] = {
             "Idempotency-Replayed": {
-                "description": "true: this is the answer that the same request got before.",
+                "description": "true: the stored response to an earlier request with the same key.",
                 "schema": {"type": "string", "const": "true"},
             }
         }
-    problems = {} if endpoint.role is None else _PROBLEMS
+    problems = {} if route.role is None else _PROBLEMS
     for status, words in problems.items():
         found[status] = _response(words, PROBLEM, schemas[ProblemShape])
     return {str(status): response for status, response in sorted(found.items())}
 
 
-def _links(endpoint: Endpoint, known: Iterable[Endpoint]) -> Iterable[tuple[str, dict[str, Any]]]:
-    """What can be done with what was made."""
-    for start, pointer in endpoint.leads_to:
+def _links(route: Route, known: Iterable[Route]) -> Iterable[tuple[str, dict[str, Any]]]:
+    """OpenAPI links from a created resource to the routes that use it."""
+    for start, pointer in route.links:
         for other in known:
             if other.path.startswith(start):
                 (parameter,) = _PARAMETERS(other.path)

@@ -1,4 +1,4 @@
-"""/v1/operations: asking for something to happen, and how it goes."""
+"""/v1/operations: request operations, and follow them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from forewarn.control.events import EventShape
 from forewarn.control.explanations import ExplanationShape, explanation
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import make_once
-from forewarn.control.input import read_body, read_length, read_moment
+from forewarn.control.input import read_body, read_duration, read_time
 from forewarn.control.paging import Paging, PagingAll, hint, only, page, rows_page
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     Body,
     DryRun,
-    Length,
-    Moment,
-    MomentOrLength,
+    Duration,
     NoMembers,
     Shape,
-    answer,
+    Time,
+    TimeOrDuration,
     choice,
     help_text,
+    json_response,
     page_of,
 )
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.operations import CAUSES, OVERRIDES, FailedAttempt, Health, Operation, Progress, Request
+from forewarn.core.operations import CAUSES, OVERRIDES, FailedAttempt, Health, Operation, OperationStatus, Request
 from forewarn.core.placement import choose_host
 from forewarn.core.requests import request as ask_for
 from forewarn.errors import BadRequestBody, OperationNotSo, Unknown
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from forewarn.engine.engine import Engine
 
 
-MOST_DESTINATIONS = 20
-"""For how many VMs it is said beforehand where they would go."""
+MAX_DESTINATIONS = 20
+"""For how many VMs a response predicts the destination host."""
 
 
 class OperationShape(Shape):
@@ -61,26 +61,26 @@ class OperationShape(Shape):
     host: str | None
     vms: list[str]
     requested_by: str
-    requested_at: Moment
+    requested_at: Time
     notice_seconds: float | None
-    postpone_until: Moment | None
+    postpone_deadline: Time | None
     overrides: list[Annotated[str, choice(*OVERRIDES)]]
     rollout: str | None
-    progress: Annotated[str, choice(*(progress.value for progress in Progress))]
+    status: Annotated[str, choice(*(status.value for status in OperationStatus))]
     health: Annotated[str, choice(*(health.value for health in Health if health.value))] | None
-    outcome: str | None
+    reason: str | None
     events: list[EventShape]
-    not_told: dict[str, str]
+    not_notified: dict[str, str]
     moves: dict[str, str]
-    holds_until: Moment | None
-    started_at: Moment | None
-    carried_out_at: Moment | None
-    settles_at: Moment | None
-    ended_at: Moment | None
-    last_failure: Annotated[str | None, help_text("Why the fabric's last attempt failed; it is tried again.")]
-    next_attempt_at: Annotated[Moment | None, help_text("When the fabric is to try again.")]
+    holds_until: Time | None
+    started_at: Time | None
+    executed_at: Time | None
+    settles_at: Time | None
+    ended_at: Time | None
+    last_failure: Annotated[str | None, help_text("Why the fabric's last attempt failed. The service retries it.")]
+    next_attempt_at: Annotated[Time | None, help_text("When the service retries.")]
     destinations: dict[str, str | None] | UnsetType = UNSET
-    """In the answer to a request: where the VMs would go if it were now."""
+    """Only in the response to a request: the hosts that the VMs would move to now."""
 
     @classmethod
     def of(cls, operation: Operation, events: Iterable[Event], failed: FailedAttempt | None = None) -> Self:
@@ -94,18 +94,18 @@ class OperationShape(Shape):
             requested_by=operation.requested_by,
             requested_at=to_text(operation.requested_at),
             notice_seconds=seconds(asked.notice),
-            postpone_until=to_text_if_any(asked.deadline),
+            postpone_deadline=to_text_if_any(asked.postpone_deadline),
             overrides=list(asked.overrides),
             rollout=asked.rollout or None,
-            progress=operation.progress.value,
+            status=operation.status.value,
             health=operation.health.value or None,
-            outcome=operation.outcome or None,
+            reason=operation.reason or None,
             events=list(map(EventShape.of, events)),
-            not_told=dict(operation.unnoticed),
+            not_notified=dict(operation.not_notified),
             moves=dict(operation.moves),
             holds_until=to_text_if_any(operation.holds_until),
             started_at=to_text_if_any(operation.started_at),
-            carried_out_at=to_text_if_any(operation.carried_out_at),
+            executed_at=to_text_if_any(operation.executed_at),
             settles_at=to_text_if_any(operation.settles_at),
             ended_at=to_text_if_any(operation.ended_at),
             last_failure=failed.problem if failed is not None else None,
@@ -114,32 +114,37 @@ class OperationShape(Shape):
 
 
 class RequestedShape(Shape):
-    """What a request has begun, or would begin."""
+    """The operations that a request created, or would create."""
 
     dry_run: bool
     operations: list[OperationShape]
 
 
 class OperationRequest(DryRun, kw_only=True):
-    """What is to happen."""
+    """The operation to request."""
 
-    cause: Annotated[str, choice(*CAUSES), help_text("What is to happen.")]
-    vms: Annotated[list[str] | None, help_text("The VMs it is to happen to; or else name a host.")] = None
-    host: Annotated[str | None, help_text("The host it is to happen to, with all that is on it.")] = None
+    cause: Annotated[str, choice(*CAUSES), help_text("The cause of the operation.")]
+    vms: Annotated[list[str] | None, help_text("The VMs that it affects. Give this or host.")] = None
+    host: Annotated[str | None, help_text("The host that it affects, with all VMs on it. Give this or vms.")] = None
     type: Annotated[
         Annotated[str, choice("", *EVENT_TYPES)] | None,
-        help_text("The type of event, where the cause can have several."),
+        help_text("The event type, if the cause allows several."),
     ] = None
-    duration: Annotated[Length | None, help_text("How long the interruption lasts, where the cause has one.")] = None
-    notice: Annotated[Length | None, help_text("How long beforehand it is told.")] = None
-    postpone_until: Annotated[MomentOrLength | None, help_text("Up to when it may be postponed.")] = None
-    overrides: Annotated[list[Annotated[str, choice(*OVERRIDES)]] | None, help_text("What is insisted on.")] = None
+    duration: Annotated[Duration | None, help_text("How long the interruption lasts, if the cause has one.")] = None
+    notice: Annotated[Duration | None, help_text("How long before the start the groups are notified.")] = None
+    postpone_deadline: Annotated[
+        TimeOrDuration | None, help_text("The latest time to which its events can be postponed.")
+    ] = None
+    overrides: Annotated[
+        list[Annotated[str, choice(*OVERRIDES)]] | None,
+        help_text("Rules to override. Each use is recorded in history."),
+    ] = None
 
 
 class FailureReport(Body):
-    """Why the work of an operation failed."""
+    """Why an operation failed."""
 
-    why: Annotated[str | None, help_text("What went wrong, for history.")] = None
+    reason: Annotated[str | None, help_text("What went wrong; recorded in history.")] = None
 
 
 class OperationControl:
@@ -148,10 +153,10 @@ class OperationControl:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path, operator = OperationShape, "/v1/operations/{id}", Role.OPERATOR
         return [
-            Endpoint(
+            Route(
                 "GET",
                 "/v1/operations",
                 self.operations,
@@ -159,35 +164,39 @@ class OperationControl:
                 page_of("operations", OperationShape),
                 query=PagingAll,
             ),
-            Endpoint(
+            Route(
                 "POST",
                 "/v1/operations",
                 self.request,
-                "Ask for something to happen.",
+                "Request an operation.",
                 RequestedShape,
                 operator,
                 body=OperationRequest,
                 status=201,
                 other_status=200,
-                makes=True,
-                leads_to=((path, "/operations/0/id"), ("/v1/events/{id}", "/operations/0/events/0/id")),
+                creates=True,
+                links=((path, "/operations/0/id"), ("/v1/events/{id}", "/operations/0/events/0/id")),
             ),
-            Endpoint("GET", path, self.operation, "See an operation, until it is done and after.", one),
-            Endpoint(
-                "GET", f"{path}/explain", self.explain, "See why an operation waits, or waited.", ExplanationShape
+            Route("GET", path, self.operation, "Return an operation.", one),
+            Route("GET", f"{path}/explain", self.explain, "Explain why an operation waits.", ExplanationShape),
+            Route("GET", f"{path}/history", self.history, "Return the history of an operation.", HISTORY, query=Paging),
+            Route(
+                "POST", f"{path}/done", self.done, "Mark a started operation as done.", one, operator, body=NoMembers
             ),
-            Endpoint(
-                "GET", f"{path}/history", self.history, "See what happened to an operation.", HISTORY, query=Paging
+            Route(
+                "POST",
+                f"{path}/failed",
+                self.failed,
+                "Mark a started operation as failed.",
+                one,
+                operator,
+                body=FailureReport,
             ),
-            Endpoint("POST", f"{path}/done", self.done, "Say that the work is done.", one, operator, body=NoMembers),
-            Endpoint(
-                "POST", f"{path}/failed", self.failed, "Say that the work failed.", one, operator, body=FailureReport
-            ),
-            Endpoint(
+            Route(
                 "POST",
                 f"{path}/cancel",
                 self.cancel,
-                "Withdraw an operation that waits.",
+                "Cancel a pending operation.",
                 one,
                 operator,
                 body=NoMembers,
@@ -201,14 +210,14 @@ class OperationControl:
             vms=tuple(body.vms or ()),
             host=body.host or "",
             type=body.type or "",
-            duration=read_length(body.duration, "/duration"),
-            notice=read_length(body.notice, "/notice"),
-            deadline=read_moment(body.postpone_until, "/postpone_until", self._engine.clock.now()),
+            duration=read_duration(body.duration, "/duration"),
+            notice=read_duration(body.notice, "/notice"),
+            postpone_deadline=read_time(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
             overrides=tuple(body.overrides or ()),
         )
         if not asked.vms and not asked.host:
-            problem = "must be a list of at least one VM's name; or name a host"
-            raise BadRequestBody(pointer="/vms", problem=problem, valid="a list of at least one VM's name")
+            problem = "must name at least one VM; or give a host"
+            raise BadRequestBody(pointer="/vms", problem=problem, allowed="a list of VM names")
         by, dry_run = caller(request).name, bool(body.dry_run)
 
         def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> RequestedShape:
@@ -221,7 +230,7 @@ class OperationControl:
             return RequestedShape(dry_run, found)
 
         if dry_run:
-            return answer(self._engine.preview(decide)[0])
+            return json_response(self._engine.preview(decide)[0])
         return await make_once(self._engine, request, decide)
 
     async def operations(self, request: HttpRequest) -> Response:
@@ -229,10 +238,10 @@ class OperationControl:
         return page("operations", [await self._shape(operation) for operation in found], following)
 
     async def operation(self, request: HttpRequest) -> Response:
-        return answer(await self._shape(await self._find(request)))
+        return json_response(await self._shape(await self._find(request)))
 
     async def explain(self, request: HttpRequest) -> Response:
-        return answer(explanation(self._engine, await self._find(request)))
+        return json_response(explanation(self._engine, await self._find(request)))
 
     async def history(self, request: HttpRequest) -> Response:
         operation = await self._find(request)
@@ -242,20 +251,20 @@ class OperationControl:
         await read_body(request, NoMembers)
         operation = await self._find_live(request)
         after = await self._engine.mark_done(operation.id, caller(request).name)
-        return answer(await self._shape(after))
+        return json_response(await self._shape(after))
 
     async def failed(self, request: HttpRequest) -> Response:
         body = await read_body(request, FailureReport)
         operation = await self._find_live(request)
-        by, why = caller(request).name, body.why or ""
-        after = await self._engine.mark_failed(operation.id, by, why)
-        return answer(await self._shape(after))
+        by, reason = caller(request).name, body.reason or ""
+        after = await self._engine.mark_failed(operation.id, by, reason)
+        return json_response(await self._shape(after))
 
     async def cancel(self, request: HttpRequest) -> Response:
         await read_body(request, NoMembers)
         operation = await self._find_live(request)
         after = await self._engine.cancel_operation(operation.id, caller(request).name)
-        return answer(await self._shape(after))
+        return json_response(await self._shape(after))
 
     async def _shape(self, operation: Operation) -> OperationShape:
         found = [await self._engine.records.event(event_id) for event_id in operation.events]
@@ -263,7 +272,7 @@ class OperationControl:
         return OperationShape.of(operation, (event for event in found if event is not None), failed)
 
     async def _find(self, request: HttpRequest) -> Operation:
-        """By its id, or by the beginning of it where that is clear."""
+        """Find by id, or by an unambiguous prefix of it."""
         wanted = request.path_params["id"].lower()
         found = await self._engine.records.operations_beginning(wanted)
         live = {operation.id: operation for operation in self._engine.live_operations()}
@@ -273,18 +282,18 @@ class OperationControl:
 
     async def _find_live(self, request: HttpRequest) -> Operation:
         operation = await self._find(request)
-        if not operation.progress.live:
-            problem = "nothing more can be done to it."
-            raise OperationNotSo(operation_id=operation.id, progress=operation.progress.value, problem=problem)
+        if not operation.status.live:
+            problem = "it can no longer be changed."
+            raise OperationNotSo(operation_id=operation.id, status=operation.status.value, problem=problem)
         return operation
 
 
 def _destinations(draft: Draft, operations: Sequence[Operation]) -> Iterable[dict[str, str | None]]:
-    """Where the VMs would go if it were now; None: no host fits."""
-    left = MOST_DESTINATIONS
+    """The host that each VM would move to now; None: no host can take it."""
+    left = MAX_DESTINATIONS
     for operation in operations:
         expected: dict[str, str | None] = {}
-        pending = operation.progress is Progress.PENDING
+        pending = operation.status is OperationStatus.PENDING
         for name in operation.concerned(draft.fleet)[:left] if operation.moves_vms else ():
             expected[name] = choose_host(draft, draft.fleet.vm(name)) if pending else None
         left -= len(expected)

@@ -1,4 +1,4 @@
-"""Lists in pages with a cursor, and finding one thing by the beginning of its id."""
+"""Lists in pages with a cursor, and lookup by a prefix of an id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
 
-from forewarn.control.schema import answer, help_text
+from forewarn.control.schema import help_text, json_response
 from forewarn.errors import BadParameter, nearest
 from forewarn.ports import ListFilter
 
@@ -29,20 +29,20 @@ T = TypeVar("T")
 USUAL, MOST = 100, 1000
 
 
-All: TypeAlias = Annotated[bool, help_text("Also those that are over, newest first.")]
+All: TypeAlias = Annotated[bool, help_text("Include ended ones; newest first.")]
 
 
 class Paging(Struct):
     """Which page of a list."""
 
     limit: Annotated[
-        Annotated[int, Meta(ge=1, le=MOST)] | None, help_text(f"How many at most; {USUAL} if it is not said.")
+        Annotated[int, Meta(ge=1, le=MOST)] | None, help_text(f"Maximum number of items. Default: {USUAL}.")
     ] = None
-    cursor: Annotated[str, help_text("Where to go on: next of the page before.")] = ""
+    cursor: Annotated[str, help_text("The value of next in the previous page.")] = ""
 
 
 class PagingAll(Paging):
-    """Which page of a list of things that end."""
+    """Which page of a list, with or without ended items."""
 
     all: All = False
 
@@ -78,14 +78,14 @@ def wanted(request: Request) -> Wanted:
 
 
 def _bad_cursor() -> BadParameter:
-    valid = "next of the page before, as it is"
-    return BadParameter(parameter="cursor", problem=f"is none that was given out: give {valid}", valid=valid)
+    allowed = "the value of next in the previous page"
+    return BadParameter(parameter="cursor", problem=f"is not valid: give {allowed}", allowed=allowed)
 
 
 def page(name: str, found: Iterable[Any], following: str | int | None) -> Response:
     """A page, and the cursor of the next one; `following` is what this one ended with, None where it is the last."""
     cursor = None if following is None else urlsafe_b64encode(str(following).encode()).decode().rstrip("=")
-    return answer({name: list(found), "next": cursor})
+    return json_response({name: list(found), "next": cursor})
 
 
 def page_of_names(request: Request, name: str, names: list[str], shape: Callable[[str], Struct]) -> Response:

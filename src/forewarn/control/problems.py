@@ -51,15 +51,15 @@ def family(error: ForewarnError) -> type[ForewarnError]:
 
 
 class ProblemShape(Shape):
-    """What went wrong (RFC 9457). The title is one of five families, by what the caller can do."""
+    """Problem details (RFC 9457). The title is one of five error families."""
 
     type: Annotated[str, help_text("urn:forewarn: and the name of the error.")]
     title: Annotated[str, choice(*(kind.__name__ for kind in CONTROL_STATUS), "Internal")]
     status: Count
-    detail: Annotated[str, help_text("What is wrong, and what would be right.")]
-    pointer: Annotated[str | UnsetType, help_text("The member of the body at fault, as a JSON pointer.")] = UNSET
-    parameter: Annotated[str | UnsetType, help_text("The parameter or header at fault.")] = UNSET
-    valid: Annotated[Any, help_text("What would be valid there: a list of values, or words.")] = UNSET
+    detail: Annotated[str, help_text("What is wrong, and how to fix it.")]
+    pointer: Annotated[str | UnsetType, help_text("The invalid member of the body, as a JSON pointer.")] = UNSET
+    parameter: Annotated[str | UnsetType, help_text("The invalid query parameter or header.")] = UNSET
+    allowed: Annotated[Any, help_text("What is allowed there: a list of values, or a description.")] = UNSET
 
 
 def problem(
@@ -79,9 +79,9 @@ def problem(
         pointer = error.pointer if isinstance(error, BadRequestBody) else _pointer(error, body or {})
         found.pointer = UNSET if pointer is None else pointer
     if isinstance(error, BadRequestBody | BadParameter):
-        found.valid = UNSET if error.valid is None else error.valid
+        found.allowed = UNSET if error.allowed is None else error.allowed
     elif "known" in error.fields:
-        found.valid = str(error.fields["known"]).split(", ")
+        found.allowed = str(error.fields["known"]).split(", ")
     return _response(found, headers)
 
 

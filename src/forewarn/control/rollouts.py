@@ -1,4 +1,4 @@
-"""/v1/rollouts: start, show and stop them."""
+"""/v1/rollouts: start, show, pause and cancel rollouts."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from forewarn.control.history import HISTORY, history_page
 from forewarn.control.idempotency import make_once
-from forewarn.control.input import read_body, read_length, read_moment
+from forewarn.control.input import read_body, read_duration, read_time
 from forewarn.control.paging import Paging, PagingAll, hint, only, page, rows_page
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     LARGEST_NUMBER,
     Count,
     DryRun,
-    Length,
-    Moment,
-    MomentOrLength,
+    Duration,
     Name,
     Shape,
-    answer,
+    Time,
+    TimeOrDuration,
     choice,
     help_text,
+    json_response,
     page_of,
     whole,
 )
@@ -33,7 +33,7 @@ from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.enabling import why_no_notice
 from forewarn.core.operations import CAUSES, OVERRIDES
 from forewarn.core.rollout_commands import plan
-from forewarn.core.rollouts import Course, Rollout, Stage, in_order, matching
+from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, in_order, matching
 from forewarn.errors import RolloutNotSo, Unknown
 from forewarn.ports import HistoryFilter
 
@@ -46,121 +46,123 @@ if TYPE_CHECKING:
 
     from forewarn.core.fleet import Fleet
     from forewarn.core.limits import OperatorLimits
-    from forewarn.core.rollout_commands import Plan, Wave
+    from forewarn.core.rollout_commands import RolloutPlan, Wave
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
 
 
-class CourseShape(Struct, forbid_unknown_fields=True):
-    """How a rollout goes about it: part of rollouts and of plans."""
+class RolloutSettingsShape(Struct, forbid_unknown_fields=True):
+    """The settings of a rollout: part of rollouts and of plans."""
 
     type: str
     duration_seconds: float | None
     notice_seconds: float | None
-    postpone_until: Moment | None
+    postpone_deadline: Time | None
     overrides: list[Annotated[str, choice(*OVERRIDES)]]
-    budget: Count
+    max_unavailable: Count
     pause_seconds: float | None
-    health_seconds: float | None
+    health_timeout_seconds: float | None
     hosts: list[str]
 
 
-def _course(rollout: Rollout) -> dict[str, Any]:
-    course = rollout.course
+def _settings(rollout: Rollout) -> dict[str, Any]:
+    settings = rollout.settings
     return {
-        "type": course.type,
-        "duration_seconds": seconds(course.duration),
-        "notice_seconds": seconds(course.notice),
-        "postpone_until": to_text_if_any(course.deadline),
-        "overrides": list(course.overrides),
-        "budget": course.budget,
-        "pause_seconds": seconds(course.pause),
-        "health_seconds": seconds(course.health_time),
+        "type": settings.type,
+        "duration_seconds": seconds(settings.duration),
+        "notice_seconds": seconds(settings.notice),
+        "postpone_deadline": to_text_if_any(settings.postpone_deadline),
+        "overrides": list(settings.overrides),
+        "max_unavailable": settings.max_unavailable,
+        "pause_seconds": seconds(settings.pause),
+        "health_timeout_seconds": seconds(settings.health_timeout),
         "hosts": list(rollout.patterns),
     }
 
 
-class CountsShape(Shape):
-    """How many hosts of a rollout are where."""
+class RolloutCountsShape(Shape):
+    """The number of hosts in each state."""
 
-    waiting: Count
-    under_way: Count
+    pending: Count
+    in_progress: Count
     done: Count
     skipped: Count
 
 
-class HostUnderWayShape(Shape):
-    """A host that a rollout works on."""
+class HostInProgressShape(Shape):
+    """A host that a rollout is updating."""
 
     host: str
     operation: str
 
 
 class SkippedHostShape(Shape):
-    """A host that a rollout leaves out."""
+    """A host that a rollout skips."""
 
     host: str
-    why: str
+    reason: str
 
 
-class RolloutShape(CourseShape, kw_only=True):
-    """A rollout and how far it has come."""
+class RolloutShape(RolloutSettingsShape, kw_only=True):
+    """A rollout and its progress."""
 
     id: str
     requested_by: str
-    requested_at: Moment
-    stage: Annotated[str, choice(*(stage.value for stage in Stage))]
+    requested_at: Time
+    status: Annotated[str, choice(*(status.value for status in RolloutStatus))]
     wave: Count
-    counts: CountsShape
-    next_at: Moment | None
-    outcome: str | None
-    ended_at: Moment | None
-    # Not in lists: these can be long.
-    waiting: list[str] | UnsetType = UNSET
-    under_way: list[HostUnderWayShape] | UnsetType = UNSET
+    counts: RolloutCountsShape
+    next_wave_at: Time | None
+    reason: str | None
+    ended_at: Time | None
+    # Only in the response for one rollout: they can be long.
+    pending: list[str] | UnsetType = UNSET
+    in_progress: list[HostInProgressShape] | UnsetType = UNSET
     done: list[str] | UnsetType = UNSET
     skipped: list[SkippedHostShape] | UnsetType = UNSET
 
     @classmethod
     def of(cls, rollout: Rollout, *, hosts: bool = True) -> Self:
-        """Without its hosts by name where many are listed."""
+        """Host names are left out of lists of rollouts."""
         shape = cls(
-            **_course(rollout),
+            **_settings(rollout),
             id=rollout.id,
             requested_by=rollout.requested_by,
             requested_at=to_text(rollout.requested_at),
-            stage=rollout.stage.value,
+            status=rollout.status.value,
             wave=rollout.wave,
-            counts=CountsShape(len(rollout.waiting), len(rollout.under_way), len(rollout.done), len(rollout.skipped)),
-            next_at=to_text_if_any(rollout.next_at),
-            outcome=rollout.outcome or None,
+            counts=RolloutCountsShape(
+                len(rollout.pending), len(rollout.in_progress), len(rollout.done), len(rollout.skipped)
+            ),
+            next_wave_at=to_text_if_any(rollout.next_wave_at),
+            reason=rollout.reason or None,
             ended_at=to_text_if_any(rollout.ended_at),
         )
         if hosts:
-            shape.waiting = list(rollout.waiting)
-            shape.under_way = [HostUnderWayShape(*each) for each in rollout.under_way]
+            shape.pending = list(rollout.pending)
+            shape.in_progress = [HostInProgressShape(*each) for each in rollout.in_progress]
             shape.done = list(rollout.done)
             shape.skipped = [SkippedHostShape(*each) for each in rollout.skipped]
         return shape
 
 
 class GroupDomainShape(Shape):
-    """The update domain of a group that a wave takes out."""
+    """The update domain of a group that a wave updates."""
 
     group: str
     update_domain: Count
 
 
 class WaveShape(Shape):
-    """Hosts that a rollout takes out together."""
+    """Hosts that a rollout updates together."""
 
     hosts: list[str]
     groups: list[GroupDomainShape]
     vms: Count
-    announced_at: Moment
-    starts_at: Moment
-    ends_at: Moment
+    scheduled_at: Time
+    starts_at: Time
+    ends_at: Time
 
     @classmethod
     def of(cls, wave: Wave) -> Self:
@@ -168,52 +170,60 @@ class WaveShape(Shape):
             hosts=list(wave.hosts),
             groups=[GroupDomainShape(group, domain) for group, domain in wave.domains],
             vms=wave.vms,
-            announced_at=to_text(wave.announced_at),
+            scheduled_at=to_text(wave.scheduled_at),
             starts_at=to_text(wave.starts_at),
             ends_at=to_text(wave.ends_at),
         )
 
 
-class PlanShape(CourseShape, kw_only=True):
-    """What a rollout would do, and when."""
+class RolloutPlanShape(RolloutSettingsShape, kw_only=True):
+    """The waves of a rollout and their expected times."""
 
     waves: list[WaveShape]
     skipped: list[SkippedHostShape]
-    expected_end: Moment
-    longest_end: Moment
+    expected_end: Time
+    latest_end: Time
 
     @classmethod
-    def of(cls, rollout: Rollout, plan: Plan) -> Self:
+    def of(cls, rollout: Rollout, plan: RolloutPlan) -> Self:
         return cls(
-            **_course(rollout),
+            **_settings(rollout),
             waves=list(map(WaveShape.of, plan.waves)),
             skipped=[SkippedHostShape(*each) for each in plan.skipped],
             expected_end=to_text(plan.expected_end),
-            longest_end=to_text(plan.longest_end),
+            latest_end=to_text(plan.latest_end),
         )
 
 
 class RolloutRequest(DryRun, kw_only=True):
-    """Which hosts are updated, and how."""
+    """The rollout to start."""
 
     hosts: Annotated[
         list[Name],
         Meta(extra_json_schema={"minItems": 1}),
-        help_text("Names of hosts, or patterns like 'rack-1-*'."),
+        help_text("Host names, or patterns like 'rack-1-*'."),
     ]
     type: Annotated[
-        Annotated[str, choice("", *CAUSES["host-update"].types)] | None, help_text("What it does to the VMs.")
+        Annotated[str, choice("", *CAUSES["host-update"].types)] | None,
+        help_text("The event type: how the update affects VMs."),
     ] = None
-    duration: Annotated[Length | None, help_text("How long a freeze lasts.")] = None
-    notice: Annotated[Length | None, help_text("How long beforehand it is told.")] = None
-    postpone_until: Annotated[MomentOrLength | None, help_text("Up to when its events may be postponed.")] = None
-    overrides: Annotated[list[Annotated[str, choice(*OVERRIDES)]] | None, help_text("What is insisted on.")] = None
-    budget: Annotated[
+    duration: Annotated[Duration | None, help_text("How long a freeze lasts.")] = None
+    notice: Annotated[Duration | None, help_text("How long before each wave the groups are notified.")] = None
+    postpone_deadline: Annotated[
+        TimeOrDuration | None, help_text("The latest time to which its events can be postponed.")
+    ] = None
+    overrides: Annotated[
+        list[Annotated[str, choice(*OVERRIDES)]] | None,
+        help_text("Rules to override. Each use is recorded in history."),
+    ] = None
+    max_unavailable: Annotated[
         Annotated[int, whole(1, LARGEST_NUMBER)] | None,
-        help_text("How many hosts at once."),
+        help_text("Maximum number of hosts that are updated at once."),
     ] = None
-    pause: Annotated[Length | None, help_text("How long to wait between waves.")] = None
-    health_time: Annotated[Length | None, help_text("How long VMs may take to be well again.")] = None
+    pause: Annotated[Duration | None, help_text("Time between two waves.")] = None
+    health_timeout: Annotated[
+        Duration | None, help_text("How long the VMs of a host may take to become healthy. Then the rollout stops.")
+    ] = None
 
 
 class RolloutControl:
@@ -222,10 +232,10 @@ class RolloutControl:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path, operator, dry = RolloutShape, "/v1/rollouts/{id}", Role.OPERATOR, DryRun
         return [
-            Endpoint(
+            Route(
                 "GET",
                 "/v1/rollouts",
                 self.rollouts,
@@ -233,75 +243,78 @@ class RolloutControl:
                 page_of("rollouts", one),
                 query=PagingAll,
             ),
-            Endpoint(
+            Route(
                 "POST",
                 "/v1/rollouts",
                 self.start,
-                "Start a rollout, or see its plan.",
-                (one, PlanShape),
+                "Start a rollout, or return its plan (dry_run).",
+                (one, RolloutPlanShape),
                 operator,
                 body=RolloutRequest,
                 status=201,
                 other_status=200,
-                makes=True,
-                leads_to=((path, "/id"),),
+                creates=True,
+                links=((path, "/id"),),
             ),
-            Endpoint("GET", path, self.rollout, "See a rollout, and how far it has come.", one),
-            Endpoint("GET", f"{path}/plan", self.plan, "See what is still to come of a rollout.", PlanShape),
-            Endpoint("GET", f"{path}/history", self.history, "See what happened to a rollout.", HISTORY, query=Paging),
-            Endpoint("POST", f"{path}/pause", self.pause, "Pause a rollout.", one, operator, body=dry),
-            Endpoint("POST", f"{path}/resume", self.resume, "Resume a rollout.", one, operator, body=dry),
-            Endpoint("POST", f"{path}/cancel", self.cancel, "End a rollout.", one, operator, body=dry),
+            Route("GET", path, self.rollout, "Return a rollout and its progress.", one),
+            Route("GET", f"{path}/plan", self.plan, "Return the remaining waves of a rollout.", RolloutPlanShape),
+            Route("GET", f"{path}/history", self.history, "Return the history of a rollout.", HISTORY, query=Paging),
+            Route("POST", f"{path}/pause", self.pause, "Pause a rollout.", one, operator, body=dry),
+            Route("POST", f"{path}/resume", self.resume, "Resume a rollout.", one, operator, body=dry),
+            Route("POST", f"{path}/cancel", self.cancel, "Cancel a rollout.", one, operator, body=dry),
         ]
 
     async def start(self, request: Request) -> Response:
         body = await read_body(request, RolloutRequest)
-        patterns, course = tuple(body.hosts), self._course(body)
+        patterns, settings = tuple(body.hosts), self._settings(body)
         by = caller(request).name
-        await asyncio.to_thread(_look_at, self._engine.fleet, patterns)
+        await asyncio.to_thread(_fill_cache, self._engine.fleet, patterns)
         if body.dry_run:
             draft, now = self._engine.draft(), self._engine.clock.now()
-            rollout = rollout_commands.prepare(draft, now, patterns, course, by)
+            rollout = rollout_commands.prepare(draft, now, patterns, settings, by)
             return await self._planned(draft, rollout)
 
         def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> RolloutShape:
-            return RolloutShape.of(rollout_commands.start(draft, now, limits, patterns, course, by))
+            return RolloutShape.of(rollout_commands.start(draft, now, limits, patterns, settings, by))
 
         return await make_once(self._engine, request, decide)
 
-    def _course(self, body: RolloutRequest) -> Course:
-        usual = Course()
-        pause, health_time = read_length(body.pause, "/pause"), read_length(body.health_time, "/health_time")
-        return Course(
+    def _settings(self, body: RolloutRequest) -> RolloutSettings:
+        usual = RolloutSettings()
+        pause, health_timeout = (
+            read_duration(body.pause, "/pause"),
+            read_duration(body.health_timeout, "/health_timeout"),
+        )
+        return RolloutSettings(
             type=body.type or "",
-            duration=read_length(body.duration, "/duration"),
-            notice=read_length(body.notice, "/notice"),
-            deadline=read_moment(body.postpone_until, "/postpone_until", self._engine.clock.now()),
+            duration=read_duration(body.duration, "/duration"),
+            notice=read_duration(body.notice, "/notice"),
+            postpone_deadline=read_time(body.postpone_deadline, "/postpone_deadline", self._engine.clock.now()),
             overrides=tuple(body.overrides or ()),
-            budget=usual.budget if body.budget is None else body.budget,
+            max_unavailable=usual.max_unavailable if body.max_unavailable is None else body.max_unavailable,
             pause=usual.pause if pause is None else pause,
-            health_time=usual.health_time if health_time is None else health_time,
+            health_timeout=usual.health_timeout if health_timeout is None else health_timeout,
         )
 
     async def _planned(self, draft: Draft, rollout: Rollout) -> Response:
-        """In a thread: a plan over thousands of hosts would hold up the polls."""
+        """Plan in a thread, because thousands of hosts would delay polls."""
         now, limits = self._engine.clock.now(), self._engine.limits
 
-        def listens(group: str) -> bool:
+        def events_enabled(group: str) -> bool:
             return not why_no_notice(draft, group, now, limits)
 
-        found = await asyncio.to_thread(plan, draft.fleet, limits, rollout, now, listens)
-        return answer(PlanShape.of(rollout, found))
+        found = await asyncio.to_thread(plan, draft.fleet, limits, rollout, now, events_enabled)
+        return json_response(RolloutPlanShape.of(rollout, found))
 
     async def rollouts(self, request: Request) -> Response:
         found, following = await rows_page(request, self._engine.records.rollouts)
         return page("rollouts", (RolloutShape.of(rollout, hosts=False) for rollout in found), following)
 
     async def rollout(self, request: Request) -> Response:
-        return answer(RolloutShape.of(await self._find(request)))
+        return json_response(RolloutShape.of(await self._find(request)))
 
     async def plan(self, request: Request) -> Response:
-        """What is still to come, as the fleet is now."""
+        """Plan the remaining waves for the current fleet."""
         return await self._planned(self._engine.draft(), await self._find(request))
 
     async def history(self, request: Request) -> Response:
@@ -322,16 +335,16 @@ class RolloutControl:
     ) -> Response:
         body = await read_body(request, DryRun)
         rollout = await self._find(request)
-        if not rollout.stage.live:
-            raise RolloutNotSo(rollout_id=rollout.id, stage=rollout.stage.value, what=what)
+        if not rollout.status.live:
+            raise RolloutNotSo(rollout_id=rollout.id, status=rollout.status.value, what=what)
         if body.dry_run:
             after, _ = self._engine.preview(decide, rollout.id, caller(request).name)
         else:
             after = await self._engine.execute(decide, rollout.id, caller(request).name)
-        return answer(RolloutShape.of(after))
+        return json_response(RolloutShape.of(after))
 
     async def _find(self, request: Request) -> Rollout:
-        """By its id, or by the beginning of it where that is clear."""
+        """Find by id, or by an unambiguous prefix of it."""
         wanted = request.path_params["id"].lower()
         found = await self._engine.records.rollouts_beginning(wanted)
         live = {rollout.id: rollout for rollout in self._engine.live_rollouts()}
@@ -340,6 +353,6 @@ class RolloutControl:
         raise Unknown(what="rollout", name=request.path_params["id"], hint=hint(found, wanted, live))
 
 
-def _look_at(fleet: Fleet, patterns: Sequence[str]) -> None:
-    """Have the fleet remember what is on which host: for thousands of hosts the polls should not wait for that."""
+def _fill_cache(fleet: Fleet, patterns: Sequence[str]) -> None:
+    """Fill the fleet's cache of VMs per host, off the event loop: for thousands of hosts it would delay polls."""
     in_order(fleet, matching(fleet.host_names(), patterns))

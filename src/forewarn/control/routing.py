@@ -1,13 +1,13 @@
-"""One row per thing that can be asked of the control API: who may, what is sent, what is answered.
+"""Routes of the control API: role, request and response of each.
 
-The routes, the checks of who may ask and of what is asked, and the OpenAPI description are all made of these rows.
+The Starlette routes, the checks of role and query, and the OpenAPI description are all derived from them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from starlette.routing import Route
+from starlette.routing import Route as StarletteRoute
 
 from forewarn.control.input import read_query
 from forewarn.control.schema import NoMembers
@@ -25,37 +25,36 @@ if TYPE_CHECKING:
     from forewarn.core.access import Token
 
 
-class Endpoint(NamedTuple):
-    """A method and a path. `role` is the least that may use it; tenants only where it says so."""
+class Route(NamedTuple):
+    """A method and a path. `role` is the minimum role; tenants need `tenant`."""
 
     method: str
     path: str
     handle: Callable[[Request], Awaitable[Response]]
     summary: str
-    answer: Any
-    """The type of what is answered; several where it is one of them; a JSON Schema where it is no object."""
+    response: Any
+    """The type of the response body; a tuple: one of several types; a dict: a JSON Schema."""
     role: Role | None = Role.VIEWER
-    """None: needs no token at all."""
+    """None: no token is needed."""
     tenant: bool = False
     query: type[Struct] = NoMembers
     headers: type[Struct] = NoMembers
-    """Those that mean something here alone."""
+    """Headers with a meaning for this route only."""
     body: type[Struct] | None = None
-    """The object that is sent; None: nothing is."""
+    """The type of the request body; None: no body."""
     body_type: str = JSON
     status: int = 200
     other_status: int | None = None
-    """Another that is not an error: of a dry run, of a service that is not ready."""
-    answer_type: str = JSON
-    makes: bool = False
-    """Whether it makes something, so that an Idempotency-Key is heeded."""
+    """A second status that is not an error: of a dry run, or of a service that is not ready."""
+    response_type: str = JSON
+    creates: bool = False
+    """Whether it creates a resource, and so supports Idempotency-Key."""
 
-    leads_to: tuple[tuple[str, str], ...] = ()
-    """Where to go on with what it makes: the beginning of paths, and where in the answer their parameter is."""
+    links: tuple[tuple[str, str], ...] = ()
+    """OpenAPI links: a path prefix, and a JSON pointer to its parameter in the response."""
 
-    async def answer_to(self, request: Request) -> Response:
-        """Check who asks and what, and hand over."""
-        request.state.endpoint = self
+    async def handle_request(self, request: Request) -> Response:
+        """Check the role and the query, then call the handler."""
         if self.role is not None:
             token = caller(request)
             if not token.may(self.role, tenant=self.tenant):
@@ -64,7 +63,7 @@ class Endpoint(NamedTuple):
         return await self.handle(request)
 
     def who(self) -> str:
-        """The roles that may use it, in words."""
+        """The roles that can use it, as text."""
         if self.role is None:
             return "anybody"
         roles = {Role.VIEWER: "viewer, operator or admin", Role.OPERATOR: "operator or admin", Role.ADMIN: "admin"}
@@ -72,22 +71,22 @@ class Endpoint(NamedTuple):
 
 
 def caller(request: Request) -> Token:
-    """Whose token the request came with."""
+    """The token of the request."""
     token: Token = request.state.token
     return token
 
 
-def routes(endpoints: Iterable[Endpoint]) -> list[Route]:
-    """One route for each path, so that a wrong method is told all that are right."""
-    by_path: dict[str, dict[str, Endpoint]] = {}
-    for endpoint in endpoints:
-        by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-    return [Route(path, _choose(methods), methods=list(methods)) for path, methods in by_path.items()]
+def starlette_routes(routes: Iterable[Route]) -> list[StarletteRoute]:
+    """One Starlette route per path, so that a 405 lists all methods of the path."""
+    by_path: dict[str, dict[str, Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method] = route
+    return [StarletteRoute(path, _choose(methods), methods=list(methods)) for path, methods in by_path.items()]
 
 
-def _choose(methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
+def _choose(methods: dict[str, Route]) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         method = "GET" if request.method == "HEAD" else request.method
-        return await methods[method].answer_to(request)
+        return await methods[method].handle_request(request)
 
     return handle

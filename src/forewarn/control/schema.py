@@ -1,7 +1,7 @@
 """Types of the control API. Each is one msgspec class: it encodes, decodes with error paths, and yields JSON Schema.
 
-What is answered is a `Shape`, what is sent is a `Body`. The core checks most values itself and has the better messages,
-so annotations like `choice` and `whole` are for the JSON Schema; the types are what msgspec checks.
+A response is a `Shape`, a request body is a `Body`. The core checks most values, with better messages than msgspec.
+So `choice` and `whole` only add to the JSON Schema; msgspec checks the types.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Schema: TypeAlias = dict[str, Any]
 
 
 class Shape(Struct, forbid_unknown_fields=True):
-    """Something that the API answers with."""
+    """A response of the API."""
 
 
 class Body(Struct, forbid_unknown_fields=True, kw_only=True):
-    """The object that a request sends. A member that is null counts as not given."""
+    """The body of a request. A null member means the same as a missing one."""
 
 
 class NoMembers(Body):
@@ -29,9 +29,9 @@ class NoMembers(Body):
 
 
 class DryRun(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body that says whether to change anything."""
+    """A body with dry_run."""
 
-    dry_run: Annotated[bool | None, Meta(description="Only say what would happen; change nothing.")] = None
+    dry_run: Annotated[bool | None, Meta(description="Return what would happen, without changing anything.")] = None
 
 
 def choice(*values: str) -> Meta:
@@ -57,23 +57,23 @@ def help_text(text: str) -> Meta:
     return Meta(description=text)
 
 
-Moment: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+Time: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
 Name: TypeAlias = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
-Length: TypeAlias = Annotated[
+Duration: TypeAlias = Annotated[
     str,
     Meta(
         extra_json_schema={
-            "description": "A length of time, like 90s, 14m50s, 2h or 7d.",
+            "description": "A duration, like 90s, 14m50s, 2h or 7d.",
             "examples": ["15m"],
         }
     ),
 ]
-MomentOrLength: TypeAlias = Annotated[
+TimeOrDuration: TypeAlias = Annotated[
     str,
     Meta(
         extra_json_schema={
-            "description": "A moment, like 2026-11-20T02:00:00Z, or how long it is until then, like 2h.",
+            "description": "A time, like 2026-11-20T02:00:00Z, or a duration from now, like 2h.",
             "examples": ["2h"],
         }
     ),
@@ -83,14 +83,14 @@ MomentOrLength: TypeAlias = Annotated[
 @cache
 def page_of(name: str, shape: type[Struct]) -> type[Struct]:
     """A page of a list: its members under this name, and the cursor of the next page."""
-    help_ = "What to give as cursor for the next page; null: this is the last."
+    help_ = "The cursor of the next page; null on the last page."
     title = f"{shape.__name__.removesuffix('Shape')}PageShape"
     fields = [(name, list[shape]), ("next", Annotated[str | None, Meta(description=help_)])]  # type: ignore[valid-type]
     return msgspec.defstruct(title, fields, bases=(Shape,), module=__name__)
 
 
-def answer(shape: Any, status: int = 200) -> Response:
-    """A shape as JSON."""
+def json_response(shape: Any, status: int = 200) -> Response:
+    """A JSON response."""
     return Response(msgspec.json.encode(shape), status, media_type="application/json")
 
 

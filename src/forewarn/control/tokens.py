@@ -1,4 +1,4 @@
-"""/v1/tokens: who may ask for what. A token is shown once, when it is made; only its hash is kept."""
+"""/v1/tokens: API tokens and their roles. A token is shown once, when it is created; only its hash is stored."""
 
 from __future__ import annotations
 
@@ -8,10 +8,20 @@ from msgspec import UNSET, UnsetType
 
 from forewarn.control.auth import hash_of, new_secret
 from forewarn.control.idempotency import make_once
-from forewarn.control.input import read_body, read_moment
+from forewarn.control.input import read_body, read_time
 from forewarn.control.paging import Paging, page_of_names
-from forewarn.control.routing import Endpoint, caller
-from forewarn.control.schema import Body, Moment, MomentOrLength, Shape, answer, choice, help_text, page_of, pattern
+from forewarn.control.routing import Route, caller
+from forewarn.control.schema import (
+    Body,
+    Shape,
+    Time,
+    TimeOrDuration,
+    choice,
+    help_text,
+    json_response,
+    page_of,
+    pattern,
+)
 from forewarn.core.access import NAME_PATTERN, NAME_RULE, Role, Token, create_token
 from forewarn.core.durations import to_text, to_text_if_any
 from forewarn.errors import BadRequestBody, nearest
@@ -31,17 +41,17 @@ ROLES = tuple(role.value for role in Role)
 
 
 class TokenShape(Shape):
-    """What is known of a token."""
+    """A token without its secret."""
 
     name: str
     role: Annotated[str, choice(*ROLES)]
     group: str | None
     created_by: str
-    created_at: Moment
-    expires_at: Moment | None
+    created_at: Time
+    expires_at: Time | None
     token: Annotated[
         str | UnsetType | None,
-        help_text("The token itself: shown when it is created, and null where that request is repeated by its key."),
+        help_text("The token itself: only in the response to its creation; null if that response is replayed."),
     ] = UNSET
 
     @classmethod
@@ -60,10 +70,10 @@ class TokenShape(Shape):
 class NewToken(Body, kw_only=True):
     """A token to be created."""
 
-    name: Annotated[str, pattern(NAME_PATTERN), help_text(f"Who will use it, as history will call them: {NAME_RULE}.")]
-    role: Annotated[str, choice(*ROLES), help_text("What it may be used for.")]
-    group: Annotated[str | None, help_text("Of a tenant: the group whose events it may see and approve.")] = None
-    expires: Annotated[MomentOrLength | None, help_text("When it stops to be good; if it is not said, never.")] = None
+    name: Annotated[str, pattern(NAME_PATTERN), help_text(f"The user's name, as shown in history: {NAME_RULE}.")]
+    role: Annotated[str, choice(*ROLES), help_text("What the token may do.")]
+    group: Annotated[str | None, help_text("For role tenant: the group whose events it may see and approve.")] = None
+    expires: Annotated[TimeOrDuration | None, help_text("When it expires. Default: never.")] = None
 
 
 class TokenControl:
@@ -72,13 +82,11 @@ class TokenControl:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path, admin = TokenShape, "/v1/tokens/{name}", Role.ADMIN
         return [
-            Endpoint(
-                "GET", "/v1/tokens", self.tokens, "List tokens.", page_of("tokens", TokenShape), admin, query=Paging
-            ),
-            Endpoint(
+            Route("GET", "/v1/tokens", self.tokens, "List tokens.", page_of("tokens", TokenShape), admin, query=Paging),
+            Route(
                 "POST",
                 "/v1/tokens",
                 self.create,
@@ -87,10 +95,10 @@ class TokenControl:
                 admin,
                 body=NewToken,
                 status=201,
-                makes=True,
-                leads_to=((path, "/name"),),
+                creates=True,
+                links=((path, "/name"),),
             ),
-            Endpoint("DELETE", path, self.revoke, "Revoke a token.", one, admin),
+            Route("DELETE", path, self.revoke, "Revoke a token.", one, admin),
         ]
 
     async def tokens(self, request: Request) -> Response:
@@ -102,9 +110,9 @@ class TokenControl:
         role = body.role
         if role not in ROLES:
             problem = f"{role!r} is not one of {', '.join(ROLES)}.{nearest(role, ROLES)}"
-            raise BadRequestBody(pointer="/role", problem=problem, valid=list(ROLES))
+            raise BadRequestBody(pointer="/role", problem=problem, allowed=list(ROLES))
         secret, by = new_secret(), caller(request).name
-        expires_at = read_moment(body.expires, "/expires", self._engine.clock.now())
+        expires_at = read_time(body.expires, "/expires", self._engine.clock.now())
 
         def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> TokenShape:
             token = Token(body.name, Role(role), hash_of(secret), by, now, body.group or "", expires_at)
@@ -114,4 +122,4 @@ class TokenControl:
 
     async def revoke(self, request: Request) -> Response:
         token = await self._engine.revoke_token(request.path_params["name"], caller(request).name)
-        return answer(TokenShape.of(token))
+        return json_response(TokenShape.of(token))

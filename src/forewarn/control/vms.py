@@ -1,4 +1,4 @@
-"""/v1/vms: VMs, and the documents that they see."""
+"""/v1/vms: VMs and the documents that they see."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from msgspec import Struct, field
 from starlette.responses import Response
 
 from forewarn.control.paging import Names, Paging, page_of_names
-from forewarn.control.routing import Endpoint
-from forewarn.control.schema import Count, Moment, Shape, answer, choice, help_text, page_of
+from forewarn.control.routing import Route
+from forewarn.control.schema import Count, Shape, Time, choice, help_text, json_response, page_of
 from forewarn.core.durations import to_text_if_any
 from forewarn.core.fleet import VM, Group, GroupKind
 from forewarn.errors import UnknownVersion
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 class VMShape(Shape):
-    """A VM with what it is being told."""
+    """A VM with its placement and its events."""
 
     name: str
     group: str
     kind: Annotated[str, choice(*(kind.value for kind in GroupKind))]
     host: str
-    home: str | None
+    configured_host: str | None
     state: Annotated[str, choice("running", "deallocated")]
     update_domain: Count
     fault_domain: Count
@@ -46,19 +46,19 @@ class VMShape(Shape):
     zone: str | None
     tags: dict[str, str]
     auto_approve: list[str]
-    listening: bool
-    last_heard_at: Moment | None
+    events_enabled: bool
+    last_seen_at: Time | None
     incarnation: Count
     events: list[str]
 
     @classmethod
-    def of(cls, vm: VM, group: Group, document: Document, heard_at: datetime | None) -> Self:
+    def of(cls, vm: VM, group: Group, document: Document, last_seen_at: datetime | None) -> Self:
         return cls(
             name=vm.name,
             group=group.name,
             kind=group.kind,
             host=vm.host,
-            home=vm.home or None,
+            configured_host=vm.configured_host or None,
             state="deallocated" if vm.deallocated else "running",
             update_domain=vm.update_domain,
             fault_domain=vm.fault_domain,
@@ -70,23 +70,23 @@ class VMShape(Shape):
             zone=vm.zone or None,
             tags=dict(vm.tags),
             auto_approve=list(group.auto_approve),
-            listening=document.enabled,
-            last_heard_at=to_text_if_any(heard_at),
+            events_enabled=document.enabled,
+            last_seen_at=to_text_if_any(last_seen_at),
             incarnation=document.incarnation,
             events=[event.id for event in document.events if vm.name in event.resources],
         )
 
 
 class DocumentQuery(Struct):
-    """In which version a document is shown."""
+    """The api-version of a document."""
 
     api_version: Annotated[
         Annotated[str, choice(*available_versions(preview=False))] | None,
-        help_text("As which version; the newest if it is not said."),
+        help_text("The api-version of the document. Default: the newest."),
     ] = field(name="api-version", default=None)
 
 
-DOCUMENT = {"type": "object", "description": "What the metadata service would answer, on Azure's own wire."}
+DOCUMENT = {"type": "object", "description": "The document in the format of Azure Scheduled Events."}
 
 
 class VMControl:
@@ -97,15 +97,15 @@ class VMControl:
         self._versions = versions
         self._vm_names = Names(engine, lambda fleet: fleet.vms)
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         return [
-            Endpoint("GET", "/v1/vms", self.vms, "List VMs.", page_of("vms", VMShape), query=Paging),
-            Endpoint("GET", "/v1/vms/{name}", self.vm, "See a VM.", VMShape),
-            Endpoint(
+            Route("GET", "/v1/vms", self.vms, "List VMs.", page_of("vms", VMShape), query=Paging),
+            Route("GET", "/v1/vms/{name}", self.vm, "Return a VM.", VMShape),
+            Route(
                 "GET",
                 "/v1/vms/{name}/document",
                 self.document,
-                "See what a VM is told, as it is told.",
+                "Return the document that a VM sees.",
                 DOCUMENT,
                 query=DocumentQuery,
             ),
@@ -115,13 +115,13 @@ class VMControl:
         return page_of_names(request, "vms", self._vm_names(), self._vm)
 
     async def vm(self, request: Request) -> Response:
-        return answer(self._vm(request.path_params["name"]))
+        return json_response(self._vm(request.path_params["name"]))
 
     def _vm(self, name: str) -> VMShape:
         engine = self._engine
         vm = engine.fleet.vm(name)
         group = engine.fleet.group(vm.group)
-        return VMShape.of(vm, group, engine.document(vm.group), engine.last_heard(vm.group))
+        return VMShape.of(vm, group, engine.document(vm.group), engine.last_seen_at(vm.group))
 
     async def document(self, request: Request) -> Response:
         vm = self._engine.fleet.vm(request.path_params["name"])

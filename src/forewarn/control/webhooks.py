@@ -1,4 +1,4 @@
-"""/v1/webhooks: receivers of history, and what could not be delivered. Never the secret."""
+"""/v1/webhooks: webhooks and their undelivered rows. The secret is shown only at creation."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from msgspec import UNSET, Meta, UnsetType
 from forewarn.control.idempotency import make_once
 from forewarn.control.input import read_body
 from forewarn.control.paging import Paging, page, page_of_names, wanted
-from forewarn.control.routing import Endpoint, caller
+from forewarn.control.routing import Route, caller
 from forewarn.control.schema import (
     LARGEST_NUMBER,
     Body,
     Count,
-    Moment,
     NoMembers,
     Shape,
-    answer,
+    Time,
     choice,
     help_text,
+    json_response,
     page_of,
     pattern,
     whole,
@@ -56,33 +56,34 @@ if TYPE_CHECKING:
 
 
 class WebhookShape(Shape):
-    """A webhook, and how it fares."""
+    """A webhook and its delivery state."""
 
     name: str
     url: str
     groups: list[str]
     kinds: list[Annotated[str, choice(*HISTORY_KINDS)]]
     created_by: str
-    created_at: Moment
+    created_at: Time
     position: Annotated[
-        Count, help_text("Every row of history up to here is delivered, not wanted, or among the failures.")
-    ]
-    waiting: Annotated[
         Count,
-        help_text("How many rows are tried again, and how many of history come after the position, wanted or not."),
+        help_text("The cursor: every row of history up to here was delivered, filtered out, or is listed in failures."),
     ]
-    failed: Annotated[Count, help_text("How many rows were given up.")]
-    lost: Annotated[
+    pending: Annotated[
+        Count,
+        help_text("Rows that are retried, plus all rows of history after the position (not filtered yet)."),
+    ]
+    failed: Annotated[Count, help_text("Rows that failed after the maximum number of attempts.")]
+    dropped: Annotated[
         Count,
         help_text(
-            "How many rows will never be delivered, since the service was started: history keeps them no "
-            "more, or too many were given up."
+            "Rows since the start of the service that will never be delivered: they were removed from history, "
+            "or there were too many failed rows."
         ),
     ]
-    last_problem: str | None
+    last_error: str | None
     secret: Annotated[
         str | UnsetType | None,
-        help_text("What signatures are made with: shown when it is added, and null where that request is repeated."),
+        help_text("The signing secret: only in the response to its creation; null if that response is replayed."),
     ] = UNSET
 
     @classmethod
@@ -95,66 +96,66 @@ class WebhookShape(Shape):
             created_by=webhook.created_by,
             created_at=to_text(webhook.created_at),
             position=position,
-            waiting=stats.waiting,
-            failed=stats.given_up,
-            lost=stats.lost,
-            last_problem=stats.last_problem or None,
+            pending=stats.pending,
+            failed=stats.failed,
+            dropped=stats.dropped,
+            last_error=stats.last_error or None,
         )
 
 
-class WebhookTrialShape(Shape):
-    """What came of a test."""
+class WebhookTestShape(Shape):
+    """The result of a test delivery."""
 
     delivered: bool
     status: Count | None
-    problem: str | None
+    error: str | None
 
 
 class WebhookFailureShape(Shape):
-    """A row of history that the receiver has not taken: it is tried again, or given up."""
+    """A row of history that was not delivered: it is retried, or it has failed."""
 
     sequence: Count
     attempts: Count
-    problem: str | None
-    given_up: bool
+    error: str | None
+    failed: bool
     entry: HistoryEntryShape
 
     @classmethod
     def of(cls, row: Undelivered, entry: HistoryEntry) -> Self:
-        return cls(row.sequence, row.attempts, row.problem or None, row.given_up, HistoryEntryShape.of(entry))
+        return cls(row.sequence, row.attempts, row.error or None, row.failed, HistoryEntryShape.of(entry))
 
 
 class RetriedShape(Shape):
-    """What a retry has begun."""
+    """The result of a retry request."""
 
-    retried: Annotated[Count, help_text("How many rows are tried now.")]
+    retried: Annotated[Count, help_text("How many rows are sent again now.")]
 
 
 class NewWebhook(Body, kw_only=True):
-    """A webhook to be added."""
+    """The webhook to add."""
 
-    name: Annotated[str, pattern(NAME_PATTERN), help_text(f"What to call it: {NAME_RULE}.")]
-    url: Annotated[str, help_text(f"Where to send to, by http or https. A private address must be in {SETTING}.")]
+    name: Annotated[str, pattern(NAME_PATTERN), help_text(f"Its name: {NAME_RULE}.")]
+    url: Annotated[str, help_text(f"The http or https URL to send to. Private addresses need the setting {SETTING}.")]
     secret: Annotated[
         Annotated[str, Meta(extra_json_schema={"minLength": SHORTEST_SECRET, "maxLength": LONGEST_SECRET})] | None,
-        help_text("What to sign with; if it is not said, one is made."),
+        help_text("The signing secret. Default: a random one."),
     ] = None
     groups: Annotated[
         Annotated[list[str], Meta(extra_json_schema={"maxItems": MOST_GROUPS})] | None,
-        help_text("Only what is about these groups; none: everything."),
+        help_text("Only rows about these groups. Default: all rows."),
     ] = None
     kinds: Annotated[
         list[Annotated[str, choice(*HISTORY_KINDS)]] | None,
-        help_text("Only this, as history calls it; none: everything."),
+        help_text("Only rows of these kinds. Default: all kinds."),
     ] = None
 
 
 class RetryRequest(Body):
-    """What is tried again."""
+    """Which rows to send again."""
 
     sequence: Annotated[
         Annotated[int, whole(1, LARGEST_NUMBER)] | None,
-        help_text("Only this row of history; if it is not said, all."),
+        help_text("Only this row of history. Default: all undelivered rows."),
     ] = None
 
 
@@ -165,13 +166,13 @@ class WebhookControl:
         self._engine = engine
         self._webhooks = webhooks
 
-    def endpoints(self) -> list[Endpoint]:
+    def routes(self) -> list[Route]:
         one, path = WebhookShape, "/v1/webhooks/{name}"
         listed, failures = page_of("webhooks", one), page_of("failures", WebhookFailureShape)
-        trial, retried = WebhookTrialShape, RetriedShape
+        test, retried = WebhookTestShape, RetriedShape
         return [
-            Endpoint("GET", "/v1/webhooks", self.webhooks, "List webhooks.", listed, query=Paging),
-            Endpoint(
+            Route("GET", "/v1/webhooks", self.webhooks, "List webhooks.", listed, query=Paging),
+            Route(
                 "POST",
                 "/v1/webhooks",
                 self.add,
@@ -180,14 +181,32 @@ class WebhookControl:
                 Role.ADMIN,
                 body=NewWebhook,
                 status=201,
-                makes=True,
-                leads_to=((path, "/name"),),
+                creates=True,
+                links=((path, "/name"),),
             ),
-            Endpoint("GET", path, self.webhook, "See a webhook, and how it fares.", one),
-            Endpoint("DELETE", path, self.remove, "Remove a webhook.", one, Role.ADMIN),
-            Endpoint("POST", f"{path}/test", self.test, "Send a webhook a test.", trial, Role.OPERATOR, body=NoMembers),
-            Endpoint("GET", f"{path}/failures", self.failures, "List what is not delivered.", failures, query=Paging),
-            Endpoint("POST", f"{path}/retry", self.retry, "Try again now.", retried, Role.OPERATOR, body=RetryRequest),
+            Route("GET", path, self.webhook, "Return a webhook and its delivery state.", one),
+            Route("DELETE", path, self.remove, "Remove a webhook.", one, Role.ADMIN),
+            Route(
+                "POST",
+                f"{path}/test",
+                self.test,
+                "Send a test event to a webhook.",
+                test,
+                Role.OPERATOR,
+                body=NoMembers,
+            ),
+            Route(
+                "GET", f"{path}/failures", self.failures, "List undelivered rows of a webhook.", failures, query=Paging
+            ),
+            Route(
+                "POST",
+                f"{path}/retry",
+                self.retry,
+                "Send undelivered rows again now.",
+                retried,
+                Role.OPERATOR,
+                body=RetryRequest,
+            ),
         ]
 
     async def webhooks(self, request: Request) -> Response:
@@ -195,7 +214,7 @@ class WebhookControl:
         return page_of_names(request, "webhooks", sorted(known), lambda name: self._shape(known[name]))
 
     async def webhook(self, request: Request) -> Response:
-        return answer(self._shape(self._found(request)))
+        return json_response(self._shape(self._found(request)))
 
     async def add(self, request: Request) -> Response:
         body = await read_body(request, NewWebhook)
@@ -213,12 +232,12 @@ class WebhookControl:
     async def remove(self, request: Request) -> Response:
         shape = self._shape(self._found(request))
         await self._engine.remove_webhook(request.path_params["name"], caller(request).name)
-        return answer(shape)
+        return json_response(shape)
 
     async def test(self, request: Request) -> Response:
         await read_body(request, NoMembers)
         outcome = await self._webhooks.try_out(request.path_params["name"])
-        return answer(WebhookTrialShape(outcome.delivered, outcome.status, outcome.problem or None))
+        return json_response(WebhookTestShape(outcome.delivered, outcome.status, outcome.error or None))
 
     async def failures(self, request: Request) -> Response:
         rows = self._engine.draft().undelivered(self._found(request).name)
@@ -232,7 +251,7 @@ class WebhookControl:
     async def retry(self, request: Request) -> Response:
         body = await read_body(request, RetryRequest)
         rows = await self._webhooks.retry(request.path_params["name"], body.sequence)
-        return answer(RetriedShape(len(rows)))
+        return json_response(RetriedShape(len(rows)))
 
     def _found(self, request: Request) -> Webhook:
         return find_webhook(self._engine.draft(), request.path_params["name"])

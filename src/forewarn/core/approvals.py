@@ -72,10 +72,10 @@ def cancel_operation(
 ) -> Operation:
     """The same, by the operation's id: it may have told nobody."""
     operation = history.find_operation(draft, operation_id)
-    if operation.started_at is not None or not operation.progress.live:
+    if operation.started_at is not None or not operation.status.live:
         raise OperationNotSo(
             operation_id=operation_id,
-            progress=operation.progress.value,
+            status=operation.status.value,
             problem="only what is pending can be cancelled.",
         )
     events = history.events_of(draft, operation)
@@ -91,7 +91,7 @@ def postpone(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str,
     operation = history.find_operation(draft, event.operation)
     if event.started_at is not None:
         raise AlreadyStarted(event_id=event_id)
-    if not CAUSES[operation.cause].routine or operation.request.deadline is None:
+    if not CAUSES[operation.cause].routine or operation.request.postpone_deadline is None:
         problem = f"its cause is {operation.cause}, and only routine work of the platform can wait."
         raise CannotPostpone(event_id=event_id, problem=problem)
     if event.approved_at is not None:
@@ -103,7 +103,7 @@ def postpone(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str,
     if keeps_to_windows(operation):
         groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
         moment = next_common([draft.fleet.group(group).windows for group in groups], whole_second_up(until))
-    deadline = operation.request.deadline
+    deadline = operation.request.postpone_deadline
     if moment is None or moment > deadline:
         window = f" (the next window then opens {format_moment(moment)})" if moment and moment > until else ""
         problem = f"{format_moment(until)}{window} is after its deadline, {format_moment(deadline)}."

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 def why_no_notice(draft: Draft, group: str, now: datetime, limits: OperatorLimits) -> str:
     """Why the group would not be told; empty when it listens."""
-    delivery, heard_at = draft.delivery(group), draft.heard_at(group)
-    if delivery is None or heard_at is None:
+    delivery, last_seen_at = draft.delivery(group), draft.last_seen_at(group)
+    if delivery is None or last_seen_at is None:
         return f"{group} has never asked: no notice"
-    if now >= heard_at + limits.quicken(limits.inactivity_timeout):
-        return f"{group} has not asked for {format_duration(now - heard_at)}: no notice"
+    if now >= last_seen_at + limits.quicken(limits.inactivity_timeout):
+        return f"{group} has not asked for {format_duration(now - last_seen_at)}: no notice"
     if not delivery.enabled:
         return f"{group} was disabled (a fault does that) and has not asked since: no notice"
     return ""
@@ -46,12 +46,12 @@ def enable(draft: Draft, now: datetime, limits: OperatorLimits, group: str, by: 
 
 def disable_if_silent(draft: Draft, now: datetime, limits: OperatorLimits, group: str) -> None:
     """Stop telling a group that has not asked for a day."""
-    delivery, heard_at = draft.delivery(group), draft.heard_at(group)
-    if delivery is None or not delivery.enabled or heard_at is None:
+    delivery, last_seen_at = draft.delivery(group), draft.last_seen_at(group)
+    if delivery is None or not delivery.enabled or last_seen_at is None:
         return
-    if now >= heard_at + limits.quicken(limits.inactivity_timeout):
-        draft.put_delivery(delivery._replace(enabled=False), heard_at)
-        why = f"no request for {format_duration(now - heard_at)}"
+    if now >= last_seen_at + limits.quicken(limits.inactivity_timeout):
+        draft.put_delivery(delivery._replace(enabled=False), last_seen_at)
+        why = f"no request for {format_duration(now - last_seen_at)}"
         draft.note(HistoryEntry(time=now, kind="disabled", by=ENGINE, group=group, reason=why))
 
 
@@ -61,7 +61,7 @@ def disable(draft: Draft, now: datetime, limits: OperatorLimits, groups: Iterabl
     for group in groups:
         delivery = draft.delivery(group)
         if delivery is not None and delivery.enabled:
-            draft.put_delivery(delivery._replace(enabled=False), draft.heard_at(group) or now)
+            draft.put_delivery(delivery._replace(enabled=False), draft.last_seen_at(group) or now)
             draft.note(HistoryEntry(time=now, kind="disabled", by=by, group=group, reason=why))
             disabled.append(group)
     return disabled

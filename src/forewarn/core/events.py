@@ -11,7 +11,7 @@ from forewarn.core.event_types import EVENT_TYPES
 from forewarn.errors import AlreadyOver, AlreadyStarted, ForewarnError, NotStarted, TooEarly
 
 
-class Status(StrEnum):
+class EventStatus(StrEnum):
     """Where an event is in its life. Only the first two are ever on the wire."""
 
     SCHEDULED = "Scheduled"
@@ -21,7 +21,7 @@ class Status(StrEnum):
 
     @property
     def live(self) -> bool:
-        return self is Status.SCHEDULED or self is Status.STARTED
+        return self is EventStatus.SCHEDULED or self is EventStatus.STARTED
 
 
 class Source(StrEnum):
@@ -38,7 +38,7 @@ class Event(NamedTuple):
     operation: str
     group: str
     type: str
-    status: Status
+    status: EventStatus
     resources: tuple[str, ...]
     not_before: datetime
     description: str
@@ -79,9 +79,9 @@ class Trigger(StrEnum):
     POSTPONE = "postpone"
 
 
-_S, _T = Status, Trigger
+_S, _T = EventStatus, Trigger
 
-TRANSITIONS: dict[tuple[Status, Trigger], Status | type[ForewarnError]] = {
+TRANSITIONS: dict[tuple[EventStatus, Trigger], EventStatus | type[ForewarnError]] = {
     (_S.SCHEDULED, _T.APPROVE): _S.SCHEDULED,
     (_S.SCHEDULED, _T.START): _S.STARTED,
     (_S.SCHEDULED, _T.FINISH): NotStarted,
@@ -109,9 +109,9 @@ TRANSITIONS: dict[tuple[Status, Trigger], Status | type[ForewarnError]] = {
 def step(event: Event, trigger: Trigger, now: datetime, by: str = "", until: datetime | None = None) -> Event:
     """The event after the trigger; the same object when nothing changes. NotBefore only ever moves later."""
     after = TRANSITIONS[event.status, trigger]
-    if not isinstance(after, Status):
+    if not isinstance(after, EventStatus):
         raise after(event_id=event.id, status=event.status.lower())
-    if trigger is Trigger.APPROVE and event.status is Status.SCHEDULED and event.approved_at is None:
+    if trigger is Trigger.APPROVE and event.status is EventStatus.SCHEDULED and event.approved_at is None:
         return event._replace(approved_at=now, approved_by=by)
     if trigger is Trigger.POSTPONE and until is not None and until > event.not_before:
         return event._replace(not_before=until)
@@ -131,6 +131,6 @@ def may_start(event: Event, now: datetime) -> bool:
 
 def due(event: Event) -> datetime | None:
     """When time alone lets this event start; None when nothing is left to wait for, or it never starts."""
-    if event.status is Status.SCHEDULED and event.approved_at is None and EVENT_TYPES[event.type].starts:
+    if event.status is EventStatus.SCHEDULED and event.approved_at is None and EVENT_TYPES[event.type].starts:
         return event.not_before
     return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.core import history
 from forewarn.core.durations import format_moment
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.operations import Health, Progress
+from forewarn.core.operations import Health, OperationStatus
 from forewarn.core.progress import coupled_deletions, keeps_to_windows, when_due
 from forewarn.core.rollout_commands import gate_closes_at
 from forewarn.core.windows import closes_at, format_window
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 
 class Wait(NamedTuple):
-    """One thing that an operation waits for, or no longer does."""
+    """A condition that an operation waits for, or has waited for."""
 
-    what: str
+    kind: str
     """approval, notice, window, deletion, fabric, gate or settling."""
-    over: bool
+    done: bool
     group: str = ""
     by: str = ""
     """Who approved."""
-    at: datetime | None = None
+    time: datetime | None = None
     """When that was."""
     until: datetime | None = None
-    """When it is over at the latest."""
-    words: str = ""
+    """When the wait ends at the latest."""
+    text: str = ""
 
 
 class Explanation(NamedTuple):
-    """Where an operation stands."""
+    """What an operation waits for, and what happens next."""
 
     waits: tuple[Wait, ...]
     next: str
@@ -56,19 +56,19 @@ def explain(
     failed: FailedAttempt | None = None,
 ) -> Explanation:
     """What the operation waits for, and what then happens. `failed`: the fabric's last attempt, where it failed."""
-    if operation.progress is Progress.PENDING:
+    if operation.status is OperationStatus.PENDING:
         waits = tuple(_before_start(draft, operation))
         if operation.type and not EVENT_TYPES[operation.type].starts:
             return Explanation(waits, "It is advice: it never starts, and ends when withdrawn or evicted.", None)
-        open_waits = [wait for wait in waits if not wait.over]
+        open_waits = [wait for wait in waits if not wait.done]
         what = "It starts when nothing is left to wait for." if open_waits else "It starts now."
         return Explanation(waits, what, when_due(draft, operation))
-    if operation.progress is Progress.STARTED:
+    if operation.status is OperationStatus.STARTED:
         waits = tuple(_before_end(limits, operation, rollout, failed))
         what = "Its events disappear, and it is over."
-        return Explanation(waits, what, operation.settles_at if operation.carried_out_at else None)
-    ended = f": {operation.outcome}" if operation.outcome else ""
-    return Explanation((), f"Nothing: it is {operation.progress}{ended}.", None)
+        return Explanation(waits, what, operation.settles_at if operation.executed_at else None)
+    ended = f": {operation.reason}" if operation.reason else ""
+    return Explanation((), f"Nothing: it is {operation.status}{ended}.", None)
 
 
 def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
@@ -76,37 +76,37 @@ def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
     for event in history.events_of(draft, operation):
         yield _approval(event)
         for other in coupled_deletions(draft, event):
-            words = f"deletions told for the same moment go together: {', '.join(other.resources)}"
-            yield Wait("deletion", other.approved_at is not None, until=other.not_before, words=words)
+            text = f"deletions told for the same moment go together: {', '.join(other.resources)}"
+            yield Wait("deletion", other.approved_at is not None, until=other.not_before, text=text)
         windows = draft.fleet.group(event.group).windows
         if windowed and windows and event.approved_at is None:
             closes = closes_at(windows, event.not_before)
             until = f", which then closes {format_moment(closes)}" if closes is not None else ""
-            words = "; ".join(map(format_window, windows)) + until
-            yield Wait("window", over=False, group=event.group, until=event.not_before, words=words)
+            text = "; ".join(map(format_window, windows)) + until
+            yield Wait("window", done=False, group=event.group, until=event.not_before, text=text)
     if operation.holds_until is not None:
-        words = "groups that are not told have windows too"
-        yield Wait("window", over=False, until=operation.holds_until, words=words)
+        text = "groups that are not told have windows too"
+        yield Wait("window", done=False, until=operation.holds_until, text=text)
 
 
 def _approval(event: Event) -> Wait:
     if event.approved_at is not None:
-        return Wait("approval", over=True, group=event.group, by=event.approved_by or "", at=event.approved_at)
+        return Wait("approval", done=True, group=event.group, by=event.approved_by or "", time=event.approved_at)
     until = event.not_before if EVENT_TYPES[event.type].starts else None
-    return Wait("approval", over=False, group=event.group, until=until)
+    return Wait("approval", done=False, group=event.group, until=until)
 
 
 def _before_end(
     limits: OperatorLimits, operation: Operation, rollout: Rollout | None, failed: FailedAttempt | None
 ) -> Iterator[Wait]:
-    done = operation.carried_out_at is not None
-    words = f"to {operation.verb or 'do nothing'}" + (_failure(failed) if failed is not None else "")
-    yield Wait("fabric", over=done, at=operation.carried_out_at, words=words)
+    done = operation.executed_at is not None
+    text = f"to {operation.verb or 'do nothing'}" + (_failure(failed) if failed is not None else "")
+    yield Wait("fabric", done=done, time=operation.executed_at, text=text)
     if rollout is not None:
         health = operation.health
-        words = f"rollout {rollout.id}, wave {rollout.wave}" + (f": {operation.outcome}" if operation.outcome else "")
-        yield Wait("gate", over=health is not Health.UNKNOWN, until=gate_closes_at(limits, operation), words=words)
-    yield Wait("settling", over=False, until=operation.settles_at)
+        text = f"rollout {rollout.id}, wave {rollout.wave}" + (f": {operation.reason}" if operation.reason else "")
+        yield Wait("gate", done=health is not Health.UNKNOWN, until=gate_closes_at(limits, operation), text=text)
+    yield Wait("settling", done=False, until=operation.settles_at)
 
 
 def _failure(failed: FailedAttempt) -> str:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from forewarn.core.state import Draft
 
 GET, POST, ANY = "GET", "POST", "any"
-ON = (GET, POST, ANY)
+METHODS = (GET, POST, ANY)
 MOST_FAULTS = 100
 """At a time, so that what is looked through at each request stays small."""
-MOST_STRIKES = 1_000_000
+MAX_HITS = 1_000_000
 LONGEST_DELAY = timedelta(minutes=10)
-LONGEST_LENGTH = timedelta(days=366)
+MAX_DURATION = timedelta(days=366)
 
 
 class FaultKind(NamedTuple):
@@ -59,50 +59,50 @@ FAULTS = {
 
 
 class FaultOrder(NamedTuple):
-    """Which fault is wanted, for whom, and for how long. Without a bound it strikes once."""
+    """A fault to add. Without count and duration it affects one request."""
 
     kind: str
     vm: str = ""
     """Only requests of this VM; empty: of all."""
-    on: str = GET
-    """Which requests it strikes: GET, POST or any."""
+    method: str = GET
+    """Which requests it affects: GET, POST or any."""
     count: int | None = None  # type: ignore[assignment]  # the word the user types; nobody counts in this tuple
-    """How many requests it strikes."""
-    length: timedelta | None = None
-    """How long it stays, by the service's clock. With a count too, whichever ends first."""
+    """How many requests it affects."""
+    duration: timedelta | None = None
+    """How long it stays active, on the service's clock. With a count, whichever ends first."""
     delay: timedelta | None = None
     """How long a client is kept waiting, in real time."""
 
 
 class Fault(NamedTuple):
-    """A fault that was added, and how far it has come."""
+    """An active fault and how often it was applied."""
 
     id: str
     order: FaultOrder
     by: str
     added_at: datetime
-    until: datetime | None = None
-    """When it is over by time; None: only by its count."""
-    left: int | None = None
-    """How many requests it will still strike; None: any number."""
-    struck: int = 0
+    expires_at: datetime | None = None
+    """When it expires; None: only its count ends it."""
+    remaining: int | None = None
+    """How many more requests it will affect; None: no limit."""
+    hits: int = 0
 
     def fits(self, vm: str, method: str) -> bool:
-        """Whether it can strike this request."""
-        wanted = self.order.on in (method, ANY) and method in FAULTS[self.order.kind].methods
+        """Whether it applies to this request."""
+        wanted = self.order.method in (method, ANY) and method in FAULTS[self.order.kind].methods
         return wanted and self.order.vm in (vm, "")
 
     @property
     def is_spent(self) -> bool:
-        """Whether it has struck as often as it was to."""
-        return self.left is not None and self.left <= 0
+        """Whether its count is used up."""
+        return self.remaining is not None and self.remaining <= 0
 
     def is_over(self, now: datetime) -> bool:
-        return self.is_spent or (self.until is not None and now >= self.until)
+        return self.is_spent or (self.expires_at is not None and now >= self.expires_at)
 
-    def strike(self) -> Fault:
-        """The same after one more request."""
-        return self._replace(left=None if self.left is None else self.left - 1, struck=self.struck + 1)
+    def hit(self) -> Fault:
+        """The fault after one more affected request."""
+        return self._replace(remaining=None if self.remaining is None else self.remaining - 1, hits=self.hits + 1)
 
 
 def fill_in(asked: FaultOrder) -> FaultOrder:
@@ -110,32 +110,32 @@ def fill_in(asked: FaultOrder) -> FaultOrder:
     kind = FAULTS.get(asked.kind)
     if kind is None:
         raise UnknownFault(name=asked.kind, known=", ".join(FAULTS), hint=nearest(asked.kind, FAULTS))
-    if asked.on not in ON:
-        raise BadOption(name="on", value=asked.on, problem=f"choose one of {', '.join(ON)}.")
+    if asked.method not in METHODS:
+        raise BadOption(name="method", value=asked.method, problem=f"choose one of {', '.join(METHODS)}.")
     if not kind.methods:
         return _at_once(asked)
-    if asked.on not in (*kind.methods, ANY):
-        able = ", ".join(name for name, other in FAULTS.items() if asked.on in other.methods)
-        problem = f"{kind.name} strikes only {' and '.join(kind.methods)}. A {asked.on} can be struck by: {able}."
-        raise BadOption(name="on", value=asked.on, problem=problem)
+    if asked.method not in (*kind.methods, ANY):
+        able = ", ".join(name for name, other in FAULTS.items() if asked.method in other.methods)
+        problem = f"{kind.name} strikes only {' and '.join(kind.methods)}. A {asked.method} can be struck by: {able}."
+        raise BadOption(name="method", value=asked.method, problem=problem)
     _check_bounds(asked)
     if asked.delay is not None and kind.delay is None:
         able = ", ".join(name for name, other in FAULTS.items() if other.delay is not None)
         problem = f"{kind.name} keeps nobody waiting. A delay is for: {able}."
         raise BadOption(name="delay", value=format_exactly(asked.delay), problem=problem)
     return asked._replace(
-        count=1 if asked.count is None and asked.length is None else asked.count,
+        count=1 if asked.count is None and asked.duration is None else asked.count,
         delay=asked.delay if asked.delay is not None else kind.delay,
     )
 
 
 def _check_bounds(asked: FaultOrder) -> None:
-    if asked.count is not None and not _is_whole(asked.count, 1, MOST_STRIKES):
-        problem = f"write a whole number from 1 to {MOST_STRIKES:,}."
+    if asked.count is not None and not _is_whole(asked.count, 1, MAX_HITS):
+        problem = f"write a whole number from 1 to {MAX_HITS:,}."
         raise BadOption(name="count", value=str(asked.count), problem=problem)
-    if asked.length is not None and not timedelta(0) < asked.length <= LONGEST_LENGTH:
-        problem = f"write more than 0s and at most {format_duration(LONGEST_LENGTH)}."
-        raise BadOption(name="for", value=format_exactly(asked.length), problem=problem)
+    if asked.duration is not None and not timedelta(0) < asked.duration <= MAX_DURATION:
+        problem = f"write more than 0s and at most {format_duration(MAX_DURATION)}."
+        raise BadOption(name="duration", value=format_exactly(asked.duration), problem=problem)
     if asked.delay is not None and not timedelta(0) < asked.delay <= LONGEST_DELAY:
         problem = f"write more than 0s and at most {format_duration(LONGEST_DELAY)}."
         raise BadOption(name="delay", value=format_exactly(asked.delay), problem=problem)
@@ -148,9 +148,9 @@ def _is_whole(number: object, least: int, most: int) -> bool:
 
 def _at_once(asked: FaultOrder) -> FaultOrder:
     given = {
-        "on": asked.on if asked.on != GET else None,
+        "method": asked.method if asked.method != GET else None,
         "count": None if asked.count is None else str(asked.count),
-        "for": None if asked.length is None else format_exactly(asked.length),
+        "duration": None if asked.duration is None else format_exactly(asked.duration),
         "delay": None if asked.delay is None else format_exactly(asked.delay),
     }
     for name, value in given.items():
@@ -163,12 +163,12 @@ def _at_once(asked: FaultOrder) -> FaultOrder:
 def describe(order: FaultOrder) -> str:
     """A fault in a few words, as history says it."""
     parts = [order.kind]
-    if order.on != GET:
-        parts.append(f"on {order.on}")
+    if order.method != GET:
+        parts.append(f"on {order.method}")
     if order.count is not None:
         parts.append("once" if order.count == 1 else f"{order.count:,} times")
-    if order.length is not None:
-        parts.append(f"for {format_exactly(order.length)}")
+    if order.duration is not None:
+        parts.append(f"for {format_exactly(order.duration)}")
     if order.delay is not None:
         parts.append(f"with a delay of {format_exactly(order.delay)}")
     return " ".join(parts)
@@ -181,15 +181,15 @@ def add(draft: Draft, now: datetime, limits: OperatorLimits, fault_id: str, aske
     """The fault, from now on; what happens at once has happened. Only history has it: the rest is in memory."""
     order = fill_in(asked)
     vm = draft.fleet.vm(order.vm) if order.vm else None
-    until = None if order.length is None else now + order.length
-    fault = Fault(fault_id, order, by, now, until, order.count)
+    expires_at = None if order.duration is None else now + order.duration
+    fault = Fault(fault_id, order, by, now, expires_at, order.count)
     draft.note(_entry(draft, HistoryEntry(now, "fault-added", by, reason=f"{fault_id}: {describe(order)}"), fault))
     if FAULTS[order.kind].methods:
         return fault
     groups = {vm.group} if vm is not None else {vm.group for vm in draft.fleet.vms.values()}
     told = sorted(draft.deliveries_among(frozenset(groups)))
     disabled = enabling.disable(draft, now, limits, told, by, f"fault {fault_id}")
-    fault = fault._replace(left=0, struck=len(disabled))
+    fault = fault._replace(remaining=0, hits=len(disabled))
     note_over(draft, now, limits, [fault], by)
     return fault
 
@@ -197,17 +197,17 @@ def add(draft: Draft, now: datetime, limits: OperatorLimits, fault_id: str, aske
 def note_cleared(draft: Draft, now: datetime, limits: OperatorLimits, faults: Sequence[Fault], by: str) -> None:
     """Faults were ended by hand."""
     for fault in faults:
-        draft.note(_entry(draft, HistoryEntry(now, "fault-cleared", by, reason=_course(fault)), fault))
+        draft.note(_entry(draft, HistoryEntry(now, "fault-cleared", by, reason=_summary(fault)), fault))
 
 
 def note_over(draft: Draft, now: datetime, limits: OperatorLimits, faults: Sequence[Fault], by: str) -> None:
     """Faults have come to their bound."""
     for fault in faults:
-        draft.note(_entry(draft, HistoryEntry(now, "fault-expired", by, reason=_course(fault)), fault))
+        draft.note(_entry(draft, HistoryEntry(now, "fault-expired", by, reason=_summary(fault)), fault))
 
 
-def _course(fault: Fault) -> str:
-    return f"{fault.id}: {describe(fault.order)}; struck {fault.struck:,}"
+def _summary(fault: Fault) -> str:
+    return f"{fault.id}: {describe(fault.order)}; struck {fault.hits:,}"
 
 
 def _entry(draft: Draft, entry: HistoryEntry, fault: Fault) -> HistoryEntry:

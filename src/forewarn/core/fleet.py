@@ -40,7 +40,7 @@ class Group(NamedTuple):
 class HostState(StrEnum):
     """Whether a host can be used. VMs may stay on one that is out of use; none is put there."""
 
-    IN_USE = "in-use"
+    IN_SERVICE = "in-service"
     DEGRADED = "degraded"
     FAILED = "failed"
 
@@ -49,7 +49,7 @@ class Host(NamedTuple):
     """A physical node: what happens to it happens to the VMs on it."""
 
     name: str
-    state: HostState = HostState.IN_USE
+    state: HostState = HostState.IN_SERVICE
     spare: bool = False
     """Not in the fleet file: it was added because no other host fitted."""
 
@@ -71,7 +71,7 @@ class VM(NamedTuple):
     tags: tuple[tuple[str, str], ...] = ()
     auto_approve: tuple[str, ...] = ()
     deallocated: bool = False
-    home: str = ""
+    configured_host: str = ""
     """The host that the fleet file says, where the VM has since been moved to another."""
 
 
@@ -180,8 +180,8 @@ class Fleet:
     def hosts_by_load(self) -> list[tuple[int, str]]:
         """The declared hosts that are in use, those with the fewest VMs first. Made when first asked for."""
         if self._by_load is None:
-            in_use = (host.name for host in self.hosts.values() if host.state is HostState.IN_USE)
-            self._by_load = sorted((len(self._on_host.get(name, ())), name) for name in in_use)
+            in_service = (host.name for host in self.hosts.values() if host.state is HostState.IN_SERVICE)
+            self._by_load = sorted((len(self._on_host.get(name, ())), name) for name in in_service)
         return self._by_load
 
     def at_listener(self, address: str) -> VM | None:
@@ -327,16 +327,18 @@ def keep_what_happened(before: Fleet, declared: Fleet, destinations: Set[str] = 
     for name, vm in declared.vms.items():
         known = before.vms.get(name)
         if known is not None and name in moved:
-            kept.append(vm._replace(deallocated=known.deallocated, host=known.host, home=known.home))
+            kept.append(
+                vm._replace(deallocated=known.deallocated, host=known.host, configured_host=known.configured_host)
+            )
         elif known is not None and known.deallocated:
             kept.append(vm._replace(deallocated=True))
     in_place = {vm.host for vm in kept} | destinations
     hosts = []
     for name, host in before.hosts.items():
         if name in declared.hosts:
-            if host.state is not HostState.IN_USE:
+            if host.state is not HostState.IN_SERVICE:
                 hosts.append(host._replace(spare=False))
-        elif name in in_place or (host.state is not HostState.IN_USE and _is_own_host(declared, name)):
+        elif name in in_place or (host.state is not HostState.IN_SERVICE and _is_own_host(declared, name)):
             hosts.append(host)
     if not kept and not hosts:
         return declared
@@ -352,7 +354,7 @@ def _still_moved(before: Fleet, declared: Fleet) -> set[str]:
     moved = {
         name: None  # in their order, so that the same of them go home each time
         for name, vm in declared.vms.items()
-        if (known := before.vms.get(name)) is not None and known.home and known.home == vm.host
+        if (known := before.vms.get(name)) is not None and known.configured_host and known.configured_host == vm.host
     }
     while moved:
         taken: dict[tuple[str, str], tuple[int, int]] = {}

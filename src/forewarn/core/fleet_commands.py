@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history, placement
 from forewarn.core.fleet import FleetChange, GroupKind, HostState
-from forewarn.core.operations import Progress
+from forewarn.core.operations import OperationStatus
 from forewarn.core.placement import get_on
 from forewarn.core.progress import coupled_deletions, move
 from forewarn.core.state import HistoryEntry
@@ -43,10 +43,10 @@ def apply_fleet(
     _refuse_clash_on_arrival(draft, fleet)
     for event in touched:
         operation = history.find_operation(draft, event.operation)
-        if operation.progress.live:
-            started = operation.progress is Progress.STARTED
-            progress = Progress.DONE if started else Progress.CANCELLED
-            history.end(draft, now, operation, progress, by, "its VM left the fleet")
+        if operation.status.live:
+            started = operation.status is OperationStatus.STARTED
+            status = OperationStatus.DONE if started else OperationStatus.CANCELLED
+            history.end(draft, now, operation, status, by, "its VM left the fleet")
     for declared in change.groups:
         before = draft.fleet.groups.get(declared.name)
         if before is not None and before.kind != declared.kind and draft.events_of(declared.name):
@@ -83,14 +83,16 @@ def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
 
 def return_host(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> list[Operation]:
     """A host is well again: it may be used, and nobody need be moved away from it. Returns what is withdrawn."""
-    if draft.fleet.host(name).state is HostState.IN_USE:
+    if draft.fleet.host(name).state is HostState.IN_SERVICE:
         return []
-    placement.set_host_state(draft, name, HostState.IN_USE)
-    draft.note(HistoryEntry(time=now, kind=history.HOST_STATE_KINDS[HostState.IN_USE], by=by, reason=name, host=name))
+    placement.set_host_state(draft, name, HostState.IN_SERVICE)
+    draft.note(
+        HistoryEntry(time=now, kind=history.HOST_STATE_KINDS[HostState.IN_SERVICE], by=by, reason=name, host=name)
+    )
     return [
         history.cancel(draft, now, operation, by, f"{name} is back in use")
         for operation in draft.operations_at(name)
-        if operation.cause == "degraded-hardware" and operation.progress is Progress.PENDING
+        if operation.cause == "degraded-hardware" and operation.status is OperationStatus.PENDING
     ]
 
 

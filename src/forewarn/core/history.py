@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from forewarn.core.events import Status, Trigger, step
+from forewarn.core.events import EventStatus, Trigger, step
 from forewarn.core.fleet import HostState
-from forewarn.core.operations import Progress
-from forewarn.core.rollouts import Stage
+from forewarn.core.operations import OperationStatus
+from forewarn.core.rollouts import RolloutStatus
 from forewarn.core.state import HistoryEntry
 from forewarn.errors import Unknown, UnknownEvent, nearest
 
@@ -60,14 +60,14 @@ HISTORY_KINDS = {
 }
 
 HOST_STATE_KINDS = {
-    HostState.IN_USE: "host-in-service",
+    HostState.IN_SERVICE: "host-in-service",
     HostState.DEGRADED: "host-degraded",
     HostState.FAILED: "host-failed",
 }
 ROLLOUT_END_KINDS = {
-    Stage.DONE: "rollout-completed",
-    Stage.STOPPED: "rollout-stopped",
-    Stage.CANCELLED: "rollout-cancelled",
+    RolloutStatus.DONE: "rollout-completed",
+    RolloutStatus.STOPPED: "rollout-stopped",
+    RolloutStatus.CANCELLED: "rollout-cancelled",
 }
 
 _RENAMED_KINDS = {
@@ -148,10 +148,12 @@ def note_operation(draft: Draft, now: datetime, kind: str, by: str, operation: O
     draft.note(entry._replace(host=operation.host))
 
 
-def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, by: str, reason: str = "") -> Operation:
+def end(
+    draft: Draft, now: datetime, operation: Operation, status: OperationStatus, by: str, reason: str = ""
+) -> Operation:
     """End an operation and its events: started events are completed, scheduled events are cancelled."""
     end_events(draft, now, events_of(draft, operation), by, reason)
-    operation = operation._replace(progress=progress, ended_at=now, outcome=reason or operation.outcome)
+    operation = operation._replace(status=status, ended_at=now, reason=reason or operation.reason)
     draft.put_operation(operation)
     if operation.request.rollout:
         draft.rollouts_to_step[operation.request.rollout] = None
@@ -161,7 +163,7 @@ def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, b
 def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, reason: str = "") -> None:
     """Complete the events that have started, and cancel the others. They leave their documents."""
     for event in events:
-        started = event.status is Status.STARTED
+        started = event.status is EventStatus.STARTED
         draft.put_event(step(event, Trigger.FINISH if started else Trigger.CANCEL, now))
         note_event(draft, now, "completed" if started else "cancelled", by, event, reason)
 
@@ -170,4 +172,4 @@ def cancel(draft: Draft, now: datetime, operation: Operation, by: str, reason: s
     """Cancel an operation that has not started, and all its events."""
     if not events_of(draft, operation):  # its events have a row each
         note_operation(draft, now, "cancelled", by, operation, reason)
-    return end(draft, now, operation, Progress.CANCELLED, by, reason)
+    return end(draft, now, operation, OperationStatus.CANCELLED, by, reason)

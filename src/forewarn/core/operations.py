@@ -231,18 +231,18 @@ class Request(NamedTuple):
     """How long the interruption lasts; None: what the cause says."""
     notice: timedelta | None = None
     """How long beforehand it is told; None: what the cause says."""
-    deadline: datetime | None = None
-    """Up to when it may be postponed; None: what the house says."""
+    postpone_deadline: datetime | None = None
+    """The latest time to which it can be postponed; None: from the settings of the service."""
     overrides: tuple[str, ...] = ()
     rollout: str = ""
-    health_time: timedelta | None = None
-    """In a rollout: how long after its start its VMs may take to be well."""
+    health_timeout: timedelta | None = None
+    """In a rollout: how long after its start its VMs may take to become healthy."""
     speed: float = 1.0
     """Its notice and settle time are this many times shorter, beyond what the house says: for runs of scenarios."""
 
 
-class Progress(StrEnum):
-    """Where an operation is."""
+class OperationStatus(StrEnum):
+    """The status of an operation."""
 
     PENDING = "pending"
     STARTED = "started"
@@ -252,7 +252,7 @@ class Progress(StrEnum):
 
     @property
     def live(self) -> bool:
-        return self is Progress.PENDING or self is Progress.STARTED
+        return self is OperationStatus.PENDING or self is OperationStatus.STARTED
 
 
 class Health(StrEnum):
@@ -271,12 +271,12 @@ class Operation(NamedTuple):
     vms: tuple[str, ...]
     requested_by: str
     requested_at: datetime
-    progress: Progress = Progress.PENDING
+    status: OperationStatus = OperationStatus.PENDING
     events: tuple[str, ...] = ()
-    unnoticed: tuple[tuple[str, str], ...] = ()
-    """Groups that get no notice, each with the reason."""
+    not_notified: tuple[tuple[str, str], ...] = ()
+    """Groups that are not notified, each with the reason."""
     started_at: datetime | None = None
-    carried_out_at: datetime | None = None
+    executed_at: datetime | None = None
     settles_at: datetime | None = None
     ended_at: datetime | None = None
     moves: tuple[tuple[str, str], ...] = ()
@@ -284,7 +284,7 @@ class Operation(NamedTuple):
     holds_until: datetime | None = None
     """Until when it must not start for the sake of groups that are not told: the next of their windows."""
     health: Health = Health.UNKNOWN
-    outcome: str = ""
+    reason: str = ""
     """Why it failed or was cancelled."""
 
     @property
@@ -309,10 +309,10 @@ class Operation(NamedTuple):
     @property
     def needs_fabric(self) -> bool:
         """Whether the fabric has still something to do for it, or to say of it."""
-        if self.progress is not Progress.STARTED:
+        if self.status is not OperationStatus.STARTED:
             return False
         unchecked = bool(self.request.rollout) and self.health is Health.UNKNOWN
-        return self.carried_out_at is None or unchecked
+        return self.executed_at is None or unchecked
 
     @property
     def moves_vms(self) -> bool:

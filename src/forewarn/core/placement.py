@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from forewarn.core import history
 from forewarn.core.event_types import Verb
 from forewarn.core.fleet import VM, FleetChange, Host, HostState
-from forewarn.core.operations import CAUSES, Progress, Target
+from forewarn.core.operations import CAUSES, OperationStatus, Target
 from forewarn.core.state import HistoryEntry
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ HOST_STATES = {"degraded-hardware": HostState.DEGRADED, "hardware-failure": Host
 def choose_destinations(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation) -> Operation:
     """Decide where each VM goes. Where no host fits, a spare one is added if the fabric can; else it gets none."""
     for name in operation.concerned(draft.fleet):
-        if operation.verb is Verb.START and draft.fleet.host(draft.fleet.vm(name).host).state is HostState.IN_USE:
+        if operation.verb is Verb.START and draft.fleet.host(draft.fleet.vm(name).host).state is HostState.IN_SERVICE:
             continue  # it starts where it was
         host = choose_host(draft, draft.fleet.vm(name))
         if host is None and limits.makes_hosts:
@@ -212,8 +212,8 @@ def remove_vms(draft: Draft, now: datetime, gone: tuple[VM, ...], why: str) -> l
 
 
 def _moved(vm: VM, host: str) -> VM:
-    home = vm.home or vm.host
-    return vm._replace(host=host, home="" if host == home else home)
+    configured = vm.configured_host or vm.host
+    return vm._replace(host=host, configured_host="" if host == configured else configured)
 
 
 def _replace(draft: Draft, now: datetime, vms: list[VM], why: str) -> list[str]:
@@ -229,7 +229,7 @@ def let_go(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str
     touched: dict[str, None] = {}
     for vm in vms:
         for operation in draft.operations_on(vm.name):
-            if operation.progress is not Progress.PENDING or operation.concerns(draft.fleet, vm.name):
+            if operation.status is not OperationStatus.PENDING or operation.concerns(draft.fleet, vm.name):
                 continue
             touched[operation.id] = None
             # For good: should it come back to this host, it would be hit without having been told.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from forewarn.core import history, placement
 from forewarn.core.durations import format_moment, whole_second_up
 from forewarn.core.event_types import Verb
-from forewarn.core.events import Event, Status, Trigger, due, may_start, step
-from forewarn.core.operations import CAUSES, Health, Operation, Progress, Target
+from forewarn.core.events import Event, EventStatus, Trigger, due, may_start, step
+from forewarn.core.operations import CAUSES, Health, Operation, OperationStatus, Target
 from forewarn.core.rollouts import out_of_use
 from forewarn.core.windows import is_open, next_common
 from forewarn.errors import OperationNotSo
@@ -34,17 +34,17 @@ def move(
     `together`: that deletions told for the same moment wait for one another has been looked at already.
     """
     operation = draft.operation(operation_id)
-    if operation is None or not operation.progress.live:
+    if operation is None or not operation.status.live:
         return None
-    if operation.progress is Progress.PENDING:
+    if operation.status is OperationStatus.PENDING:
         events = history.events_of(draft, operation)
         if not _may_start(draft, now, operation, events, together=together):
             return operation
         if _windows_closed(draft, now, operation):
             return _put_off(draft, now, operation)
         operation = _start(draft, now, limits, operation, events)
-    if operation.progress is Progress.STARTED and _has_settled(operation, now):
-        operation = history.end(draft, now, operation, Progress.DONE, history.ENGINE)
+    if operation.status is OperationStatus.STARTED and _has_settled(operation, now):
+        operation = history.end(draft, now, operation, OperationStatus.DONE, history.ENGINE)
         for other in placement.after_end(draft, now, operation):
             move(draft, now, limits, other)
     return operation
@@ -70,7 +70,7 @@ def coupled_deletions(draft: Draft | ServiceState, event: Event) -> list[Event]:
         other
         for other in draft.events_of(event.group)
         if other.type == TERMINATE
-        and other.status is Status.SCHEDULED
+        and other.status is EventStatus.SCHEDULED
         and other.not_before == event.not_before
         and other.id != event.id
     ]
@@ -101,7 +101,7 @@ def _put_off(draft: Draft, now: datetime, operation: Operation) -> Operation:
     sets = [draft.fleet.group(group).windows for group in _windowed(draft, operation)]
     moment = whole_second_up(now)
     until = next_common(sets, moment)
-    deadline = operation.request.deadline
+    deadline = operation.request.postpone_deadline
     if until is None and deadline is not None and now >= deadline:
         why = "the maintenance windows have no moment in common any more, and its deadline has passed"
         return history.cancel(draft, now, operation, history.ENGINE, why)
@@ -141,10 +141,10 @@ def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Opera
         if operation.verb is Verb.MIGRATE and not operation.moves:
             return history.cancel(draft, now, operation, history.ENGINE, "no host fits any of its VMs now")
     operation = operation._replace(
-        progress=Progress.STARTED,
+        status=OperationStatus.STARTED,
         started_at=now,
         settles_at=now + limits.at(operation.request.speed).settle_time(operation.cause),
-        carried_out_at=None if operation.verb else now,
+        executed_at=None if operation.verb else now,
     )
     for event in events:
         draft.put_event(step(event, Trigger.START, now))
@@ -160,7 +160,7 @@ def _why_started(event: Event, now: datetime) -> str:
 
 
 def _has_settled(operation: Operation, now: datetime) -> bool:
-    if operation.carried_out_at is None or operation.settles_at is None or now < operation.settles_at:
+    if operation.executed_at is None or operation.settles_at is None or now < operation.settles_at:
         return False
     return not operation.request.rollout or operation.health is not Health.UNKNOWN
 
@@ -170,11 +170,11 @@ def carried_out(
 ) -> None:
     """The fabric has done the work of a started operation; or somebody says so, and then it need not settle."""
     operation = draft.operation(operation_id)
-    if operation is None or operation.progress is not Progress.STARTED or operation.carried_out_at is not None:
+    if operation is None or operation.status is not OperationStatus.STARTED or operation.executed_at is not None:
         return
     by_hand = by != history.ENGINE
     operation = operation._replace(
-        carried_out_at=now,
+        executed_at=now,
         settles_at=now if by_hand else operation.settles_at,
         health=Health.GOOD if by_hand else operation.health,
     )
@@ -194,7 +194,7 @@ def done_by_hand(draft: Draft, now: datetime, limits: OperatorLimits, operation_
     """Somebody says that the work is done, and all is well."""
     operation = _find_started(draft, operation_id)
     carried_out(draft, now, limits, operation_id, by)
-    if operation.carried_out_at is not None:  # it only settled, or its health was still looked at
+    if operation.executed_at is not None:  # it only settled, or its health was still looked at
         draft.put_operation(operation._replace(settles_at=now, health=Health.GOOD))
         history.note_operation(draft, now, "marked-done", by, operation)
         move(draft, now, limits, operation_id)
@@ -205,24 +205,24 @@ def failed(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: st
     """The work could not be done. The events end: whoever prepared for it can go back."""
     operation = _find_started(draft, operation_id)._replace(health=Health.BAD)
     history.note_operation(draft, now, "failed", by, operation, why)
-    return history.end(draft, now, operation, Progress.FAILED, by, why)
+    return history.end(draft, now, operation, OperationStatus.FAILED, by, why)
 
 
 def failed_if_live(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, why: str) -> None:
     """The same, as the fabric says it: it may be over already, by somebody's word."""
     operation = draft.operation(operation_id)
-    if operation is not None and operation.progress is Progress.STARTED and operation.carried_out_at is None:
+    if operation is not None and operation.status is OperationStatus.STARTED and operation.executed_at is None:
         failed(draft, now, limits, operation_id, history.ENGINE, why)
 
 
 def checked(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, bad: Sequence[str]) -> None:
     """The fabric has been asked, after the work, whether the VMs are well."""
     operation = draft.operation(operation_id)
-    if operation is None or operation.progress is not Progress.STARTED or operation.health is not Health.UNKNOWN:
+    if operation is None or operation.status is not OperationStatus.STARTED or operation.health is not Health.UNKNOWN:
         return
-    operation = operation._replace(health=Health.BAD if bad else Health.GOOD, outcome=_bad_words(bad))
+    operation = operation._replace(health=Health.BAD if bad else Health.GOOD, reason=_bad_words(bad))
     draft.put_operation(operation)
-    history.note_operation(draft, now, "unhealthy" if bad else "healthy", history.ENGINE, operation, operation.outcome)
+    history.note_operation(draft, now, "unhealthy" if bad else "healthy", history.ENGINE, operation, operation.reason)
     draft.rollouts_to_step[operation.request.rollout] = None
     move(draft, now, limits, operation_id)
 
@@ -235,18 +235,18 @@ def _bad_words(bad: Sequence[str]) -> str:
 
 def _find_started(draft: Draft, operation_id: str) -> Operation:
     operation = history.find_operation(draft, operation_id)
-    if operation.progress is not Progress.STARTED:
+    if operation.status is not OperationStatus.STARTED:
         problem = "nobody works on it yet, or any more. Only what has started is done, or fails."
-        raise OperationNotSo(operation_id=operation_id, progress=operation.progress.value, problem=problem)
+        raise OperationNotSo(operation_id=operation_id, status=operation.status.value, problem=problem)
     return operation
 
 
 def when_due(draft: Draft | ServiceState, operation: Operation) -> datetime | None:
     """When time alone moves an operation on."""
-    if operation.progress is Progress.PENDING:
+    if operation.status is OperationStatus.PENDING:
         events = history.events_of(draft, operation)
         moments = [due(event) or (event.not_before if event.type == TERMINATE else None) for event in events]
         return max((moment for moment in (*moments, operation.holds_until) if moment), default=None)
-    if operation.progress is Progress.STARTED and operation.carried_out_at is not None:
+    if operation.status is OperationStatus.STARTED and operation.executed_at is not None:
         return operation.settles_at
     return None

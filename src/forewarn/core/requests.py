@@ -9,7 +9,7 @@ from forewarn.core import history, placement
 from forewarn.core.durations import format_duration, format_exactly, format_moment, whole_second_up
 from forewarn.core.enabling import why_no_notice
 from forewarn.core.event_types import EVENT_TYPES, Verb
-from forewarn.core.events import Event, Source, Status, Trigger, step
+from forewarn.core.events import Event, EventStatus, Source, Trigger, step
 from forewarn.core.fleet import GroupKind
 from forewarn.core.operations import CAUSES, OVERRIDES, Cause, Operation, Request, Target, cause_named
 from forewarn.core.placement import choose_host
@@ -62,17 +62,19 @@ def fill_in(asked: Request, cause: Cause, now: datetime) -> Request:
                 problem=f"there is no such override. Known are: {', '.join(OVERRIDES)}.{nearest(name, OVERRIDES)}",
             )
     _check_notice(asked, cause)
-    if asked.deadline is not None:
+    if asked.postpone_deadline is not None:
         if not cause.routine:
             raise BadOption(
-                name="postpone_until",
-                value=format_moment(asked.deadline),
+                name="postpone_deadline",
+                value=format_moment(asked.postpone_deadline),
                 problem=f"{cause.name} cannot be postponed. Leave it out.",
             )
-        if asked.deadline <= now and not asked.rollout:  # a long walk may outlast it: then nothing is postponed
+        if (
+            asked.postpone_deadline <= now and not asked.rollout
+        ):  # a long walk may outlast it: then nothing is postponed
             raise BadOption(
-                name="postpone_until",
-                value=format_moment(asked.deadline),
+                name="postpone_deadline",
+                value=format_moment(asked.postpone_deadline),
                 problem=f"it has passed: it is {format_moment(now)}.",
             )
     return asked._replace(duration=_duration(asked, cause), overrides=_needed(asked, cause))
@@ -173,7 +175,7 @@ def _refuse_too_many(draft: Draft, limits: OperatorLimits, vm: VM) -> None:
     if not most:
         return
     pending = sum(
-        event.status is Status.SCHEDULED and event.source is Source.USER for event in draft.events_of(vm.group)
+        event.status is EventStatus.SCHEDULED and event.source is Source.USER for event in draft.events_of(vm.group)
     )
     if pending >= most:
         raise TooManyPending(group=vm.group, most=most)
@@ -235,23 +237,23 @@ def _begin(draft: Draft, now: datetime, limits: OperatorLimits, asked: Request, 
     of_group: dict[str, list[str]] = {}
     for name in asked.vms:
         of_group.setdefault(draft.fleet.vm(name).group, []).append(name)
-    unnoticed = {}
+    not_notified = {}
     if asked.type:
-        unnoticed = {group: why for group in of_group if (why := _why_untold(draft, now, limits, operation, group))}
+        not_notified = {group: why for group in of_group if (why := _why_untold(draft, now, limits, operation, group))}
     earliest = _earliest(draft.fleet, now, limits, operation, list(of_group))
     events = [
         _event(draft, now, limits, operation, group, tuple(names), earliest)
         for group, names in of_group.items()
-        if group not in unnoticed and asked.type
+        if group not in not_notified and asked.type
     ]
     operation = operation._replace(
-        request=asked._replace(vms=(), deadline=_deadline(limits, asked, earliest)),
+        request=asked._replace(vms=(), postpone_deadline=_deadline(limits, asked, earliest)),
         events=tuple(event.id for event in events),
-        unnoticed=tuple(unnoticed.items()),
-        holds_until=_holds_until(draft.fleet, operation, list(unnoticed), earliest),
+        not_notified=tuple(not_notified.items()),
+        holds_until=_holds_until(draft.fleet, operation, list(not_notified), earliest),
     )
     history.note_operation(draft, now, "requested", by, operation, _in_words(limits, operation))
-    for group, why in unnoticed.items():
+    for group, why in not_notified.items():
         entry = HistoryEntry(now, "not-notified", history.ENGINE, group=group, operation=operation.id, reason=why)
         draft.note(entry._replace(vms=tuple(of_group[group]), host=operation.host))
     for event in events:
@@ -323,7 +325,7 @@ def _event(
         operation=operation.id,
         group=group,
         type=operation.type,
-        status=Status.SCHEDULED,
+        status=EventStatus.SCHEDULED,
         resources=names,
         not_before=earliest,
         description=cause.description,
@@ -344,17 +346,17 @@ def _deadline(limits: OperatorLimits, asked: Request, earliest: datetime) -> dat
     """Up to when it may be postponed."""
     if not CAUSES[asked.cause].routine:
         return None
-    if asked.deadline is None:
+    if asked.postpone_deadline is None:
         return earliest + limits.at(asked.speed).quicken(limits.max_postponement)
     if asked.rollout:
-        return max(asked.deadline, earliest)
-    if asked.deadline < earliest:
+        return max(asked.postpone_deadline, earliest)
+    if asked.postpone_deadline < earliest:
         raise BadOption(
-            name="postpone_until",
-            value=format_moment(asked.deadline),
+            name="postpone_deadline",
+            value=format_moment(asked.postpone_deadline),
             problem=f"it may not start before {format_moment(earliest)} anyway. Write a later one.",
         )
-    return asked.deadline
+    return asked.postpone_deadline
 
 
 def _in_words(limits: OperatorLimits, operation: Operation) -> str:

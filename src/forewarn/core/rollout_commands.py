@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history
 from forewarn.core.durations import format_duration, whole_second_up
-from forewarn.core.operations import CAUSES, Health, Operation, Progress, Request
+from forewarn.core.operations import CAUSES, Health, Operation, OperationStatus, Request
 from forewarn.core.requests import fill_in, least_notice, request
-from forewarn.core.rollouts import Course, Rollout, Stage, Walk, in_order, matching, out_of_use
+from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, matching, out_of_use
 from forewarn.core.state import HistoryEntry
 from forewarn.core.windows import next_common
 from forewarn.errors import (
@@ -40,45 +40,49 @@ UPDATE = "host-update"
 
 
 class Wave(NamedTuple):
-    """Hosts that are out together."""
+    """Hosts that are updated together."""
 
     hosts: tuple[str, ...]
     domains: tuple[tuple[str, int], ...]
-    """Groups, each with the update domain that is out."""
+    """Groups, each with the update domain that is updated."""
     vms: int
-    announced_at: datetime
+    scheduled_at: datetime
     starts_at: datetime
     """When it starts if nobody approves."""
     ends_at: datetime
 
 
-class Plan(NamedTuple):
-    """A rollout as it would go now."""
+class RolloutPlan(NamedTuple):
+    """The remaining waves of a rollout, for the current fleet."""
 
     waves: tuple[Wave, ...]
     skipped: tuple[tuple[str, str], ...]
     expected_end: datetime
     """If nobody approves early and all is well."""
-    longest_end: datetime
+    latest_end: datetime
     """If moreover every health gate takes all the time it has. Pauses by hand and postponements come on top."""
 
 
-def plan(fleet: Fleet, limits: OperatorLimits, rollout: Rollout, now: datetime, listens: Callable[[str], bool]) -> Plan:
-    """The waves to come, as the fleet is now."""
-    course = rollout.course
-    limits = limits.at(course.speed)
-    notice = limits.quicken(course.notice if course.notice is not None else least_notice(course.type))
-    settle, pause = limits.settle_time(UPDATE), limits.quicken(course.pause)
-    gate = max(settle, limits.quicken(course.health_time))
+def plan(
+    fleet: Fleet, limits: OperatorLimits, rollout: Rollout, now: datetime, listens: Callable[[str], bool]
+) -> RolloutPlan:
+    """Plan the remaining waves for the current fleet."""
+    settings = rollout.settings
+    limits = limits.at(settings.speed)
+    notice = limits.quicken(settings.notice if settings.notice is not None else least_notice(settings.type))
+    settle, pause = limits.settle_time(UPDATE), limits.quicken(settings.pause)
+    gate = max(settle, limits.quicken(settings.health_timeout))
     listens = cache(listens)
-    left_out = [(host, why) for host in rollout.waiting if (why := out_of_use(fleet, host))]
+    left_out = [(host, why) for host in rollout.pending if (why := out_of_use(fleet, host))]
     skipped = [*rollout.skipped, *left_out]
     left = {host for host, _ in left_out}
-    walk = Walk(fleet, (host for host in rollout.waiting if host not in left))
+    queue = WaveQueue(fleet, (host for host in rollout.pending if host not in left))
     waves: list[Wave] = []
-    expected = longest = announced = latest_announced = now
-    while hosts := walk.next_wave(course.budget):
-        parts = {host: Part(fleet, host, listens, keep_windows="windows" not in course.overrides) for host in hosts}
+    expected = latest = announced = latest_announced = now
+    while hosts := queue.next_wave(settings.max_unavailable):
+        parts = {
+            host: PlannedHost(fleet, host, listens, keep_windows="windows" not in settings.overrides) for host in hosts
+        }
         for host in [host for host, part in parts.items() if not part.can_start(announced, notice)]:
             windowed = ", ".join(group for group in parts.pop(host).groups if fleet.group(group).windows)
             skipped.append((host, str(NoCommonWindow(groups=windowed, host=host))))
@@ -86,16 +90,16 @@ def plan(fleet: Fleet, limits: OperatorLimits, rollout: Rollout, now: datetime, 
             continue
         starts = max(part.start(announced, notice) for part in parts.values())
         expected = starts + settle
-        longest = max(part.start(latest_announced, notice) for part in parts.values()) + gate
+        latest = max(part.start(latest_announced, notice) for part in parts.values()) + gate
         out = sorted((group, min(found)) for host in parts for group, found in fleet.domains_on(host).items())
         vms = sum(len(fleet.on_host(host)) for host in parts)
         waves.append(Wave(tuple(parts), tuple(dict.fromkeys(out)), vms, announced, starts, expected))
-        announced, latest_announced = expected + pause, longest + pause
-    return Plan(tuple(waves), tuple(skipped), expected, longest)
+        announced, latest_announced = expected + pause, latest + pause
+    return RolloutPlan(tuple(waves), tuple(skipped), expected, latest)
 
 
-class Part:
-    """One host of a wave: when it would start if nobody approves."""
+class PlannedHost:
+    """A host of a planned wave: when its update starts if no VM approves."""
 
     def __init__(self, fleet: Fleet, host: str, listens: Callable[[str], bool], *, keep_windows: bool) -> None:
         vms = (fleet.vms[name] for name in fleet.on_host(host))
@@ -121,7 +125,7 @@ class Part:
 
 MOST_HOSTS = 10_000
 MOST_PATTERNS = 100
-LARGEST_BUDGET = 1000
+MAX_UNAVAILABLE = 1000
 LAST_LOOK = timedelta(minutes=5)
 """How long a last look at VMs may take."""
 LOOK_AGAIN = timedelta(minutes=1)
@@ -129,21 +133,21 @@ LOOK_AGAIN = timedelta(minutes=1)
 
 
 def start(
-    draft: Draft, now: datetime, limits: OperatorLimits, patterns: Sequence[str], course: Course, by: str
+    draft: Draft, now: datetime, limits: OperatorLimits, patterns: Sequence[str], settings: RolloutSettings, by: str
 ) -> Rollout:
-    """Begin to walk the hosts that the patterns fit."""
-    rollout = prepare(draft, now, patterns, course, by)
+    """Start a rollout over the hosts that match the patterns."""
+    rollout = prepare(draft, now, patterns, settings, by)
     draft.put_rollout(rollout)
-    what = f"{len(rollout.waiting)} hosts, {course.budget} at once, {rollout.course.type}"
+    what = f"{len(rollout.pending)} hosts, {settings.max_unavailable} at once, {rollout.settings.type}"
     _note(draft, now, "rollout-started", by, rollout, f"{', '.join(patterns)}: {what}")
     step(draft, now, limits, rollout.id)
     return draft.changes.rollouts[rollout.id]
 
 
-def prepare(draft: Draft, now: datetime, patterns: Sequence[str], course: Course, by: str) -> Rollout:
+def prepare(draft: Draft, now: datetime, patterns: Sequence[str], settings: RolloutSettings, by: str) -> Rollout:
     """The rollout as it would begin, or an error that says what would be right."""
     fleet = draft.fleet
-    course = _fill_in(course, now)
+    settings = _fill_in(settings, now)
     if not patterns or not all(patterns):
         raise BadOption(name="hosts", value=", ".join(patterns), problem="name hosts, or a pattern like 'rack-1-*'.")
     if len(patterns) > MOST_PATTERNS:
@@ -168,48 +172,52 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], course: Course
             raise RolloutOverlaps(hosts=", ".join(shared[:5]), rollout_id=other.id)
     skipped = [(host, why) for host in hosts if (why := out_of_use(fleet, host))]
     left_out = {host for host, _ in skipped}
-    waiting = in_order(fleet, (host for host in hosts if host not in left_out))
-    if not waiting:
+    pending = in_order(fleet, (host for host in hosts if host not in left_out))
+    if not pending:
         raise NothingToWalk(patterns=", ".join(patterns))
     return Rollout(
         id=draft.new_id(),
         patterns=tuple(patterns),
-        course=course,
+        settings=settings,
         requested_by=by,
         requested_at=now,
-        waiting=tuple(waiting),
+        pending=tuple(pending),
         skipped=tuple(skipped),
     )
 
 
-def _fill_in(course: Course, now: datetime) -> Course:
-    if not 1 <= course.budget <= LARGEST_BUDGET:
+def _fill_in(settings: RolloutSettings, now: datetime) -> RolloutSettings:
+    if not 1 <= settings.max_unavailable <= MAX_UNAVAILABLE:
         raise BadOption(
-            name="budget", value=str(course.budget), problem=f"write a number from 1 to {LARGEST_BUDGET:,}."
+            name="max_unavailable",
+            value=str(settings.max_unavailable),
+            problem=f"write a number from 1 to {MAX_UNAVAILABLE:,}.",
         )
-    if course.health_time <= timedelta(0):
-        value = format_duration(course.health_time)
-        raise BadOption(name="health_time", value=value, problem="the VMs need some time to come back. Write 15m, say.")
-    asked = fill_in(_request(course, host="a host"), CAUSES[UPDATE], now)
-    return course._replace(type=asked.type, duration=asked.duration)
+    if settings.health_timeout <= timedelta(0):
+        value = format_duration(settings.health_timeout)
+        raise BadOption(
+            name="health_timeout", value=value, problem="the VMs need some time to come back. Write 15m, say."
+        )
+    asked = fill_in(_request(settings, host="a host"), CAUSES[UPDATE], now)
+    return settings._replace(type=asked.type, duration=asked.duration)
 
 
-def _request(course: Course, host: str, rollout: str = "") -> Request:
+def _request(settings: RolloutSettings, host: str, rollout: str = "") -> Request:
     return Request(
         UPDATE,
         host=host,
-        type=course.type,
-        duration=course.duration,
-        notice=course.notice,
-        deadline=course.deadline,
-        overrides=course.overrides,
+        type=settings.type,
+        duration=settings.duration,
+        notice=settings.notice,
+        postpone_deadline=settings.postpone_deadline,
+        overrides=settings.overrides,
         rollout=rollout,
-        health_time=course.health_time,
-        speed=course.speed,
+        health_timeout=settings.health_timeout,
+        speed=settings.speed,
     )
 
 
-# --- The walk -------------------------------------------------------------------------------------------
+# --- Steps -------------------------------------------------------------------------------------------
 
 
 def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -> None:
@@ -222,13 +230,13 @@ def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -
         draft.put_rollout(after)
     rollout = after
     if bad:
-        _stop(draft, now, rollout, Stage.STOPPED, history.ENGINE, bad)
+        _stop(draft, now, rollout, RolloutStatus.STOPPED, history.ENGINE, bad)
         return
-    while rollout.stage is Stage.WALKING and not rollout.under_way:
-        if not rollout.waiting:
-            _stop(draft, now, rollout, Stage.DONE, history.ENGINE, "")
+    while rollout.status is RolloutStatus.WALKING and not rollout.in_progress:
+        if not rollout.pending:
+            _stop(draft, now, rollout, RolloutStatus.DONE, history.ENGINE, "")
             return
-        if rollout.next_at is not None and now < rollout.next_at:
+        if rollout.next_wave_at is not None and now < rollout.next_wave_at:
             return
         rollout = _announce(draft, now, limits, rollout)
         draft.put_rollout(rollout)
@@ -236,61 +244,65 @@ def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -
 
 def _take_stock(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> tuple[Rollout, str]:
     """The rollout without the hosts that are over; and what is wrong with one of them, if anything is."""
-    if not rollout.under_way:
+    if not rollout.in_progress:
         return rollout, ""
     still, done, skipped, bad = [], list(rollout.done), list(rollout.skipped), ""
-    for host, operation_id in rollout.under_way:
+    for host, operation_id in rollout.in_progress:
         operation = draft.operation(operation_id)
         problem = _problem(draft, now, limits, operation) if operation is not None else ""
         if problem:
             bad = bad or f"{host}: {problem}"
-        if operation is not None and operation.progress.live:
+        if operation is not None and operation.status.live:
             still.append((host, operation_id))
-        elif operation is not None and operation.progress is Progress.CANCELLED:
-            skipped.append((host, operation.outcome or "its update was cancelled"))
+        elif operation is not None and operation.status is OperationStatus.CANCELLED:
+            skipped.append((host, operation.reason or "its update was cancelled"))
         elif not problem:
             done.append(host)
-    if len(still) == len(rollout.under_way):
+    if len(still) == len(rollout.in_progress):
         return rollout, bad
-    rollout = rollout._replace(under_way=tuple(still), done=tuple(done), skipped=tuple(skipped))
+    rollout = rollout._replace(in_progress=tuple(still), done=tuple(done), skipped=tuple(skipped))
     if not still:
-        rollout = rollout._replace(next_at=now + limits.at(rollout.course.speed).quicken(rollout.course.pause))
+        rollout = rollout._replace(next_wave_at=now + limits.at(rollout.settings.speed).quicken(rollout.settings.pause))
     return rollout, bad
 
 
 def _problem(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation) -> str:
     """Why the gate of this host has failed; empty: it has not, so far."""
     if operation.health is Health.BAD:
-        return operation.outcome or "it failed"
+        return operation.reason or "it failed"
     overdue = overdue_at(limits, operation)
     if overdue is None or now < overdue:
         return ""
     why = f"not over {format_duration(now - (operation.started_at or now))} after its start"
     history.note_operation(draft, now, "unhealthy", history.ENGINE, operation, why)
-    draft.put_operation(operation._replace(health=Health.BAD, outcome=why))
+    draft.put_operation(operation._replace(health=Health.BAD, reason=why))
     return why
 
 
 def gate_closes_at(limits: OperatorLimits, operation: Operation) -> datetime | None:
     """Until when an operation of a rollout must be well; None: that is settled, or it has not started."""
-    health_time = operation.request.health_time
-    if operation.progress is not Progress.STARTED or operation.health is not Health.UNKNOWN or health_time is None:
+    health_timeout = operation.request.health_timeout
+    if (
+        operation.status is not OperationStatus.STARTED
+        or operation.health is not Health.UNKNOWN
+        or health_timeout is None
+    ):
         return None
-    quickened = limits.at(operation.request.speed).quicken(health_time)
+    quickened = limits.at(operation.request.speed).quicken(health_timeout)
     return operation.started_at + quickened if operation.started_at else None
 
 
 def overdue_at(limits: OperatorLimits, operation: Operation) -> datetime | None:
     """When nobody is asked any more. Who looks after the VMs speaks at the last moment, and is waited for."""
     closes_at = gate_closes_at(limits, operation)
-    if closes_at is None or operation.carried_out_at is None:
+    if closes_at is None or operation.executed_at is None:
         return closes_at
     return closes_at + limits.at(operation.request.speed).quicken(LAST_LOOK)
 
 
 def when_due(rollout: Rollout) -> datetime | None:
     """When time alone moves a rollout on."""
-    return rollout.next_at if rollout.stage is Stage.WALKING else None
+    return rollout.next_wave_at if rollout.status is RolloutStatus.WALKING else None
 
 
 def _announce(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> Rollout:
@@ -298,26 +310,28 @@ def _announce(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Roll
     fleet = draft.fleet
     skipped = list(rollout.skipped)
     hosts = []
-    for host in rollout.waiting:
+    for host in rollout.pending:
         if why := out_of_use(fleet, host):
             skipped.append((host, why))
         else:
             hosts.append(host)
-    walk = Walk(fleet, hosts)
-    wave = walk.next_wave(rollout.course.budget, busy=lambda host: _is_busy(draft, host))
-    rollout = rollout._replace(waiting=tuple(walk.waiting), skipped=tuple(skipped), next_at=None)
+    queue = WaveQueue(fleet, hosts)
+    wave = queue.next_wave(rollout.settings.max_unavailable, busy=lambda host: _is_busy(draft, host))
+    rollout = rollout._replace(pending=tuple(queue.pending), skipped=tuple(skipped), next_wave_at=None)
     if not wave:
-        later = now + limits.at(rollout.course.speed).quicken(LOOK_AGAIN)
-        return rollout._replace(next_at=later if rollout.waiting else None)
-    under_way = []
+        later = now + limits.at(rollout.settings.speed).quicken(LOOK_AGAIN)
+        return rollout._replace(next_wave_at=later if rollout.pending else None)
+    in_progress = []
     for host in wave:
         try:
-            (operation,) = request(draft, now, limits, _request(rollout.course, host, rollout.id), rollout.requested_by)
+            (operation,) = request(
+                draft, now, limits, _request(rollout.settings, host, rollout.id), rollout.requested_by
+            )
         except ForewarnError as error:  # it does not matter which: the others are still to be walked
             skipped.append((host, str(error)))
         else:
-            under_way.append((host, operation.id))
-    rollout = rollout._replace(wave=rollout.wave + 1, under_way=tuple(under_way), skipped=tuple(skipped))
+            in_progress.append((host, operation.id))
+    rollout = rollout._replace(wave=rollout.wave + 1, in_progress=tuple(in_progress), skipped=tuple(skipped))
     _note(draft, now, "wave-scheduled", history.ENGINE, rollout, f"wave {rollout.wave}: {', '.join(wave)}")
     return rollout
 
@@ -327,15 +341,15 @@ def _is_busy(draft: Draft, host: str) -> bool:
     return bool(draft.operations_at(host) or draft.operations_bound_for(host))
 
 
-def _stop(draft: Draft, now: datetime, rollout: Rollout, stage: Stage, by: str, why: str) -> None:
+def _stop(draft: Draft, now: datetime, rollout: Rollout, status: RolloutStatus, by: str, why: str) -> None:
     """End the walk, and withdraw what is only scheduled."""
-    rollout = rollout._replace(stage=stage, outcome=why, ended_at=now, next_at=None)
+    rollout = rollout._replace(status=status, reason=why, ended_at=now, next_wave_at=None)
     draft.put_rollout(rollout)  # first, so that what is withdrawn now stirs nothing
-    for _, operation_id in rollout.under_way:
+    for _, operation_id in rollout.in_progress:
         operation = draft.operation(operation_id)
-        if operation is not None and operation.progress is Progress.PENDING:
-            history.cancel(draft, now, operation, by, f"rollout {stage}: {why}" if why else f"rollout {stage}")
-    _note(draft, now, history.ROLLOUT_END_KINDS[stage], by, rollout, why)
+        if operation is not None and operation.status is OperationStatus.PENDING:
+            history.cancel(draft, now, operation, by, f"rollout {status}: {why}" if why else f"rollout {status}")
+    _note(draft, now, history.ROLLOUT_END_KINDS[status], by, rollout, why)
 
 
 # --- By hand --------------------------------------------------------------------------------------------
@@ -349,30 +363,32 @@ def find_rollout(draft: Draft, rollout_id: str) -> Rollout:
 
 
 def pause(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
-    """Announce nothing more until it is resumed. What is announced goes on."""
-    return _turn(draft, now, find_rollout(draft, rollout_id), Stage.WALKING, Stage.PAUSED, by)
+    """Schedule no further wave until it is resumed. The current wave continues."""
+    return _turn(draft, now, find_rollout(draft, rollout_id), RolloutStatus.WALKING, RolloutStatus.PAUSED, by)
 
 
 def resume(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
-    """Walk on."""
-    _turn(draft, now, find_rollout(draft, rollout_id), Stage.PAUSED, Stage.WALKING, by)
+    """Schedule the next waves again."""
+    _turn(draft, now, find_rollout(draft, rollout_id), RolloutStatus.PAUSED, RolloutStatus.WALKING, by)
     step(draft, now, limits, rollout_id)
     return draft.changes.rollouts[rollout_id]
 
 
-def _turn(draft: Draft, now: datetime, rollout: Rollout, before: Stage, after: Stage, by: str) -> Rollout:
-    if rollout.stage is not before:
-        what = "paused" if after is Stage.PAUSED else "resumed"
-        raise RolloutNotSo(rollout_id=rollout.id, stage=rollout.stage, what=what)
-    rollout = rollout._replace(stage=after)
+def _turn(
+    draft: Draft, now: datetime, rollout: Rollout, before: RolloutStatus, after: RolloutStatus, by: str
+) -> Rollout:
+    if rollout.status is not before:
+        what = "paused" if after is RolloutStatus.PAUSED else "resumed"
+        raise RolloutNotSo(rollout_id=rollout.id, status=rollout.status, what=what)
+    rollout = rollout._replace(status=after)
     draft.put_rollout(rollout)
-    _note(draft, now, "rollout-paused" if after is Stage.PAUSED else "rollout-resumed", by, rollout)
+    _note(draft, now, "rollout-paused" if after is RolloutStatus.PAUSED else "rollout-resumed", by, rollout)
     return rollout
 
 
 def cancel(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
     """End the walk. What has started goes on to its end."""
-    _stop(draft, now, find_rollout(draft, rollout_id), Stage.CANCELLED, by, "")
+    _stop(draft, now, find_rollout(draft, rollout_id), RolloutStatus.CANCELLED, by, "")
     return draft.changes.rollouts[rollout_id]
 
 

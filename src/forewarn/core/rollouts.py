@@ -1,8 +1,8 @@
-"""Rollouts: a host update that walks hosts, wave by wave. Which hosts next, given domains and a budget; pure.
+"""Rollouts: a host update on many hosts, wave by wave, and the choice of hosts for each wave.
 
-A wave is out as a whole: it is announced, carried out, looked at, and only then comes the next. In a
-wave there is at most one update domain of any group, and no more hosts than the budget allows. So two
-domains of a group are never out at once, whoever approves early or late.
+The next wave is scheduled when all hosts of the current wave are updated and healthy. A wave has at most one update
+domain of any group and at most `max_unavailable` hosts. So a rollout never interrupts two update domains of a group at
+once, whenever VMs approve.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
 
 
-class Stage(StrEnum):
-    """Where a rollout is."""
+class RolloutStatus(StrEnum):
+    """The status of a rollout. Walking means that it is running."""
 
     WALKING = "walking"
     PAUSED = "paused"
@@ -32,52 +32,52 @@ class Stage(StrEnum):
 
     @property
     def live(self) -> bool:
-        return self is Stage.WALKING or self is Stage.PAUSED
+        return self is RolloutStatus.WALKING or self is RolloutStatus.PAUSED
 
 
-class Course(NamedTuple):
-    """What a rollout does to each host, and how it walks."""
+class RolloutSettings(NamedTuple):
+    """What a rollout does to each host, and how it proceeds."""
 
     type: str = ""
     duration: timedelta | None = None
     notice: timedelta | None = None
-    deadline: datetime | None = None
+    postpone_deadline: datetime | None = None
     overrides: tuple[str, ...] = ()
-    budget: int = 5
-    """How many hosts are out at once, at most."""
+    max_unavailable: int = 5
+    """Maximum number of hosts that are updated at once."""
     pause: timedelta = timedelta(0)
-    """Between one wave and the next."""
-    health_time: timedelta = timedelta(minutes=15)
-    """How long after the start the VMs of a host may take to be well: then they count as bad."""
+    """Time between two waves."""
+    health_timeout: timedelta = timedelta(minutes=15)
+    """How long after the start the VMs of a host may take to become healthy. Later they count as unhealthy."""
     speed: float = 1.0
-    """All its lengths are this many times shorter, beyond what the house says: for runs of scenarios."""
+    """All its durations are divided by this, in addition to the service's speed: for runs of scenarios."""
 
 
 class Rollout(NamedTuple):
-    """A walk over hosts, and how far it has come."""
+    """A rollout and its progress."""
 
     id: str
     patterns: tuple[str, ...]
-    course: Course
+    settings: RolloutSettings
     requested_by: str
     requested_at: datetime
-    stage: Stage = Stage.WALKING
+    status: RolloutStatus = RolloutStatus.WALKING
     wave: int = 0
-    waiting: tuple[str, ...] = ()
-    under_way: tuple[tuple[str, str], ...] = ()
-    """Hosts that are out, each with its operation."""
+    pending: tuple[str, ...] = ()
+    in_progress: tuple[tuple[str, str], ...] = ()
+    """Hosts that are being updated, each with its operation."""
     done: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
-    """Hosts that are left out, each with the reason."""
-    next_at: datetime | None = None
-    """When the next wave may be announced."""
-    outcome: str = ""
+    """Hosts that are skipped, each with the reason."""
+    next_wave_at: datetime | None = None
+    """When the next wave can be scheduled."""
+    reason: str = ""
     ended_at: datetime | None = None
 
     @property
     def hosts(self) -> list[str]:
-        """All that are still to be, or being, walked."""
-        return [*self.waiting, *(host for host, _ in self.under_way)]
+        """All hosts that are pending or in progress."""
+        return [*self.pending, *(host for host, _ in self.in_progress)]
 
 
 def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
@@ -89,15 +89,15 @@ def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
 
 
 def out_of_use(fleet: Fleet, host: str) -> str:
-    """Why a rollout leaves this host out; empty: it does not."""
+    """Why a rollout skips this host; empty: it does not."""
     if not fleet.has_host(host):
         return "it left the fleet"
     state = fleet.host(host).state
-    return "" if state is HostState.IN_USE else f"it is {state}"
+    return "" if state is HostState.IN_SERVICE else f"it is {state}"
 
 
 def in_order(fleet: Fleet, hosts: Iterable[str]) -> list[str]:
-    """Hosts as they are walked: domain after domain, so that those which can go together stand together."""
+    """Hosts in the order of a rollout: by update domain, so that hosts that fit into one wave are neighbours."""
 
     def key(host: str) -> tuple[int, str]:
         return min((min(domains) for domains in fleet.domains_on(host).values()), default=0), host
@@ -105,16 +105,16 @@ def in_order(fleet: Fleet, hosts: Iterable[str]) -> list[str]:
     return sorted(hosts, key=key)
 
 
-class Walk:
-    """The hosts that wait, in their order, and how waves are taken from them.
+class WaveQueue:
+    """The pending hosts in their order. Waves are taken from it.
 
-    Sets of hosts are whole numbers with a bit for each: what a host keeps from going with it is then found
-    at once, and a plan over thousands of hosts in a fraction of a second.
+    Sets of hosts are integers with one bit per host. So the hosts that conflict with another are found in one
+    operation, and a plan of thousands of hosts takes a fraction of a second.
     """
 
     def __init__(self, fleet: Fleet, hosts: Iterable[str]) -> None:
         self._hosts = list(hosts)
-        self._waiting = (1 << len(self._hosts)) - 1
+        self._pending = (1 << len(self._hosts)) - 1
         self._domains = [fleet.domains_on(host) for host in self._hosts]
         self._with_group: dict[str, int] = {}
         self._with_domain: dict[tuple[str, frozenset[int]], int] = {}
@@ -124,21 +124,21 @@ class Walk:
                 self._with_domain[part] = self._with_domain.get(part, 0) | 1 << position
 
     @property
-    def waiting(self) -> list[str]:
-        return [host for position, host in enumerate(self._hosts) if self._waiting >> position & 1]
+    def pending(self) -> list[str]:
+        return [host for position, host in enumerate(self._hosts) if self._pending >> position & 1]
 
-    def next_wave(self, budget: int, busy: Callable[[str], bool] = lambda _: False) -> list[str]:
-        """Take the next wave: compatible hosts in their order, within the budget. Busy hosts keep their place."""
+    def next_wave(self, max_unavailable: int, busy: Callable[[str], bool] = lambda _: False) -> list[str]:
+        """Take the next wave: compatible hosts in their order. Busy hosts keep their place."""
         wave: list[str] = []
-        can_join = self._waiting
-        while can_join and len(wave) < budget:
+        can_join = self._pending
+        while can_join and len(wave) < max_unavailable:
             first = can_join & -can_join
             position = first.bit_length() - 1
             can_join ^= first
             if busy(self._hosts[position]):
                 continue
             wave.append(self._hosts[position])
-            self._waiting ^= first
+            self._pending ^= first
             for part in self._domains[position].items():
                 # One domain of a group at a time; a host with several of one group, against the rules, goes alone.
                 together = self._with_domain[part] if len(part[1]) == 1 else 0

@@ -69,7 +69,7 @@ class Needs(NamedTuple):
     def one_group(self) -> bool:
         return bool(self.group or self.update_domains)
 
-    def in_words(self) -> str:
+    def text(self) -> str:
         spot = " Spot" if self.priority == "spot" else ""
         words = f"{self.vms}{spot} VM{'s' if self.vms > 1 else ''}"
         if self.one_group:
@@ -149,7 +149,7 @@ class Scenario(NamedTuple):
 
     name: str
     title: str
-    about: str
+    description: str
     source: str
     """Where its timings come from."""
     needs: Needs
@@ -158,16 +158,16 @@ class Scenario(NamedTuple):
     steps: tuple[Step, ...]
 
     @property
-    def longest(self) -> timedelta:
-        """How long it takes at most, if it passes."""
+    def max_duration(self) -> timedelta:
+        """The maximum duration of a run that passes."""
         return sum((step.within + (step.wait or timedelta(0)) for step in self.steps), timedelta(0))
 
 
 # --- Runs -----------------------------------------------------------------------------------------
 
 
-class RunState(StrEnum):
-    """Where a run is."""
+class RunStatus(StrEnum):
+    """The status of a run."""
 
     RUNNING = "running"
     PASSED = "passed"
@@ -175,8 +175,8 @@ class RunState(StrEnum):
     STOPPED = "stopped"
 
 
-class StepState(StrEnum):
-    """Where a step is."""
+class StepStatus(StrEnum):
+    """The status of a step."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -203,12 +203,12 @@ class RunOptions(NamedTuple):
 class StepResult(NamedTuple):
     """A step of a run."""
 
-    what: str
-    state: StepState = StepState.WAITING
-    since: datetime | None = None
+    title: str
+    status: StepStatus = StepStatus.WAITING
+    started_at: datetime | None = None
     """When it began, by the service's clock."""
     ended_at: datetime | None = None
-    problem: str = ""
+    error: str = ""
     """What was expected, and what came; or why it was skipped."""
 
 
@@ -219,13 +219,13 @@ class Run(NamedTuple):
     scenario: Scenario
     vms: tuple[str, ...]
     speed: float | None
-    by: str
+    started_by: str
     started_at: datetime
     steps: tuple[StepResult, ...]
-    state: RunState = RunState.RUNNING
+    status: RunStatus = RunStatus.RUNNING
     ended_at: datetime | None = None
     operations: tuple[str, ...] = ()
-    """What it has asked for."""
+    """The ids of the operations and rollouts that it started."""
 
     def with_step(self, index: int, step: StepResult) -> Run:
         return self._replace(steps=(*self.steps[:index], step, *self.steps[index + 1 :]))
@@ -317,7 +317,7 @@ def _problem_of_one(fleet: Fleet, needs: Needs, name: str) -> str:
 
 
 def _needed(scenario: Scenario, problem: str) -> str:
-    return f"{scenario.name} needs {scenario.needs.in_words()}, and {problem}."
+    return f"{scenario.name} needs {scenario.needs.text()}, and {problem}."
 
 
 def _listed(names: Iterable[str]) -> str:

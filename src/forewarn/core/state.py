@@ -55,7 +55,7 @@ class Changes:
     rollouts: dict[str, Rollout] = field(default_factory=dict)
     events: dict[str, Event] = field(default_factory=dict)
     deliveries: dict[str, Delivery | None] = field(default_factory=dict)
-    heard: dict[str, datetime] = field(default_factory=dict)
+    last_seen: dict[str, datetime] = field(default_factory=dict)
     fleet: Fleet | None = None
     fleet_changes: list[FleetChange] = field(default_factory=list)
     """What made this fleet of the last one, in its order."""
@@ -73,7 +73,7 @@ class Changes:
             or self.rollouts
             or self.events
             or self.deliveries
-            or self.heard
+            or self.last_seen
             or self.fleet is not None
             or self.facts
             or self.tokens
@@ -91,7 +91,7 @@ class Changes:
         self.rollouts.update(later.rollouts)
         self.events.update(later.events)
         self.deliveries.update(later.deliveries)
-        self.heard.update(later.heard)
+        self.last_seen.update(later.last_seen)
         if later.fleet is not None:
             self.fleet = later.fleet
             self.fleet_changes += later.fleet_changes
@@ -113,7 +113,7 @@ class ServiceState:
         self.rollouts: dict[str, Rollout] = {}
         self.events: dict[str, Event] = {}
         self.deliveries: dict[str, Delivery] = {}
-        self.heard: dict[str, datetime] = {}
+        self.last_seen: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
         self.tokens: dict[str, Token] = {}
         self.answers: dict[str, KeptAnswer] = {}
@@ -172,8 +172,8 @@ class ServiceState:
         """Which of these groups have ever been told."""
         return self.deliveries.keys() & groups
 
-    def heard_at(self, group: str) -> datetime | None:
-        return self.heard.get(group)
+    def last_seen_at(self, group: str) -> datetime | None:
+        return self.last_seen.get(group)
 
     def events_of(self, group: str) -> list[Event]:
         """The group's live events in the order they came about."""
@@ -203,7 +203,7 @@ class ServiceState:
 
     def note_seen(self, moments: Mapping[str, datetime]) -> None:
         """Groups have polled. It is on disk with the next write of it."""
-        self.heard.update(moments)
+        self.last_seen.update(moments)
 
     def forget_answers(self, before: datetime) -> None:
         """Answers to idempotency keys that are too old to be repeated."""
@@ -215,18 +215,18 @@ class ServiceState:
             known = self.operations.get(operation.id)
             for vm in known.vms if known is not None and known.vms != operation.vms else ():
                 _list(self._on_vm, vm, operation.id, wanted=False)  # some may not be concerned any more
-            if operation.progress.live:
+            if operation.status.live:
                 self.operations[operation.id] = operation
             else:
                 self.operations.pop(operation.id, None)
             for vm in operation.vms:
-                _list(self._on_vm, vm, operation.id, operation.progress.live)
+                _list(self._on_vm, vm, operation.id, operation.status.live)
             if operation.host:
-                _list(self._at_host, operation.host, operation.id, operation.progress.live)
+                _list(self._at_host, operation.host, operation.id, operation.status.live)
             for host in destinations(operation):
                 _list(self._bound_for, host, operation.id, is_bringing(operation))
         for rollout in changes.rollouts.values():
-            if rollout.stage.live:
+            if rollout.status.live:
                 self.rollouts[rollout.id] = rollout
             else:
                 self.rollouts.pop(rollout.id, None)
@@ -239,11 +239,11 @@ class ServiceState:
         for group, delivery in changes.deliveries.items():
             if delivery is None:
                 self.deliveries.pop(group, None)
-                self.heard.pop(group, None)
+                self.last_seen.pop(group, None)
             else:
                 self.deliveries[group] = delivery
-        for group, moment in changes.heard.items():
-            self.heard[group] = max(moment, self.heard.get(group, moment))  # it may have asked since
+        for group, moment in changes.last_seen.items():
+            self.last_seen[group] = max(moment, self.last_seen.get(group, moment))  # it may have asked since
         if changes.fleet is not None:
             self.fleet = changes.fleet
         self.facts.update(changes.facts)
@@ -266,7 +266,7 @@ def destinations(operation: Operation) -> set[str]:
 
 def is_bringing(operation: Operation) -> bool:
     """Whether its VMs are still on their way, or about to set out."""
-    return operation.progress.live and operation.carried_out_at is None
+    return operation.status.live and operation.executed_at is None
 
 
 def _list(lists: dict[str, dict[str, None]], key: str, member: str, wanted: bool) -> None:
@@ -283,15 +283,15 @@ def _list(lists: dict[str, dict[str, None]], key: str, member: str, wanted: bool
 
 
 class DeliveryStats(NamedTuple):
-    """How a webhook fares."""
+    """Delivery counts of a webhook."""
 
-    waiting: int = 0
+    pending: int = 0
     """Undelivered rows that have attempts left."""
-    given_up: int = 0
-    last_problem: str = ""
-    """Of the latest failure, as long as anything is undelivered."""
-    lost: int = 0
-    """Rows that are not delivered and never will be, since the service was started."""
+    failed: int = 0
+    last_error: str = ""
+    """The error of the latest failure, while any row is undelivered."""
+    dropped: int = 0
+    """Rows since the start of the service that will never be delivered."""
 
 
 class WebhookDeliveries:
@@ -300,18 +300,18 @@ class WebhookDeliveries:
     def __init__(self) -> None:
         self.webhooks: dict[str, Webhook] = {}
         self._undelivered: dict[str, dict[int, Undelivered]] = {}
-        self._given_up: Counter[str] = Counter()
-        self._problems: dict[str, str] = {}
-        self.lost: Counter[str] = Counter()
-        """How many rows each webhook will never be told of."""
+        self._failed: Counter[str] = Counter()
+        self._errors: dict[str, str] = {}
+        self.dropped: Counter[str] = Counter()
+        """How many rows of each webhook will never be delivered."""
 
     def undelivered(self, webhook: str) -> dict[int, Undelivered]:
         """By sequence; a copy."""
         return dict(self._undelivered.get(webhook, ()))
 
     def stats(self, webhook: str) -> DeliveryStats:
-        count, given_up = len(self._undelivered.get(webhook, ())), self._given_up[webhook]
-        return DeliveryStats(count - given_up, given_up, self._problems.get(webhook, ""), self.lost[webhook])
+        count, failed = len(self._undelivered.get(webhook, ())), self._failed[webhook]
+        return DeliveryStats(count - failed, failed, self._errors.get(webhook, ""), self.dropped[webhook])
 
     def absorb(self, changes: Changes) -> None:
         """Take over what has been committed."""
@@ -320,37 +320,37 @@ class WebhookDeliveries:
             if webhook is not None:
                 self.webhooks[name] = webhook
             if known is not None and (webhook is None or webhook.created_at != known.created_at):
-                del self.lost[name]  # another of the name begins anew
+                del self.dropped[name]  # another of the name begins anew
         for (name, sequence), row in changes.undelivered.items():
             self._put(name, sequence, row)
 
-    def count_lost(self, webhook: str, count: int) -> None:
-        self.lost[webhook] += count
+    def count_dropped(self, webhook: str, count: int) -> None:
+        self.dropped[webhook] += count
 
     def forget_before(self, oldest: int) -> Counter[str]:
         """Rows of history before this one are not kept any more. Returns how many each webhook has lost by it."""
-        lost: Counter[str] = Counter()
+        dropped: Counter[str] = Counter()
         for name, rows in list(self._undelivered.items()):
             for sequence in [sequence for sequence in rows if sequence < oldest]:
                 self._put(name, sequence, None)
-                lost[name] += 1
-        self.lost.update(lost)
-        return lost
+                dropped[name] += 1
+        self.dropped.update(dropped)
+        return dropped
 
     def _put(self, name: str, sequence: int, row: Undelivered | None) -> None:
         rows = self._undelivered.setdefault(name, {})
         before = rows.pop(sequence, None)
-        if before is not None and before.given_up:
-            self._given_up[name] -= 1
+        if before is not None and before.failed:
+            self._failed[name] -= 1
         if row is not None:
             rows[sequence] = row
-            self._given_up[name] += row.given_up
+            self._failed[name] += row.failed
             if row.attempts > (before.attempts if before is not None else 0):
-                self._problems[name] = row.problem
+                self._errors[name] = row.error
         if not rows:
             del self._undelivered[name]
-            self._given_up.pop(name, None)
-            self._problems.pop(name, None)
+            self._failed.pop(name, None)
+            self._errors.pop(name, None)
 
 
 # --- Drafts ---------------------------------------------------------------------------------------
@@ -385,11 +385,11 @@ class Draft:
     def rollout(self, rollout_id: str) -> Rollout | None:
         """The rollout, if it is live."""
         rollout = self.changes.rollouts.get(rollout_id) or self._base.rollout(rollout_id)
-        return rollout if rollout is not None and rollout.stage.live else None
+        return rollout if rollout is not None and rollout.status.live else None
 
     def live_rollouts(self) -> list[Rollout]:
         found = {rollout.id: rollout for rollout in self._base.live_rollouts()} | self.changes.rollouts
-        return [rollout for rollout in found.values() if rollout.stage.live]
+        return [rollout for rollout in found.values() if rollout.status.live]
 
     def token(self, name: str) -> Token | None:
         return self.changes.tokens[name] if name in self.changes.tokens else self._base.token(name)
@@ -409,12 +409,12 @@ class Draft:
     def operations_on(self, vm: str) -> list[Operation]:
         """The live operations that name this VM."""
         found = self._changed(self._base.operations_on(vm), self._on_vm.get(vm, ()))
-        return [operation for operation in found if operation.progress.live and vm in operation.vms]
+        return [operation for operation in found if operation.status.live and vm in operation.vms]
 
     def operations_at(self, host: str) -> list[Operation]:
         """The live operations that are about this host."""
         found = self._changed(self._base.operations_at(host), self._at_host.get(host, ()))
-        return [operation for operation in found if operation.progress.live]
+        return [operation for operation in found if operation.status.live]
 
     def destinations(self) -> set[str]:
         """The hosts to which VMs are on their way; some may have arrived."""
@@ -445,8 +445,8 @@ class Draft:
         among = self._base.deliveries_among(groups) | (self.changes.deliveries.keys() & groups)
         return {group for group in among if self.delivery(group) is not None}
 
-    def heard_at(self, group: str) -> datetime | None:
-        return self.changes.heard.get(group) or self._base.heard_at(group)
+    def last_seen_at(self, group: str) -> datetime | None:
+        return self.changes.last_seen.get(group) or self._base.last_seen_at(group)
 
     def live_events(self) -> list[Event]:
         found = {event.id: event for event in self._base.live_events()} | self.changes.events
@@ -521,9 +521,9 @@ class Draft:
         if delivery is not None:
             self.changes.deliveries[group] = delivery._replace(incarnation=delivery.incarnation + 1)
 
-    def put_delivery(self, delivery: Delivery, heard_at: datetime) -> None:
+    def put_delivery(self, delivery: Delivery, last_seen_at: datetime) -> None:
         self.changes.deliveries[delivery.group] = delivery
-        self.changes.heard[delivery.group] = heard_at
+        self.changes.last_seen[delivery.group] = last_seen_at
 
     def forget_delivery(self, group: str) -> None:
         self.changes.deliveries[group] = None

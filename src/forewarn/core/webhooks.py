@@ -150,7 +150,7 @@ def _split(url: str) -> tuple[SplitResult, str]:
 
 MOST_WEBHOOKS = 100
 MOST_GROUPS = 1000
-MOST_GIVEN_UP = 10_000
+MAX_FAILED = 10_000
 """How many rows are kept that a webhook has given up. When there are more, the oldest are dropped: they are lost."""
 _DROPPED_BEYOND = 1000
 """How many fewer are left then: to look for the oldest at each row would take too long."""
@@ -186,10 +186,10 @@ class Undelivered(NamedTuple):
     """How many have failed."""
     attempts_left: int
     """How many more it gets. While it has any, later rows wait. With none it is given up."""
-    problem: str = ""
+    error: str = ""
 
     @property
-    def given_up(self) -> bool:
+    def failed(self) -> bool:
         return not self.attempts_left
 
 
@@ -260,18 +260,18 @@ def settle(
         return None
     draft.changes.webhooks[after.name] = after
     draft.changes.undelivered.update(((after.name, sequence), row) for sequence, row in undelivered.items())
-    given_up = sum(row is not None and row.given_up for row in undelivered.values())
+    failed = sum(row is not None and row.failed for row in undelivered.values())
     # Some may have been given up before: then looking more closely shows that there is room.
-    if not given_up or draft.webhook_deliveries.stats(after.name).given_up + given_up <= MOST_GIVEN_UP:
+    if not failed or draft.webhook_deliveries.stats(after.name).failed + failed <= MAX_FAILED:
         return 0
     return _drop_oldest(draft, after.name)
 
 
 def _drop_oldest(draft: Draft, name: str) -> int:
-    given_up = sorted(sequence for sequence, row in draft.undelivered(name).items() if row.given_up)
-    if len(given_up) <= MOST_GIVEN_UP:
+    failed = sorted(sequence for sequence, row in draft.undelivered(name).items() if row.failed)
+    if len(failed) <= MAX_FAILED:
         return 0
-    dropped = given_up[: len(given_up) - MOST_GIVEN_UP + _DROPPED_BEYOND]
+    dropped = failed[: len(failed) - MAX_FAILED + _DROPPED_BEYOND]
     draft.changes.undelivered.update(dict.fromkeys((name, sequence) for sequence in dropped))
     return len(dropped)
 
@@ -290,7 +290,7 @@ def retry(
             hint = f" See them with: forewarn webhook failures {name}"
             raise Unknown(what="undelivered row of history", name=str(sequence), hint=hint)
         rows = {sequence: rows[sequence]}
-    again = {number: row._replace(attempts_left=1) for number, row in rows.items() if row.given_up}
+    again = {number: row._replace(attempts_left=1) for number, row in rows.items() if row.failed}
     draft.changes.undelivered.update(((name, number), row) for number, row in again.items())
     return [again.get(number, rows[number]) for number in sorted(rows)]
 
@@ -381,10 +381,10 @@ class Outbox:
         Nobody knows whether those were wanted.
         """
         first = entries[0].sequence if entries else newest + 1
-        lost = max(first - 1 - self.newest, 0)
+        dropped = max(first - 1 - self.newest, 0)
         self.newest = entries[-1].sequence if entries else max(newest, self.newest)
         self._read.extend(filter(self.webhook.wants, entries))
-        return lost
+        return dropped
 
     def take_up(self, rows: Iterable[Undelivered]) -> None:
         """Send these undelivered rows now, if they have attempts left and are not retried already."""
@@ -423,7 +423,7 @@ class Outbox:
             self._unwritten[attempt.sequence] = None
         self.in_doubt += 1
 
-    def failed(self, attempt: Attempt, problem: str, now: float, luck: float) -> None:
+    def failed(self, attempt: Attempt, error: str, now: float, luck: float) -> None:
         """The receiver has not taken it: it is retried after a pause, or given up."""
         if attempt.entry is not None:
             left = self._pace.attempts - 1
@@ -432,10 +432,10 @@ class Outbox:
         else:
             left = self._retried[attempt.sequence].attempts_left - 1
             self._asked_for.pop(attempt.sequence, None)
-        row = Undelivered(self.webhook.name, attempt.sequence, attempt.number, left, problem)
+        row = Undelivered(self.webhook.name, attempt.sequence, attempt.number, left, error)
         self._unwritten[attempt.sequence] = row
         self.in_doubt += 1
-        if row.given_up:
+        if row.failed:
             self._retried.pop(attempt.sequence, None)
             return
         self._retried[attempt.sequence] = row

@@ -74,7 +74,7 @@ _NEXT_ADDRESS_SECONDS = 3.0
 """How long one of several addresses has to take a connection before the next is tried."""
 _IDLE_SECONDS, _MOST_IDLE = 15.0, 100
 """How long, and how many, connections are kept for what comes next."""
-LONGEST_PROBLEM = 300
+MAX_ERROR_LENGTH = 300
 
 _BROKEN = (
     httpcore.NetworkError,
@@ -91,7 +91,7 @@ class DeliveryOutcome(NamedTuple):
 
     delivered: bool
     status: int | None = None
-    problem: str = ""
+    error: str = ""
 
 
 class Outbound:
@@ -125,15 +125,15 @@ class Outbound:
         try:
             return await self._post(url, headers, body)
         except TimeoutError:
-            problem = f"no answer within {self._timeout_seconds:g} seconds"
+            text = f"no answer within {self._timeout_seconds:g} seconds"
         except ForewarnError as error:
-            problem = str(error)
+            text = str(error)
         except _BROKEN as error:
-            problem = _words(error)
+            text = _words(error)
         except Exception as error:  # whatever it is, it must not be the end of the webhook
             logger.exception("A webhook could not be sent.")
-            problem = f"{type(error).__name__}: {error}"
-        return DeliveryOutcome(delivered=False, problem=problem[:LONGEST_PROBLEM])
+            text = f"{type(error).__name__}: {error}"
+        return DeliveryOutcome(delivered=False, error=text[:MAX_ERROR_LENGTH])
 
     async def _post(self, url: str, headers: dict[str, str], body: bytes) -> DeliveryOutcome:
         pool = await self._connections()
@@ -143,7 +143,7 @@ class Outbound:
             if 200 <= status < 300:
                 return DeliveryOutcome(delivered=True, status=status)
             if status not in _REDIRECTS or not location:
-                return DeliveryOutcome(delivered=False, status=status, problem=f"answered with status {status}")
+                return DeliveryOutcome(delivered=False, status=status, error=f"answered with status {status}")
             try:
                 after = urljoin(url, location)
                 less_safe = urlsplit(url).scheme == "https" and urlsplit(after).scheme != "https"
@@ -152,7 +152,7 @@ class Outbound:
             if less_safe:
                 return DeliveryOutcome(False, status, "redirects from https to http: that would be readable on the way")
             url = after
-        return DeliveryOutcome(delivered=False, status=status, problem=f"redirects more than {MOST_HOPS} times")
+        return DeliveryOutcome(delivered=False, status=status, error=f"redirects more than {MOST_HOPS} times")
 
     async def _exchange(
         self, pool: httpcore.AsyncConnectionPool, url: str, headers: dict[str, str], body: bytes, deadline: float

@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds, unix_seconds
-from forewarn.core.webhooks import MOST_GIVEN_UP, MOST_IN_DOUBT, Outbox, find_webhook
+from forewarn.core.webhooks import MAX_FAILED, MOST_IN_DOUBT, Outbox, find_webhook
 from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, trial_event
-from forewarn.delivery.outbound import LONGEST_PROBLEM, DeliveryOutcome
+from forewarn.delivery.outbound import MAX_ERROR_LENGTH, DeliveryOutcome
 from forewarn.errors import Stopping, StoreFailed
 from forewarn.ports import HistoryFilter
 
@@ -134,10 +134,10 @@ class Channel:
     async def _read_page(self) -> None:
         newest = self._engine.records.newest
         entries = await self._engine.records.history(HistoryFilter(after=self.outbox.newest, limit=PAGE))
-        if lost := self.outbox.take(entries, newest):
-            self._engine.count_lost(self._webhook.name, lost)
+        if dropped := self.outbox.take(entries, newest):
+            self._engine.count_dropped(self._webhook.name, dropped)
             what = "Webhook %s: %s rows were not sent while history kept them, and are lost."
-            logger.warning(what, self._webhook.name, lost)
+            logger.warning(what, self._webhook.name, dropped)
 
     async def _send(self, attempt: Attempt) -> DeliveryOutcome | None:
         """What came of an attempt. None: it did not come to it, because history does not keep the row any more."""
@@ -153,7 +153,7 @@ class Channel:
             raise
         except Exception as error:  # of this row, perhaps: it has its attempts like any other, and then others go on
             logger.exception("Webhook %s: row %s of history could not be sent.", self._webhook.name, attempt.sequence)
-            return DeliveryOutcome(delivered=False, problem=f"{type(error).__name__}: {error}"[:LONGEST_PROBLEM])
+            return DeliveryOutcome(delivered=False, error=f"{type(error).__name__}: {error}"[:MAX_ERROR_LENGTH])
 
     async def _record(self, attempt: Attempt, outcome: DeliveryOutcome) -> None:
         """Have the outcome written. A failure is on disk before the next row goes out."""
@@ -162,7 +162,7 @@ class Channel:
             self.outbox.delivered(attempt)
         else:
             luck = random.random()  # noqa: S311 - only so that many webhooks do not come at the same moment
-            self.outbox.failed(attempt, outcome.problem, real_seconds(), luck)
+            self.outbox.failed(attempt, outcome.error, real_seconds(), luck)
         self._log(outcome)
         self._begin_write()
         if not outcome.delivered or self.outbox.in_doubt >= MOST_IN_DOUBT:
@@ -172,7 +172,7 @@ class Channel:
         """Once when retries begin, and once when they end: not for each attempt."""
         retrying = self.outbox.is_retrying
         if retrying and not self._was_retrying:
-            logger.warning("Webhook %s is not delivered, and tried again: %s", self._webhook.name, outcome.problem)
+            logger.warning("Webhook %s is not delivered, and tried again: %s", self._webhook.name, outcome.error)
         elif self._was_retrying and not retrying:
             logger.warning("Webhook %s: nothing is tried again any more.", self._webhook.name)
         self._was_retrying = retrying
@@ -215,10 +215,10 @@ class Channel:
                 raise _Gone
             self.outbox.written(settlement)
             if dropped:
-                self._engine.count_lost(self._webhook.name, dropped)
+                self._engine.count_dropped(self._webhook.name, dropped)
                 if not self._dropping:  # it is likely to go on like this: the count says how long
                     what = "Webhook %s: more than %s rows were given up; the oldest are kept no more."
-                    logger.warning(what, self._webhook.name, MOST_GIVEN_UP)
+                    logger.warning(what, self._webhook.name, MAX_FAILED)
                 self._dropping = True
             settlement = self.outbox.settlement()
 
@@ -292,7 +292,7 @@ class Dispatcher:
         """How it fares. What waits are undelivered rows with attempts left, and all of history after the cursor."""
         draft = self._engine.draft()
         stats = draft.webhook_deliveries.stats(webhook.name)
-        return stats._replace(waiting=stats.waiting + draft.sequence - self.position(webhook))
+        return stats._replace(pending=stats.pending + draft.sequence - self.position(webhook))
 
     @property
     def _source(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.core import access, approvals, enabling, fleet_commands, progress, requests, rollout_commands, webhooks
 from forewarn.core.fleet import renew
-from forewarn.core.operations import Progress
+from forewarn.core.operations import OperationStatus
 from forewarn.core.state import Draft
 from forewarn.engine.executor import Executor, WorkReports, with_rollout_steps
 from forewarn.engine.history import Retention, StoredRecords
@@ -196,9 +196,9 @@ class Engine:
         """Have undelivered rows sent now."""
         return await self.execute(webhooks.retry, name, sequence)
 
-    def count_lost(self, webhook: str, count: int) -> None:
+    def count_dropped(self, webhook: str, count: int) -> None:
         """Count rows that a webhook will never deliver."""
-        self._writer.count_lost(webhook, count)
+        self._writer.count_dropped(webhook, count)
 
     async def apply_fleet(
         self,
@@ -295,9 +295,9 @@ class Engine:
     def live_events(self) -> list[Event]:
         return self._writer.state.live_events()
 
-    def last_heard(self, group: str) -> datetime | None:
+    def last_seen_at(self, group: str) -> datetime | None:
         """When the group last asked."""
-        return self.last_seen.heard_at(group)
+        return self.last_seen.last_seen_at(group)
 
     # --- After a commit ---------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class Engine:
             operation
             for operation in changes.operations.values()
             if operation.needs_fabric
-            and ((before := state.operation(operation.id)) is None or before.progress is Progress.PENDING)
+            and ((before := state.operation(operation.id)) is None or before.status is OperationStatus.PENDING)
         ]
         state.absorb(changes)
         # An event may be due at another time than before although its operation is as it was.
@@ -320,7 +320,7 @@ class Engine:
             if (moment := rollout_commands.when_due(rollout)) is not None:
                 self._timers.add(moment, "rollout", rollout.id)
         for group, delivery in changes.deliveries.items():
-            if delivery is not None and delivery.enabled and group in changes.heard:
+            if delivery is not None and delivery.enabled and group in changes.last_seen:
                 self.last_seen.watch(group)
         groups = frozenset(changes.deliveries) | {event.group for event in changes.events.values()}
         renewed = not all(change.in_place for change in changes.fleet_changes)
@@ -335,7 +335,7 @@ class Engine:
     def _carry_out(self, changes: Changes, started: list[Operation]) -> None:
         """Set the fabric to work on what has started, and let go of what is over."""
         for operation in changes.operations.values():
-            if not operation.progress.live:
+            if not operation.status.live:
                 self._executor.let_go(operation.id)
         for operation in started:
             self._executor.take(operation, operation.concerned(self.fleet))

@@ -169,7 +169,7 @@ class Executor:
 
     async def _see_through(self, operation: Operation, vms: tuple[str, ...]) -> None:
         try:
-            if operation.carried_out_at is None and not await self._work(operation, vms):
+            if operation.executed_at is None and not await self._work(operation, vms):
                 return
             if operation.request.rollout and operation.health is Health.UNKNOWN:
                 await self._look_after(operation)

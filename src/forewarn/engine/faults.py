@@ -78,7 +78,7 @@ class Faults:
 
     def take(self, fault: Fault) -> None:
         """Let it strike. One that is over at once has struck already."""
-        self.struck[fault.order.kind] += fault.struck
+        self.struck[fault.order.kind] += fault.hits
         if not fault.is_spent:
             self._put_back({fault.id: fault})
 
@@ -128,7 +128,7 @@ class Faults:
         fault = self._active.get(fault_id)
         if fault is None:
             return False
-        fault = fault.strike()
+        fault = fault.hit()
         self.struck[fault.order.kind] += 1
         if fault.is_spent:
             del self._active[fault_id]

@@ -48,11 +48,11 @@ class LastSeen:
             self._unwritten |= known
             self.polled.clear()
 
-    def heard_at(self, group: str) -> datetime | None:
+    def last_seen_at(self, group: str) -> datetime | None:
         """When the group last asked, of one group alone: many are looked at one after the other."""
         if (group in self.polled or group in self.held) and self._writer.state.delivery(group) is not None:
             return self._clock.now()
-        return self._writer.state.heard_at(group)
+        return self._writer.state.last_seen_at(group)
 
     def forgive_downtime(self) -> None:
         """The service's own downtime is not silence: move what was heard along by it."""
@@ -60,7 +60,7 @@ class LastSeen:
         if alive_at is None or self._clock.virtual:
             return
         downtime = max(self._clock.now() - from_text(alive_at), timedelta(0))
-        heard = {group: heard_at + downtime for group, heard_at in self._writer.state.heard.items()}
+        heard = {group: last_seen_at + downtime for group, last_seen_at in self._writer.state.last_seen.items()}
         self._writer.note_seen(heard)
         self._unwritten = set(heard)
 
@@ -70,10 +70,10 @@ class LastSeen:
         """Note when the group will have been silent for too long; False when that has come already."""
         if group in self._watched:  # what is noted for it comes no later, and is looked at again then
             return True
-        heard_at = self._writer.state.heard_at(group)
-        if heard_at is None:
+        last_seen_at = self._writer.state.last_seen_at(group)
+        if last_seen_at is None:
             return False
-        moment = heard_at + self._longest
+        moment = last_seen_at + self._longest
         if after is not None and moment <= after:
             return False
         self._timers.add(moment, "inactivity", group)
@@ -104,8 +104,8 @@ class LastSeen:
         unwritten, self._unwritten = self._unwritten, set()
 
         def write(draft: Draft, now: datetime) -> None:
-            moments = {group: draft.heard_at(group) for group in unwritten if draft.delivery(group)}
-            draft.changes.heard = {group: moment for group, moment in moments.items() if moment}
+            moments = {group: draft.last_seen_at(group) for group in unwritten if draft.delivery(group)}
+            draft.changes.last_seen = {group: moment for group, moment in moments.items() if moment}
             draft.changes.facts["alive_at"] = to_text(now)
 
         try:

@@ -212,9 +212,9 @@ class Writer:
         """When groups last polled: too often for a commit each."""
         self.state.note_seen(moments)
 
-    def count_lost(self, webhook: str, count: int) -> None:
+    def count_dropped(self, webhook: str, count: int) -> None:
         """Rows that a webhook will never deliver, since the service was started."""
-        self.state.webhook_deliveries.count_lost(webhook, count)
+        self.state.webhook_deliveries.count_dropped(webhook, count)
 
     def forget_answers(self, before: datetime) -> None:
         """Answers to idempotency keys. They go from memory first: what memory knows must be in the store."""

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from forewarn.core import faults
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.events import Source, Status
+from forewarn.core.events import EventStatus, Source
 from forewarn.core.faults import FaultOrder
 from forewarn.core.fleet import GroupKind
 from forewarn.core.operations import OVERRIDES
 from forewarn.core.scenarios import ACTS, After, Expectation, Needs, Options, Scenario, Step, Until
-from forewarn.errors import BadFleet, BadScenario, Invalid, nearest
+from forewarn.errors import BadFleet, BadOption, BadScenario, Invalid, nearest
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.files.toml_reader import Entry, TomlFile
 
@@ -30,6 +30,8 @@ EXPECT_KEYS = (
     *("told", "vm", "domains_at_once"),
 )
 FAULT_KEYS = ("kind", "on", "count", "for", "delay")
+_FAULT_KEY_OF = {"method": "on", "duration": "for"}
+"""Keys that are named otherwise than the fields of a fault."""
 
 _EXPECT_LIKE = '{ type = "Reboot", status = "Scheduled" }'
 _FAULT_LIKE = '{ kind = "500", count = 3 }'
@@ -38,7 +40,7 @@ _MOST_VMS = 1000
 _MOST_DOMAINS = 100
 _LONGEST_DURATION = 3600
 _NO_DURATION = -2
-_STATUSES = (Status.SCHEDULED.value, Status.STARTED.value)
+_STATUSES = (EventStatus.SCHEDULED.value, EventStatus.STARTED.value)
 
 
 def parse_scenario(text: str, name: str, source: str) -> Scenario:
@@ -60,7 +62,7 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
     return Scenario(
         name=name,
         title=_shown(whole, "title", whole.required_text("title", 'Write it like title = "A user restarts the VM".')),
-        about=_shown(whole, "about", whole.text("about")),
+        description=_shown(whole, "about", whole.text("about")),
         source=_shown(whole, "source", whole.text("source")),
         needs=needs,
         fleet=_fleet(whole),
@@ -177,17 +179,19 @@ def _read_fault(entry: Entry) -> FaultOrder:
     kind = entry.required_text("kind", f"Write one of {', '.join(faults.FAULTS)}.")
     order = FaultOrder(
         kind,
-        on=entry.text("on", faults.GET),
-        count=entry.whole_number("count", 1, 1, faults.MOST_STRIKES) if "count" in entry else None,
-        length=entry.length("for"),
+        method=entry.text("on", faults.GET),
+        count=entry.whole_number("count", 1, 1, faults.MAX_HITS) if "count" in entry else None,
+        duration=entry.length("for"),
         delay=entry.length("delay"),
     )
     try:
         return faults.fill_in(order)
+    except BadOption as error:
+        field = str(error.fields["name"])
+        key = _FAULT_KEY_OF.get(field, field)
+        raise entry.wrong(f"{key} {error.fields['value']!r} does not fit: {error.fields['problem']}", key) from None
     except Invalid as error:
-        raise entry.wrong(
-            str(error), str(error.fields.get("name", "")) if "value" in error.fields else "kind"
-        ) from None
+        raise entry.wrong(str(error), "kind") from None
 
 
 def _read_expectation(entry: Entry) -> Expectation:
@@ -212,7 +216,7 @@ def _read_expectation(entry: Entry) -> Expectation:
         raise entry.wrong(f"Expects nothing. Write one of {', '.join(EXPECT_KEYS)}.")
     if expectation.told is False and expectation.about_event:
         raise entry.wrong("What is not told has no type, status or notice. Leave those out.", "told")
-    if expectation.notice is not None and expectation.status == Status.STARTED:
+    if expectation.notice is not None and expectation.status == EventStatus.STARTED:
         raise entry.wrong('Once Started there is no NotBefore. Look at the notice with status = "Scheduled".', "notice")
     return expectation
 

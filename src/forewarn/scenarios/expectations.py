@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import format_duration
-from forewarn.core.events import Status
+from forewarn.core.events import EventStatus
 from forewarn.core.scenarios import After
 from forewarn.errors import NotFound
 from forewarn.wire.document import render
@@ -74,7 +74,7 @@ class EventObserver:
             frozenset(
                 (self._causes[event_id], vms[name].update_domain)
                 for event_id, told in shown.items()
-                if told.status == Status.STARTED
+                if told.status == EventStatus.STARTED
                 for name in told.resources
                 if name in vms
             )
@@ -118,7 +118,7 @@ def _event_form(told: ScheduledEvent, event: Event) -> EventForm:
 # --- What was expected ----------------------------------------------------------------------------
 
 
-_FORMS = (Status.STARTED.value, Status.SCHEDULED.value)
+_FORMS = (EventStatus.STARTED.value, EventStatus.SCHEDULED.value)
 
 
 def judge_events(
@@ -147,7 +147,7 @@ def _judge_event(expected: Expectation, forms: dict[str, EventForm], quicken: Ca
         if wanted is not None and wanted != came:
             return f"expected {what} {wanted!r}, and it is {came!r}"
     if expected.notice is not None:
-        scheduled = forms.get(Status.SCHEDULED.value)
+        scheduled = forms.get(EventStatus.SCHEDULED.value)
         notice = scheduled.notice if scheduled is not None and scheduled.notice is not None else timedelta(0)
         least = quicken(expected.notice)
         if notice < least:

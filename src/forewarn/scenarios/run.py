@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import approvals, progress, rollout_commands
-from forewarn.core.events import Status
+from forewarn.core.events import EventStatus
 from forewarn.core.fleet_commands import return_host
-from forewarn.core.operations import CAUSES, Progress, Request, Target
+from forewarn.core.operations import CAUSES, OperationStatus, Request, Target
 from forewarn.core.requests import request
-from forewarn.core.rollouts import Course, Stage
-from forewarn.core.scenarios import ANSWERS, APPROVE, CANCEL, RETURN_HOST, ROLLOUT, Run, RunState, StepState, Until
+from forewarn.core.rollouts import RolloutSettings, RolloutStatus
+from forewarn.core.scenarios import ANSWERS, APPROVE, CANCEL, RETURN_HOST, ROLLOUT, Run, RunStatus, StepStatus, Until
 from forewarn.errors import ForewarnError, NotFound
 from forewarn.scenarios.expectations import judge_events, judge_vm
 from forewarn.scenarios.pace import GRACE, RunStopped
@@ -46,7 +46,7 @@ class CausedWork:
         found = [operation for cause in self.causes if (operation := draft.operation(cause)) is not None]
         for cause in self.causes:
             if (rollout := draft.rollout(cause)) is not None:
-                under_way = (draft.operation(operation_id) for _, operation_id in rollout.under_way)
+                under_way = (draft.operation(operation_id) for _, operation_id in rollout.in_progress)
                 found += [operation for operation in under_way if operation is not None]
         return found
 
@@ -67,7 +67,7 @@ def cause_work(
     """Have a cause, or a rollout, happen to the VMs; the ids of what comes of it."""
     hosts = list(dict.fromkeys(draft.fleet.vm(name).host for name in vms))
     if what == ROLLOUT:
-        return [rollout_commands.start(draft, now, limits, hosts, _course(how, speed), by).id]
+        return [rollout_commands.start(draft, now, limits, hosts, _settings(how, speed), by).id]
     plain = Request(what, type=how.type, duration=how.duration, notice=how.notice, overrides=how.overrides, speed=speed)
     if CAUSES[what].target in (Target.HOST, Target.TENANTS):
         wanted = [plain._replace(host=host) for host in hosts]
@@ -76,17 +76,17 @@ def cause_work(
     return [operation.id for each in wanted for operation in request(draft, now, limits, each, by)]
 
 
-def _course(how: Options, speed: float) -> Course:
-    usual = Course()
-    return Course(
+def _settings(how: Options, speed: float) -> RolloutSettings:
+    usual = RolloutSettings()
+    return RolloutSettings(
         type=how.type,
         duration=how.duration,
         notice=how.notice,
         overrides=how.overrides,
-        budget=how.budget or usual.budget,
+        max_unavailable=how.budget or usual.max_unavailable,
         pause=how.pause or usual.pause,
         # However fast it goes, machines are looked at in real time.
-        health_time=max(usual.health_time, GRACE * speed) if speed != 1 else usual.health_time,
+        health_timeout=max(usual.health_timeout, GRACE * speed) if speed != 1 else usual.health_timeout,
         speed=speed,
     )
 
@@ -107,7 +107,7 @@ def intervene(
     """Approve, cancel or postpone what is still to come for these VMs; False when it is too late for that."""
     if intervention.what == CANCEL:
         return _cancel(draft, now, limits, work, intervention)
-    events = [event for event in _events(draft, work, intervention.vms) if event.status is Status.SCHEDULED]
+    events = [event for event in _events(draft, work, intervention.vms) if event.status is EventStatus.SCHEDULED]
     if intervention.what == APPROVE:
         approvals.approve(draft, now, limits, [event.id for event in events], intervention.by)
         return bool(events)
@@ -130,7 +130,7 @@ def _cancel(draft: Draft, now: datetime, limits: OperatorLimits, work: CausedWor
             rollout_commands.cancel(draft, now, limits, cause, intervention.by)
             done = True
     for operation in work.operations(draft):
-        if operation.progress is Progress.PENDING and set(operation.vms) & set(intervention.vms):
+        if operation.status is OperationStatus.PENDING and set(operation.vms) & set(intervention.vms):
             approvals.cancel_operation(draft, now, limits, operation.id, intervention.by, intervention.why)
             done = True
     return done
@@ -191,63 +191,63 @@ class ScenarioRun:
     async def run_to_end(self) -> None:
         """Take every step; at the end the run says how it went."""
         try:
-            state = await self._take_steps()
+            status = await self._take_steps()
         except RunStopped:
-            state = RunState.STOPPED
+            status = RunStatus.STOPPED
         except Exception:
             logger.exception("Run %s of %s has failed in itself.", self.run.id, self.run.scenario.name)
-            self._mark(StepState.FAILED, "Something is wrong in Forewarn itself; the service's log has more.")
-            state = RunState.FAILED
-        await self._end(state)
+            self._mark(StepStatus.FAILED, "Something is wrong in Forewarn itself; the service's log has more.")
+            status = RunStatus.FAILED
+        await self._end(status)
 
-    async def _take_steps(self) -> RunState:
+    async def _take_steps(self) -> RunStatus:
         for index, step in enumerate(self.run.scenario.steps):
             self.pace.refuse_stopped()
-            result = self.run.steps[index]._replace(state=StepState.RUNNING, since=self._engine.clock.now())
+            result = self.run.steps[index]._replace(status=StepStatus.RUNNING, started_at=self._engine.clock.now())
             self.run = self.run.with_step(index, result)
             try:
                 await self._take(step)
                 self._judge(step.expect)
             except StepSkipped as reason:
-                self._mark(StepState.SKIPPED, str(reason))
+                self._mark(StepStatus.SKIPPED, str(reason))
             except (StepFailed, ForewarnError) as problem:
-                self._mark(StepState.FAILED, str(problem))
-                return RunState.FAILED
+                self._mark(StepStatus.FAILED, str(problem))
+                return RunStatus.FAILED
             else:
-                self._mark(StepState.PASSED)
-        return RunState.PASSED
+                self._mark(StepStatus.PASSED)
+        return RunStatus.PASSED
 
-    def _mark(self, state: StepState, problem: str = "") -> None:
+    def _mark(self, status: StepStatus, error: str = "") -> None:
         """Say how the step under way went."""
         for index, result in enumerate(self.run.steps):
-            if result.state is StepState.RUNNING:
-                ended = result._replace(state=state, problem=problem, ended_at=self._engine.clock.now())
+            if result.status is StepStatus.RUNNING:
+                ended = result._replace(status=status, error=error, ended_at=self._engine.clock.now())
                 self.run = self.run.with_step(index, ended)
 
-    async def _end(self, state: RunState) -> None:
+    async def _end(self, status: RunStatus) -> None:
         """Leave nothing behind that would still happen, unless the scenario has come to its end."""
         try:
             for fault_id in self._fault_ids:
                 with suppress(NotFound):  # it is over
-                    await self._faults.clear(fault_id, self.run.by)
-            if state is not RunState.PASSED:
-                ended = "has failed" if state is RunState.FAILED else "was stopped"
+                    await self._faults.clear(fault_id, self.run.started_by)
+            if status is not RunStatus.PASSED:
+                ended = "has failed" if status is RunStatus.FAILED else "was stopped"
                 why = f"run {self.run.id} of {self.run.scenario.name} {ended}"
-                await self._engine.execute(withdraw, self._all_work, self.run.by, why)
+                await self._engine.execute(withdraw, self._all_work, self.run.started_by, why)
         except ForewarnError as error:
             logger.warning("What run %s has caused could not be withdrawn: %s", self.run.id, error)
         finally:
-            self._mark(StepState.SKIPPED, "the run was stopped")
-            self.run = self.run._replace(state=state, ended_at=self._engine.clock.now())
+            self._mark(StepStatus.SKIPPED, "the run was stopped")
+            self.run = self.run._replace(status=status, ended_at=self._engine.clock.now())
 
     # --- A step -------------------------------------------------------------------------------------
 
     async def _take(self, step: Step) -> None:
         if step.fault is not None:
-            length = step.fault.length
-            quick = step.fault._replace(length=None if length is None else self.pace.limits.quicken(length))
+            length = step.fault.duration
+            quick = step.fault._replace(duration=None if length is None else self.pace.limits.quicken(length))
             for vm in self.run.vms:
-                fault = await self._faults.add(quick._replace(vm=vm), self.run.by)
+                fault = await self._faults.add(quick._replace(vm=vm), self.run.started_by)
                 self._fault_ids.append(fault.id)
         elif step.wait is not None:
             deadline = self._engine.clock.now() + self.pace.limits.quicken(step.wait)
@@ -263,10 +263,10 @@ class ScenarioRun:
             await self._answer(step, vms)
         elif step.do == RETURN_HOST:
             hosts = list(dict.fromkeys(self._homes[vm] for vm in vms))
-            await self._engine.execute(return_hosts, hosts, self.run.by)
+            await self._engine.execute(return_hosts, hosts, self.run.started_by)
         else:
             speed = self.pace.request_speed
-            ids = await self._engine.execute(cause_work, step.do, vms, step.options, speed, self.run.by)
+            ids = await self._engine.execute(cause_work, step.do, vms, step.options, speed, self.run.started_by)
             self._last_work = CausedWork(vms, ids)
             self._all_work.append(self._last_work)
             self.run = self.run._replace(operations=(*self.run.operations, *ids))
@@ -274,13 +274,13 @@ class ScenarioRun:
     async def _answer(self, step: Step, vms: Sequence[str]) -> None:
         """Say something to all that the run has caused for these VMs and is still to come."""
         later = self.pace.limits.quicken(step.options.by or timedelta(0))
-        intervention = Intervention(step.do, vms, self.run.by, f"scenario {self.run.scenario.name}", later)
+        intervention = Intervention(step.do, vms, self.run.started_by, f"scenario {self.run.scenario.name}", later)
         causes = [cause for work in self._all_work for cause in work.causes]
         if await self._engine.execute(intervene, CausedWork(vms, causes), intervention):
             self._withdrew |= step.do == CANCEL
             return
         events = await self._events(causes, vms)
-        if any(event.approved_at is not None and event.approved_by != self.run.by for event in events):
+        if any(event.approved_at is not None and event.approved_by != self.run.started_by for event in events):
             raise StepSkipped("It was approved before that: nothing is left to be said to it.")
         raise StepFailed(f"there is nothing that could be answered by {step.do}: it has started, or is over")
 
@@ -298,14 +298,14 @@ class ScenarioRun:
     async def _refuse_withdrawn(self) -> None:
         """What somebody else has taken back has not come to its end."""
         for event in await self._events(self._last_work.causes, self._last_work.vms):
-            if event.status is Status.CANCELLED:
+            if event.status is EventStatus.CANCELLED:
                 raise StepFailed(
                     f"expected it to come to its end, and the event of {_some(event.resources)} was withdrawn"
                 )
         for cause in self._last_work.causes:
             for rollout in await self._engine.records.rollouts_beginning(cause):
-                if rollout.stage is not Stage.DONE:
-                    raise StepFailed(f"expected the rollout to come to its end, and it is {rollout.stage}")
+                if rollout.status is not RolloutStatus.DONE:
+                    raise StepFailed(f"expected the rollout to come to its end, and it is {rollout.status}")
 
     def _late(self, what: Until) -> str:
         if what is Until.GONE:
@@ -322,7 +322,9 @@ class ScenarioRun:
         return not waiting
 
     def _has_started(self, vm: str) -> bool:
-        return any(Status.STARTED.value in forms for forms in self.observer.event_forms(self._last_work.causes, vm))
+        return any(
+            EventStatus.STARTED.value in forms for forms in self.observer.event_forms(self._last_work.causes, vm)
+        )
 
     def _all_gone(self) -> bool:
         return not self._last_work.is_live(self._engine.draft()) and not self.observer.is_told(self._last_work.causes)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core.enabling import why_no_notice
-from forewarn.core.scenarios import Run, RunState, StepResult, select_vms
+from forewarn.core.scenarios import Run, RunStatus, StepResult, select_vms
 from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown, nearest
 from forewarn.scenarios.expectations import EventObserver
 from forewarn.scenarios.pace import Pace
@@ -85,7 +85,7 @@ class ScenarioRuns:
             scenario=scenario,
             vms=vms,
             speed=options.speed,
-            by=by,
+            started_by=by,
             started_at=engine.clock.now(),
             steps=tuple(StepResult(step.in_words()) for step in scenario.steps),
         )
@@ -99,7 +99,7 @@ class ScenarioRuns:
 
     def _refuse_second(self) -> None:
         for other in self._runs.values():
-            if other.pace.virtual and other.run.state is RunState.RUNNING:
+            if other.pace.virtual and other.run.status is RunStatus.RUNNING:
                 raise RunUnderWay(run_id=other.run.id, scenario=other.run.scenario.name)
 
     async def _have_them_listen(self, groups: list[str], by: str, *, enable: bool) -> None:
@@ -120,7 +120,7 @@ class ScenarioRuns:
         if (moving := scenario_run.pace.moving) is not None and not moving.done():
             self._moves.add(moving)
             moving.add_done_callback(self._moved)
-        over = [run_id for run_id, other in self._runs.items() if other.run.state is not RunState.RUNNING]
+        over = [run_id for run_id, other in self._runs.items() if other.run.status is not RunStatus.RUNNING]
         for run_id in over[:-REMEMBERED]:
             del self._runs[run_id]
 
@@ -158,7 +158,7 @@ class ScenarioRuns:
         scenario_run = self._find(run_id)
         task = self._tasks.get(scenario_run.run.id)
         if task is None:
-            raise RunOver(run_id=scenario_run.run.id, state=scenario_run.run.state.value)
+            raise RunOver(run_id=scenario_run.run.id, state=scenario_run.run.status.value)
         scenario_run.pace.stop()
         return await self.finished(run_id)
 

@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from forewarn.core.durations import format_duration, to_text, to_text_if_any
 from forewarn.core.faults import describe
-from forewarn.core.scenarios import Expectation, Options, RunState, StepState
+from forewarn.core.scenarios import Expectation, Options, RunStatus, StepStatus
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -23,7 +23,7 @@ Moment: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"
 class NeedsShape(Struct, forbid_unknown_fields=True):
     """What a scenario needs of a fleet."""
 
-    words: str
+    text: str
     vms: Count
     group: str | None
     priority: str | None
@@ -33,7 +33,7 @@ class NeedsShape(Struct, forbid_unknown_fields=True):
     @classmethod
     def of(cls, needs: Needs) -> Self:
         return cls(
-            words=needs.in_words(),
+            text=needs.text(),
             vms=needs.vms,
             group=needs.group or None,
             priority=needs.priority or None,
@@ -43,22 +43,22 @@ class NeedsShape(Struct, forbid_unknown_fields=True):
 
 
 class ScenarioStepShape(Struct, forbid_unknown_fields=True):
-    """A step of a scenario, and what is expected of it."""
+    """A step of a scenario and its expectations."""
 
-    what: str
-    how: str
+    title: str
+    action: str
     expects: list[str]
 
 
 class ScenarioShape(Struct, forbid_unknown_fields=True):
-    """A scenario; by itself also with its steps, its fleet and its text."""
+    """A scenario; steps, fleet and text are only in the response for one scenario."""
 
     name: str
     title: str
-    about: str
+    description: str
     source: str
     needs: NeedsShape
-    longest_seconds: float
+    max_duration_seconds: float
     steps: list[ScenarioStepShape] | UnsetType = UNSET
     fleet: str | UnsetType | None = UNSET
     text: str | UnsetType = UNSET
@@ -68,20 +68,20 @@ class ScenarioShape(Struct, forbid_unknown_fields=True):
         shape = cls(
             name=scenario.name,
             title=scenario.title,
-            about=scenario.about,
+            description=scenario.description,
             source=scenario.source,
             needs=NeedsShape.of(scenario.needs),
-            longest_seconds=scenario.longest.total_seconds(),
+            max_duration_seconds=scenario.max_duration.total_seconds(),
         )
         if text:
-            shape.steps = [ScenarioStepShape(step.in_words(), _how(step), _expects(step)) for step in scenario.steps]
+            shape.steps = [ScenarioStepShape(step.in_words(), _action(step), _expects(step)) for step in scenario.steps]
             shape.fleet = scenario.fleet or None
             shape.text = text
         return shape
 
 
-def _how(step: Step) -> str:
-    """What a step does, with its options, whatever its title says."""
+def _action(step: Step) -> str:
+    """The action of a step with its options."""
     if step.fault is not None:
         return f"fault {describe(step.fault)}"
     plain = step._replace(title="").in_words()
@@ -93,7 +93,7 @@ def _expects(step: Step) -> list[str]:
 
 
 def _pairs(value: Options | Expectation, usual: Options | Expectation) -> list[str]:
-    """What is said, each with its name."""
+    """The given values, each with its name."""
     given = value._asdict().items()
     return [f"{name} {_word(each)}" for name, each in given if each != getattr(usual, name)]
 
@@ -110,37 +110,37 @@ def _word(value: Any) -> str:
 
 
 class RunStepShape(Struct, forbid_unknown_fields=True):
-    """A step of a run, and what came of it."""
+    """A step of a run and its result."""
 
-    what: str
-    state: Annotated[str, Meta(extra_json_schema={"enum": [state.value for state in StepState]})]
-    since: Moment | None
+    title: str
+    status: Annotated[str, Meta(extra_json_schema={"enum": [status.value for status in StepStatus]})]
+    started_at: Moment | None
     ended_at: Moment | None
     expects: list[str]
-    problem: str | None
+    error: str | None
 
     @classmethod
     def of(cls, result: StepResult, step: Step) -> Self:
         return cls(
-            what=result.what,
-            state=result.state.value,
-            since=to_text_if_any(result.since),
+            title=result.title,
+            status=result.status.value,
+            started_at=to_text_if_any(result.started_at),
             ended_at=to_text_if_any(result.ended_at),
             expects=_expects(step),
-            problem=result.problem or None,
+            error=result.error or None,
         )
 
 
 class RunShape(Struct, forbid_unknown_fields=True):
-    """A run, and how far it has come."""
+    """A run and its progress."""
 
     id: str
     scenario: str
     title: str
     vms: list[str]
     speed: float | None
-    by: str
-    state: Annotated[str, Meta(extra_json_schema={"enum": [state.value for state in RunState]})]
+    started_by: str
+    status: Annotated[str, Meta(extra_json_schema={"enum": [status.value for status in RunStatus]})]
     started_at: Moment
     ended_at: Moment | None
     operations: list[str]
@@ -154,8 +154,8 @@ class RunShape(Struct, forbid_unknown_fields=True):
             title=run.scenario.title,
             vms=list(run.vms),
             speed=run.speed,
-            by=run.by,
-            state=run.state.value,
+            started_by=run.started_by,
+            status=run.status.value,
             started_at=to_text(run.started_at),
             ended_at=to_text_if_any(run.ended_at),
             operations=list(run.operations),

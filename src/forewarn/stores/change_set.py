@@ -31,7 +31,7 @@ class ChangeSet(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     rollouts: dict[str, Rollout] = {}
     events: dict[str, Event] = {}
     deliveries: dict[str, Delivery | None] = {}
-    heard: dict[str, datetime] = {}
+    last_seen: dict[str, datetime] = {}
     fleet_changes: list[FleetChange] = []
     facts: dict[str, str] = {}
     tokens: dict[str, Token | None] = {}

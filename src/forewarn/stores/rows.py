@@ -18,7 +18,7 @@ from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.events import Event
 from forewarn.core.fleet import VM, Group, Host
 from forewarn.core.operations import Operation, Request
-from forewarn.core.rollouts import Course, Rollout
+from forewarn.core.rollouts import Rollout, RolloutSettings
 from forewarn.core.state import Delivery, HistoryEntry
 from forewarn.core.webhooks import Undelivered, Webhook
 from forewarn.core.windows import Window, format_window, parse_window
@@ -98,7 +98,7 @@ class JsonObject(Generic[V]):
         return self._usual._replace(**fields)
 
 
-_REQUEST, _COURSE = JsonObject(Request("")), JsonObject(Course())
+_REQUEST, _SETTINGS = JsonObject(Request("")), JsonObject(RolloutSettings())
 
 
 # --- Columns --------------------------------------------------------------------------------------
@@ -144,13 +144,13 @@ _IN_COLUMNS = {
     tuple[Window, ...]: Form(_windows, lambda text: tuple(map(parse_window, json.loads(text)))),
     # Remembered, because most that come together ask for the same.
     Request: Form(lru_cache(256)(_REQUEST.write), _REQUEST.read),
-    Course: Form(_COURSE.write, _COURSE.read),
+    RolloutSettings: Form(_SETTINGS.write, _SETTINGS.read),
 }
 
 _RENAMED = {"group": "group_name", "duration": "duration_seconds", "terminate_notice": "terminate_notice_seconds"}
 """Fields whose columns are called otherwise: by a word that SQL leaves free, or with the unit."""
 
-_UNNOTICED = Form(
+_NOT_NOTIFIED = Form(
     lambda pairs: json.dumps(dict(pairs)) if pairs else "{}", lambda text: tuple(json.loads(text).items())
 )
 
@@ -202,7 +202,7 @@ GROUPS = Table("fleet_group", Group)
 HOSTS = Table("host", Host)
 DELIVERIES = Table("delivery", Delivery)
 OPERATIONS = Table(
-    "operation", Operation, forms={"unnoticed": _UNNOTICED}, derived={"cause": lambda operation: operation.cause}
+    "operation", Operation, forms={"not_notified": _NOT_NOTIFIED}, derived={"cause": lambda operation: operation.cause}
 )
 ROLLOUTS = Table("rollout", Rollout)
 EVENTS = Table("event", Event)

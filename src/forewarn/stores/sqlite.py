@@ -159,17 +159,17 @@ class SqliteStore(SqliteRecords):
             map(rows.GROUPS.read, self._db.execute(_SQL["load_groups"])),
             map(rows.HOSTS.read, self._db.execute(_SQL["load_hosts"])),
         )
-        deliveries, heard = [], {}
-        for *row, heard_at in self._db.execute(_SQL["load_deliveries"]):
+        deliveries, last_seen = [], {}
+        for *row, last_seen_at in self._db.execute(_SQL["load_deliveries"]):
             deliveries.append(rows.DELIVERIES.read(row))
-            heard[deliveries[-1].group] = from_text(heard_at)
+            last_seen[deliveries[-1].group] = from_text(last_seen_at)
         return Saved(
             fleet,
             self._listed("load_operations", rows.OPERATIONS.read),
             self._listed("load_rollouts", rows.ROLLOUTS.read),
             self._listed("load_events", rows.EVENTS.read),
             deliveries,
-            heard,
+            last_seen,
             dict(self._db.execute(_SQL["load_facts"])),
             self._listed("load_tokens", rows.TOKENS.read),
             self._listed("load_kept", rows.ANSWERS.read),
@@ -216,12 +216,12 @@ class SqliteStore(SqliteRecords):
             if delivery is None:
                 self._db.execute(_SQL["remove_delivery"], (group,))
             else:
-                heard_at = to_text_if_any(changes.heard.get(group)) or ""
-                self._db.execute(_SQL["save_delivery"], [*rows.DELIVERIES.write(delivery), heard_at])
-        only_heard = [group for group in changes.heard if group not in changes.deliveries]
-        if only_heard:
-            moments = ({"group": group, "heard_at": to_text(changes.heard[group])} for group in only_heard)
-            self._many("save_heard", moments)
+                last_seen_at = to_text_if_any(changes.last_seen.get(group)) or ""
+                self._db.execute(_SQL["save_delivery"], [*rows.DELIVERIES.write(delivery), last_seen_at])
+        only_seen = [group for group in changes.last_seen if group not in changes.deliveries]
+        if only_seen:
+            moments = ({"group": group, "last_seen_at": to_text(changes.last_seen[group])} for group in only_seen)
+            self._many("save_last_seen", moments)
 
     def _save_tokens(self, changes: Changes) -> None:
         for name, token in changes.tokens.items():

@@ -22,7 +22,7 @@ SELECT {rollout.columns} FROM rollout WHERE ended_at IS NULL ORDER BY rowid;
 SELECT {event.columns} FROM event WHERE ended_at IS NULL ORDER BY rowid;
 
 -- name: load_deliveries
-SELECT {delivery.columns}, heard_at FROM delivery;
+SELECT {delivery.columns}, last_seen_at FROM delivery;
 
 -- name: load_webhooks
 SELECT {webhook.columns} FROM webhook ORDER BY rowid;
@@ -240,12 +240,12 @@ ON CONFLICT (id) DO UPDATE SET {event.changes};
 
 -- name: save_delivery
 -- The moment is empty where the group has not asked since.
-INSERT INTO delivery ({delivery.columns}, heard_at) VALUES ({delivery.parameters}, ?)
+INSERT INTO delivery ({delivery.columns}, last_seen_at) VALUES ({delivery.parameters}, ?)
 ON CONFLICT (group_name) DO UPDATE SET {delivery.changes},
-    heard_at = CASE WHEN excluded.heard_at = '' THEN heard_at ELSE excluded.heard_at END;
+    last_seen_at = CASE WHEN excluded.last_seen_at = '' THEN last_seen_at ELSE excluded.last_seen_at END;
 
--- name: save_heard
-UPDATE delivery SET heard_at = :heard_at WHERE group_name = :group;
+-- name: save_last_seen
+UPDATE delivery SET last_seen_at = :last_seen_at WHERE group_name = :group;
 
 -- name: remove_delivery
 DELETE FROM delivery WHERE group_name = ?;

@@ -38,7 +38,7 @@ class Requests:
         __tracebackhide__ = True
         operations, changes = self._running.read(lambda engine: engine.preview(request, asked, OPERATOR))
         if not any(vm in event.resources for event in changes.events.values()):
-            why = "; ".join(why for operation in operations for _, why in operation.unnoticed)
+            why = "; ".join(why for operation in operations for _, why in operation.not_notified)
             raise NobodyTold(vm=vm, cause=asked.cause, problem=why or "it is on no such host")
         return next(event for event in self._events_of(self._request(asked)) if vm in event.vms)
 
@@ -108,7 +108,7 @@ OPTIONS: dict[str, Callable[[str, Any], Any]] = {
     "type": _text,
     "duration": length_of,
     "notice": length_of,
-    "deadline": moment_of,
+    "postpone_deadline": moment_of,
     "overrides": _texts,
     "speed": _factor,
 }

@@ -6,8 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.events import Status
-from forewarn.core.scenarios import RunOptions, RunState
+from forewarn.core.events import EventStatus
+from forewarn.core.scenarios import RunOptions, RunStatus
 from forewarn.errors import NeverStarted
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.scenarios import library
@@ -116,8 +116,8 @@ class BaseService:
     def ask(self, cause: str, *vms: VM | str, **options: Any) -> list[Event]:
         """Request an operation of any cause (docs/reference/events.md); the events that it makes, perhaps none.
 
-        Options are host, type, duration, notice, deadline, overrides and speed. Lengths are in seconds, texts like
-        "9s", or timedeltas.
+        Options are host, type, duration, notice, postpone_deadline, overrides and speed. A duration is a number of
+        seconds, a text like "9s", or a timedelta.
         """
         return self._requests.operations(cause, vms, options)
 
@@ -170,7 +170,7 @@ class BaseService:
         engine = self._running.assembly.engine
         event = self.event(event) if isinstance(event, str) else event
         now = await event.look()
-        if now.status is Status.SCHEDULED:
+        if now.status is EventStatus.SCHEDULED:
             left = max(now.not_before - engine.clock.now(), timedelta(0))
             await self._advance(left, seen_by, limit)
             now = await event.look()
@@ -186,7 +186,7 @@ class BaseService:
         options = RunOptions(vms=tuple(vms), group=group, seen_by=tuple(seen_by))
         started = await assembly.scenario_runs.start(scenario, options, OPERATOR)
         run = await assembly.scenario_runs.finished(started.id)
-        if run.state is not RunState.PASSED:
+        if run.status is not RunStatus.PASSED:
             raise ScenarioFailed(run)
         return run
 
@@ -333,8 +333,8 @@ class ScenarioFailed(AssertionError):
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        lines = [f"{run.scenario.name} {run.state}:"]
+        lines = [f"{run.scenario.name} {run.status}:"]
         for step in run.steps:
-            problem = f": {step.problem}" if step.problem else ""
-            lines.append(f"  {step.state:<8}{step.what}{problem}")
+            problem = f": {step.error}" if step.error else ""
+            lines.append(f"  {step.status:<8}{step.title}{problem}")
         super().__init__("\n".join(lines))

@@ -6,7 +6,7 @@ import json
 from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.events import Status
+from forewarn.core.events import EventStatus
 from forewarn.core.fleet import GroupKind
 from forewarn.errors import BadStartRequests
 
@@ -31,7 +31,7 @@ def _render_event(event: Event, version: ApiVersion, kind: str) -> dict[str, Any
         "EventType": event.type,
         "ResourceType": "VirtualMachine",
         "Resources": [prefix + name for name in event.resources],
-        "NotBefore": format_datetime(event.not_before, usegmt=True) if event.status is Status.SCHEDULED else "",
+        "NotBefore": format_datetime(event.not_before, usegmt=True) if event.status is EventStatus.SCHEDULED else "",
         "Description": event.description,
         "EventSource": event.source.value,
         "DurationInSeconds": -1 if event.duration is None else round(event.duration.total_seconds()),
