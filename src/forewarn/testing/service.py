@@ -116,8 +116,8 @@ class BaseService:
     def ask(self, cause: str, *vms: VM | str, **options: Any) -> list[Event]:
         """Request an operation of any cause (docs/reference.md); the events that it makes, perhaps none.
 
-        Options are host, type, duration, notice, postpone_deadline, overrides and speed. Lengths are in seconds, texts like
-        "9s", or timedeltas.
+        Options are host, type, duration, notice, postpone_deadline, overrides and speed. Durations are in seconds,
+        texts like "9s", or timedeltas.
         """
         return self._requests.operations(cause, vms, options)
 
