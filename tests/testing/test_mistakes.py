@@ -110,7 +110,7 @@ def test_an_empty_name_does_not_strike_all(forewarn: Service) -> None:
     assert (answer.status, answer.json()["pointer"]) == (400, "/vm")
     done = forewarn.cli("fault", "add", "429", "--vm", "")
     assert done.returncode == 2
-    assert "must be the name of a VM. Leave it out to strike the requests of all" in done.stderr
+    assert "must be the name of a VM. Leave it out to affect all VMs" in done.stderr
     vm.poll()
     assert forewarn.control("POST", "/v1/faults", {"kind": "429", "vm": None}).status == 201
     with pytest.raises(AssertionError, match="429"):
@@ -123,7 +123,7 @@ def test_a_limit_in_which_nothing_can_be_seen_is_refused(forewarn: Service) -> N
     answer = forewarn.control("POST", "/v1/clock/advance", body)
     assert (answer.status, answer.json()["pointer"]) == (400, "/timeout")
     done = forewarn.cli("clock", "advance", "1s", "--seen-by", "web-0", "--timeout", "0s")
-    assert (done.returncode, "is more than 0s, at most 1h" in done.stderr) == (2, True)
+    assert (done.returncode, "must be more than 0s and at most 1h" in done.stderr) == (2, True)
 
 
 def test_a_vm_that_was_deleted_has_seen_what_it_has_seen(forewarn: Service) -> None:
