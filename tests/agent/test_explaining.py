@@ -212,7 +212,7 @@ events = st.builds(
 @given(rules, rules, events)
 def test_what_is_said_never_to_be_reached_is_not(earlier: Rule, later: Rule, event: ScheduledEvent) -> None:
     covered = all(_covers(earlier, later, kind) for kind in later.on or ("",))
-    assert not (covered and later.fits(event, NOW)) or earlier.fits(event, NOW)
+    assert not (covered and later.matches(event, NOW)) or earlier.matches(event, NOW)
 
 
 def test_a_handler_of_ones_own_that_cannot_describe_itself_is_explained_all_the_same() -> None:

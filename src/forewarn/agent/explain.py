@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forewarn.agent.policy import Config, NamedHandler, Rule
 
 
-# --- A rule in words ------------------------------------------------------------------------------
+# --- One rule -------------------------------------------------------------------------------------
 
 
 def describe_events(rule: Rule) -> str:
