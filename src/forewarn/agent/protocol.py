@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from forewarn.wire.document_reader import EventsDocument
 
 
-# --- What an answer means -------------------------------------------------------------------------
+# --- The meaning of a response --------------------------------------------------------------------
 
 
 OK, NOT_MODIFIED, NOT_FOUND = 200, 304, 404

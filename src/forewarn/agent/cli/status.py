@@ -110,7 +110,7 @@ def _approval(approval: Mapping[str, Any], now: datetime | None) -> str:
     mode = str(approval.get("mode") or "never")
     if approval.get("sent_at"):
         return f"{mode}: sent{_when(approval['sent_at'], now)}"
-    return f"{mode}: {approval['why_not']}" if approval.get("why_not") else mode
+    return f"{mode}: {approval['reason']}" if approval.get("reason") else mode
 
 
 def _when(time: str | None, now: datetime | None, *, with_time: bool = True) -> str:
