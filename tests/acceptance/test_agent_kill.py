@@ -259,7 +259,7 @@ def test_a_handler_that_has_left_the_config_before_its_turn_holds_up_nothing(sce
     agent.config.write_text(whole.replace('"pool", "web"', '"pool"').replace(scene.diary.handler("web"), ""))
     agent.start()
     scene.forewarn.advance(minutes=11)
-    agent.until_logged("there is no [handler.web]")
+    agent.until_logged("the config no longer has a [handler.web]")
     event.cancel()
     agent.until(scene.all_is_undone, "the undo")
     assert scene.diary.done == ["prepare pool", "undo pool"]

@@ -153,7 +153,7 @@ def test_an_event_of_several_machines_is_not_approved_by_one_alone(
     agent = make_agent(vm, RULE.replace('"Reboot", "Redeploy"', '"Freeze"').format(more='approve = "self"'))
     event = vm.freeze()
     agent.until(diary.has("end prepare web"))
-    agent.until(lambda: "too" in agent.status()["events"][0]["approval"]["why_not"], "the reason")
+    agent.until(lambda: "also affects" in agent.status()["events"][0]["approval"]["why_not"], "the reason")
     assert event.status == "Scheduled"
 
 
