@@ -54,9 +54,9 @@ def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
     program: str = values["fabric_command"]
     if bool(program) != (values["fabric"] == "command"):
         problem = (
-            "write the program to run, like '/usr/local/bin/host-work'"
+            "write the program to run, like '/usr/local/bin/host-work'."
             if not program
-            else f"it is for --fabric command, and this is {values['fabric']}"
+            else f"it needs --fabric command, but the fabric is {values['fabric']}."
         )
         raise BadSetting(name="fabric_command", value=program, origin="--fabric", problem=problem)
     if values["fabric"] == "manual":
@@ -74,7 +74,7 @@ def _words(program: str) -> list[str]:
     try:
         return shlex.split(program)
     except ValueError as error:
-        problem = f"{error}; write it as for a shell"
+        problem = f"{error}. Quote it as in a shell."
         raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem) from None
 
 
@@ -82,7 +82,7 @@ def certificate_of(values: dict[str, Any]) -> Certificate | None:
     """The certificate of the control API, if there is to be one."""
     certificate, key = values["tls_certificate"], values["tls_key"]
     if key and not certificate:
-        problem = "it is the key of a certificate: give that too, with --tls-certificate"
+        problem = "it needs its certificate: set --tls-certificate."
         raise BadSetting(name="tls_key", value=key, origin="--tls-key", problem=problem)
     host, _ = read_host_port(values["control"])
     if not certificate and not (host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)):

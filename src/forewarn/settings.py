@@ -101,7 +101,7 @@ def _length(least: float, most: float = math.inf) -> Callable[[str], timedelta]:
 def _retention(text: str) -> timedelta:
     length = parse_duration(text)
     if length and length < timedelta(days=1):
-        raise ValueError("write at least 1d, or 0s for ever")
+        raise ValueError("write at least 1d, or 0s to keep everything")
     return length
 
 
@@ -130,9 +130,9 @@ def _settle(text: str) -> dict[str, timedelta]:
     for part in text.split(",") if text.strip() else ():
         cause, equals, length = part.partition("=")
         if not equals:
-            raise ValueError("write CAUSE=LENGTH, like restart=10m")
+            raise ValueError("write CAUSE=DURATION, like restart=10m")
         if cause.strip() not in SETTLING:
-            raise ValueError(f"no event of a cause {cause.strip()!r} stays Started.{nearest(cause.strip(), SETTLING)}")
+            raise ValueError(f"{cause.strip()!r} is not a cause with a settle time.{nearest(cause.strip(), SETTLING)}")
         found[cause.strip()] = parse_duration(length)
     return found
 
@@ -341,7 +341,7 @@ def _read_file(path: Path, *, must_exist: bool = True) -> dict[str, str]:
     except FileNotFoundError as error:
         if not must_exist:
             return {}
-        raise BadConfigFile(path=path, problem="there is no such file") from error
+        raise BadConfigFile(path=path, problem="the file does not exist") from error
     except (OSError, ValueError) as error:
         raise BadConfigFile(path=path, problem=str(error)) from error
     for name, value in parsed.items():
@@ -349,7 +349,7 @@ def _read_file(path: Path, *, must_exist: bool = True) -> dict[str, str]:
             refuse_old_settle(name, value, path, '[settle], and below it {cause} = "{value}".')
             raise UnknownSetting(name=name, origin=path, hint=nearest(name, SETTINGS))
         if SETTINGS[name].is_repeatable and not isinstance(value, dict):
-            problem = 'write a table: [settle], and below it restart = "10m"'
+            problem = 'write a table: [settle], followed by lines like restart = "10m"'
             raise BadSetting(name=name, value=value, origin=path, problem=problem)
     return {name: _text(value) for name, value in parsed.items()}
 

@@ -208,7 +208,7 @@ def test_what_is_not_kept_any_more_is_said_to_be_gone(forewarn: Service) -> None
     with Feed(forewarn, "?after=1") as feed:
         assert feed.answer.status == 404
         problem = feed.answer.read().decode()
-    assert "HistoryGone" in problem
+    assert "HistoryExpired" in problem
     assert f"the oldest row is {oldest}" in problem
     for after in (0, oldest - 1):
         with Feed(forewarn, f"?after={after}") as feed:

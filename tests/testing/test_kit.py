@@ -52,7 +52,7 @@ def test_a_vm_counts_as_listening_from_the_start_and_for_as_long_as_it_is_there(
 def test_who_is_not_listening_is_told_nothing_before_it_asks(forewarn: Service) -> None:
     for name in ("from-file", "made"):
         vm = forewarn.vm(name)
-        with pytest.raises(errors.NobodyTold, match="has never asked: no notice"):
+        with pytest.raises(errors.NoticeNotPossible, match="has never asked: no notice"):
             vm.restart()
         assert vm.poll().incarnation == 0
         assert vm.restart().status == "Scheduled"
@@ -108,7 +108,7 @@ def test_an_event_can_be_cancelled_approved_from_outside_and_postponed(forewarn:
     assert [event.status for event in (cancelled, approved, postponed)] == ["Cancelled", "Started", "Scheduled"]
     assert postponed.not_before == forewarn.now + timedelta(hours=2)
     assert forewarn.events == [approved, postponed]
-    with pytest.raises(errors.AlreadyStarted, match="can no longer be cancelled"):
+    with pytest.raises(errors.EventAlreadyStarted, match="can no longer be cancelled"):
         approved.cancel()
 
 
@@ -166,7 +166,7 @@ BAD: dict[str, tuple[Callable[[Service], Any], type[Exception], str]] = {
     "a cause that is none": (lambda f: f.ask("reboot", "web-0"), errors.UnknownCause, "Known"),
     "a length that is none": (lambda f: f.advance("soon"), errors.BadDuration, "soon"),
     "a step back": (lambda f: f.advance(minutes=-2, seconds=30), errors.BadOption, "a clock goes forward"),
-    "a deletion without notice": (lambda f: f.vm("web-0").delete(), errors.NobodyTold, "no terminate notices"),
+    "a deletion without notice": (lambda f: f.vm("web-0").delete(), errors.NoticeNotPossible, "no terminate notices"),
     "an eviction of a regular VM": (lambda f: f.vm("r", priority="regular").evict(), errors.NotSpot, "spot"),
     "seen by nobody known": (lambda f: f.advance(seen_by="web-9"), errors.UnknownVM, "web-9"),
 }
@@ -324,7 +324,7 @@ def test_an_event_that_cannot_start_is_no_silent_success(forewarn: Service) -> N
     vm = forewarn.vm("web-0")
     event = vm.restart()
     event.cancel()
-    with pytest.raises(errors.NeverStarted, match="cancelled"):
+    with pytest.raises(errors.EventDidNotStart, match="cancelled"):
         forewarn.advance_to_start(event)
 
 

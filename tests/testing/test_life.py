@@ -150,7 +150,7 @@ def test_a_first_poll_can_be_seen_to_wait() -> None:
     with Service(first_get_delay="0.05s") as service:
         vm = service.vm("web-0")
         assert not service.answer("/v1/vms/web-0")["listening"]
-        with pytest.raises(errors.NobodyTold, match="has never asked"):
+        with pytest.raises(errors.NoticeNotPossible, match="has never asked"):
             vm.restart()
         vm.poll()
         assert vm.restart().status == "Scheduled"

@@ -68,7 +68,7 @@ def test_what_is_obviously_meant_is_taken(forewarn: Service) -> None:
     assert vm.group == "web-0"
     forewarn.advance(seconds=1, seen_by=None)
     for limit in ("0.05s", timedelta(seconds=0.05), 0.05):
-        with pytest.raises(errors.NotSeen, match=r"within 0.05 s"):
+        with pytest.raises(errors.DocumentNotSeen, match=r"within 0.05 s"):
             forewarn.advance(seen_by=vm, limit=limit)
     (event,) = forewarn.ask("host-update", host=vm.host, type="Freeze", duration=9, notice="20m", deadline=None)
     assert event.duration == timedelta(seconds=9)
@@ -153,7 +153,9 @@ def test_everybody_who_approved_has_approved(forewarn: Service) -> None:
 def test_who_was_disabled_by_a_fault_is_not_told_so(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     vm.fault("disabled")
-    with pytest.raises(errors.NobodyTold, match=r"web-0 was disabled \(a fault does that\) and has not asked since"):
+    with pytest.raises(
+        errors.NoticeNotPossible, match=r"web-0 was disabled \(a fault does that\) and has not asked since"
+    ):
         vm.restart()
     vm.poll()
     assert vm.restart().status == "Scheduled"

@@ -162,7 +162,9 @@ def test_a_vm_that_is_deleted_is_not_waited_for(forewarn: Service) -> None:
 def test_who_does_not_ask_is_named_and_the_clock_stands_still(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     event, before = vm.restart(), forewarn.now
-    with pytest.raises(errors.NotSeen, match=r"web-0 has not taken in its document within 0.05 s.*it did not ask"):
+    with pytest.raises(
+        errors.DocumentNotSeen, match=r"web-0 has not taken in its document within 0.05 s.*it did not ask"
+    ):
         forewarn.advance(minutes=15, seen_by=vm, limit=0.05)
     assert forewarn.now == before
     assert event.status == "Scheduled"
@@ -179,7 +181,7 @@ def test_another_program_in_the_place_of_the_first_is_waited_for_anew(forewarn: 
         forewarn.advance(seen_by=vm)
     vm.poll()
     vm.poll()
-    with pytest.raises(errors.NotSeen, match="it did not ask"):
+    with pytest.raises(errors.DocumentNotSeen, match="it did not ask"):
         forewarn.advance(minutes=15, seen_by=vm, limit=0.05)
     second = Application(vm.endpoint, "plain", approves=True)
     with running(second):
@@ -194,7 +196,7 @@ def test_a_tag_that_was_named_once_is_no_sign_of_life(forewarn: Service) -> None
     tag = forewarn.request(address=address_in(vm.endpoint)).headers["etag"]
     named = {"Metadata": "true", "If-None-Match": tag}
     assert forewarn.request(headers=named, address=address_in(vm.endpoint)).status == 304
-    with pytest.raises(errors.NotSeen, match="it did not ask"):
+    with pytest.raises(errors.DocumentNotSeen, match="it did not ask"):
         forewarn.advance(minutes=1, seen_by=vm, limit=0.05)
 
 
@@ -203,7 +205,7 @@ def test_who_asks_and_is_never_given_it_is_told_apart(forewarn: Service) -> None
     vm.restart()
     vm.fault("unchanged", seconds=3600)
     application = Application(vm.endpoint, "with tags")
-    with running(application), pytest.raises(errors.NotSeen, match=r"last answered 304\..*bound it by count"):
+    with running(application), pytest.raises(errors.DocumentNotSeen, match=r"last answered 304\..*bound it by count"):
         forewarn.advance(minutes=40, seen_by=vm, limit=2)
 
 

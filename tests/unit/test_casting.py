@@ -6,7 +6,7 @@ import pytest
 
 from forewarn.core.fleet import Fleet
 from forewarn.core.scenarios import Needs, RunOptions, Scenario, select_vms
-from forewarn.errors import BadOption, DoesNotFit, Unknown, UnknownVM
+from forewarn.errors import BadOption, ScenarioDoesNotFit, UnknownResource, UnknownVM
 from forewarn.files.fleet_file import parse_fleet
 
 FLEET = parse_fleet(
@@ -94,7 +94,7 @@ def test_with_nobody_named_those_that_fit_if_it_is_clear_which() -> None:
 def test_what_is_needed_is_said_with_how_to_play_it_from_nothing(
     needs: Needs, asked: dict[str, object], problem: str
 ) -> None:
-    with pytest.raises(DoesNotFit) as caught:
+    with pytest.raises(ScenarioDoesNotFit) as caught:
         play(needs, **asked)
     assert str(caught.value).startswith(problem)
     assert "forewarn scenario show mine --fleet > fleet.toml" in str(caught.value)
@@ -105,14 +105,14 @@ def test_who_is_deallocated_does_not_play() -> None:
     fleet = Fleet(vms, FLEET.groups.values())
     scenario = Scenario("mine", "t", "", "", Needs(2, priority="spot"), "", ())
     assert select_vms(fleet, scenario, RunOptions()) == ("pool_1", "pool_2")
-    with pytest.raises(DoesNotFit, match="and pool_0 is deallocated"):
+    with pytest.raises(ScenarioDoesNotFit, match="and pool_0 is deallocated"):
         select_vms(fleet, scenario, RunOptions(("pool_0", "pool_1")))
 
 
 def test_what_is_not_there_is_said_as_ever() -> None:
     with pytest.raises(UnknownVM, match="Did you mean 'web-0'"):
         play(Needs(), vms=("wep-0",))
-    with pytest.raises(Unknown, match="Did you mean 'pool'"):
+    with pytest.raises(UnknownResource, match="Did you mean 'pool'"):
         play(Needs(), group="pol")
     with pytest.raises(BadOption, match="Give one of the two"):
         play(Needs(), vms=("db",), group="web")

@@ -33,7 +33,14 @@ from forewarn.core.webhooks import (
 from forewarn.delivery.cloud_events import cloud_event
 from forewarn.delivery.outbound import Outbound
 from forewarn.delivery.webhooks import Dispatcher
-from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
+from forewarn.errors import (
+    BadOption,
+    ForbiddenWebhookAddress,
+    LimitExceeded,
+    ServiceStopping,
+    UnknownResource,
+    WebhookExists,
+)
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite_file import DATABASE_NAME
 from receiver import Receiver, Reply
@@ -337,9 +344,9 @@ async def test_what_is_given_up_is_kept_and_the_rest_goes_on_until_it_is_asked_f
         refused.clear()
         await dispatcher.retry("hook")
         await until_settled(engine)
-        with pytest.raises(Unknown, match="undelivered row of history '999'"):
+        with pytest.raises(UnknownResource, match="undelivered row of history '999'"):
             await dispatcher.retry("hook", 999)
-        with pytest.raises(Unknown, match=r"no webhook 'hok'\. Did you mean 'hook'"):
+        with pytest.raises(UnknownResource, match=r"no webhook 'hok'\. Did you mean 'hook'"):
             await dispatcher.retry("hok")
     assert sorted(expected) == sorted(got.id for got in receiver.taken)
 
@@ -463,7 +470,7 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
         assert undelivered(engine) == {}
         last = (await engine.records.history(HistoryFilter()))[-1]
         assert (last.what, last.by, last.why) == ("webhook removed", "ops", "hook")
-        with pytest.raises(Unknown):
+        with pytest.raises(UnknownResource):
             await engine.execute(remove_webhook, "hook", "ops")
         await engine.enable("db-0", by="test")
         await until_taken(receiver, {str(last.sequence)})
@@ -717,7 +724,7 @@ async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
         receiver.answer = lambda _: Reply(418)
         outcome = await dispatcher.try_out("hook")
         assert (outcome.delivered, outcome.status) == (False, 418)
-        with pytest.raises(Unknown):
+        with pytest.raises(UnknownResource):
             await dispatcher.try_out("none")
         assert undelivered(engine) == {}
     assert [got.event["type"] for got in receiver.got] == ["forewarn.test"] * 2
@@ -730,7 +737,7 @@ async def test_a_trial_that_hangs_does_not_hold_up_a_stop(receiver: Receiver) ->
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         trial = asyncio.create_task(dispatcher.try_out("hook"))
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
-    with pytest.raises(Stopping):
+    with pytest.raises(ServiceStopping):
         await trial
 
 
@@ -749,13 +756,13 @@ async def test_who_the_events_come_from_stays_the_same(tmp_path: Path) -> None:
         ({"name": "-"}, BadOption, "beginning with a letter"),
         ({"name": "a/b"}, BadOption, "beginning with a letter"),
         ({"name": "taken"}, WebhookExists, "There is a webhook 'taken' already"),
-        ({"url": "http://10.0.0.1/"}, ForbiddenTarget, "webhook_private_targets"),
+        ({"url": "http://10.0.0.1/"}, ForbiddenWebhookAddress, "webhook_private_targets"),
         ({"secret": "short"}, BadOption, "16 to 256 characters"),
         ({"secret": "a" * 257}, BadOption, "16 to 256 characters"),
         ({"secret": "two lines of words\nof a secret"}, BadOption, "on one line"),
         ({"kinds": ("schedulde",)}, BadOption, "Did you mean 'scheduled'"),
-        ({"groups": ("wep",)}, Unknown, "no group 'wep'. Did you mean 'web'"),
-        ({"groups": tuple(map(str, range(1001)))}, TooMany, "at most 1,000"),
+        ({"groups": ("wep",)}, UnknownResource, "no group 'wep'. Did you mean 'web'"),
+        ({"groups": tuple(map(str, range(1001)))}, LimitExceeded, "at most 1,000"),
     ],
 )
 async def test_what_is_wrong_with_a_webhook_is_said_and_nothing_is_added(
@@ -779,7 +786,7 @@ async def test_there_is_a_bound_to_how_many_there_are() -> None:
                 "http://example.com/", f"hook-{number}", kinds=("host failed",), groups=("web",) * MOST_GROUPS
             )
             await engine.execute(add_webhook, wishes, "ops")
-        with pytest.raises(TooMany, match="at most 100"):
+        with pytest.raises(LimitExceeded, match="at most 100"):
             await engine.execute(add_webhook, hook("http://example.com/"), "ops")
         await asyncio.gather(  # in one batch: the one makes room for the other
             engine.execute(remove_webhook, "hook-0", "ops"),

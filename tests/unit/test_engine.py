@@ -18,10 +18,10 @@ from forewarn.core.limits import Terms
 from forewarn.core.operations import Progress, Request
 from forewarn.core.requests import request
 from forewarn.errors import (
-    AlreadyStarted,
     BadOption,
-    NoHostFits,
-    NothingToDo,
+    EventAlreadyStarted,
+    NoHostAvailable,
+    NoVMNamed,
     StoreFailed,
     UnknownCause,
     UnknownEvent,
@@ -148,7 +148,7 @@ async def test_a_cancelled_operation_disappears_from_every_document() -> None:
 async def test_what_has_started_cannot_be_cancelled() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "restart", "auto-0")
-        with pytest.raises(AlreadyStarted):
+        with pytest.raises(EventAlreadyStarted):
             await cancel(engine, event.id)
 
 
@@ -213,7 +213,7 @@ async def test_speed_shortens_notice_settling_and_silence() -> None:
     ("cause", "vms", "error"),
     [
         ("restart", ["web-9"], UnknownVM),
-        ("restart", [], NothingToDo),
+        ("restart", [], NoVMNamed),
         ("reboot", ["web-0"], UnknownCause),
     ],
 )
@@ -230,7 +230,7 @@ async def test_a_wrong_request_changes_nothing(cause: str, vms: list[str], error
     ("cause", "vm", "options", "error"),
     [
         ("restart", "spot_0", {}, VMDeallocated),
-        ("live-migration", "plain", {}, NoHostFits),
+        ("live-migration", "plain", {}, NoHostAvailable),
         ("restart", "plain", {"deadline": START + timedelta(days=1)}, BadOption),
     ],
 )
@@ -308,7 +308,7 @@ async def test_vitals_count_commits_and_say_why_the_last_one_failed(monkeypatch:
     async with running_engine() as engine:
         measurements, before = engine.measurements, sum(engine.measurements.commits.counts)
         assert (measurements.commits.sum > 0, measurements.problem) == (True, "")
-        with pytest.raises(NothingToDo):
+        with pytest.raises(NoVMNamed):
             await ask(engine, "restart")
         assert sum(measurements.commits.counts) == before, "what changes nothing is not written"
 

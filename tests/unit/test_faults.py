@@ -13,7 +13,7 @@ from engines import MINUTE, ask, running_engine
 from forewarn.core.faults import FAULTS, LONGEST_DELAY, MOST_FAULTS, Fault, FaultOrder, describe, fill_in
 from forewarn.core.fleet import VM, Fleet
 from forewarn.engine.faults import Faults
-from forewarn.errors import BadOption, FaultsNotAllowed, ForewarnError, TooMany, Unknown, UnknownVM
+from forewarn.errors import BadOption, FaultsNotAllowed, ForewarnError, LimitExceeded, UnknownResource, UnknownVM
 from forewarn.metadata.routes import Rules
 from forewarn.metadata.server import MetadataServer
 from forewarn.ports import HistoryFilter
@@ -180,7 +180,7 @@ async def test_clearing_one_or_all() -> None:
         for _ in range(3):
             await faults.add(FaultOrder("500"), "me")
         assert [fault.id for fault in await faults.clear("f2", "you")] == ["f2"]
-        with pytest.raises(Unknown, match="There is no fault 'f2'"):
+        with pytest.raises(UnknownResource, match="There is no fault 'f2'"):
             await faults.clear("f2", "you")
         assert [fault.id for fault in await faults.clear(None, "you")] == ["f1", "f3"]
         assert await faults.clear(None, "you") == []
@@ -206,7 +206,7 @@ async def test_no_id_is_used_up_by_what_is_refused_and_there_are_not_too_many() 
             await faults.add(FaultOrder("500", count=0), "me")
         for number in range(1, MOST_FAULTS + 1):
             assert (await faults.add(FaultOrder("500"), "me")).id == f"f{number}"
-        with pytest.raises(TooMany, match="at most 100"):
+        with pytest.raises(LimitExceeded, match="at most 100"):
             await faults.add(FaultOrder("500"), "me")
 
 

@@ -19,7 +19,7 @@ from forewarn.core.state import Changes, Entry
 from forewarn.delivery import feed as feed_module
 from forewarn.delivery.feed import KINDS, Feed, Listener
 from forewarn.delivery.history_rows import EntryShape
-from forewarn.errors import HistoryGone, NotYetHistory, Stopping, TooManyReaders
+from forewarn.errors import HistoryExpired, ServiceStopping, TooManyReaders, UnknownHistoryRow
 from forewarn.ports import Expired, HistoryFilter
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ async def test_rows_that_are_removed_before_they_were_told_end_the_feed() -> Non
             assert not await hearer.read()
             assert hearer.rows == []
         oldest = await engine.records.oldest()
-        with pytest.raises(HistoryGone, match=f"the oldest row is {oldest}"):
+        with pytest.raises(HistoryExpired, match=f"the oldest row is {oldest}"):
             await feed.reader(EVERY, EVERY, 2)
         for after in (0, oldest - 1):
             async with aclosing((await feed.reader(EVERY, EVERY, after)).parts()) as parts:
@@ -223,7 +223,7 @@ async def test_a_row_that_is_yet_to_come_is_refused() -> None:
     async with running_engine() as engine:
         newest = engine.records.newest
         await Feed(engine).reader(EVERY, EVERY, newest)
-        with pytest.raises(NotYetHistory, match=f"the newest is {newest}"):
+        with pytest.raises(UnknownHistoryRow, match=f"the newest is {newest}"):
             await Feed(engine).reader(EVERY, EVERY, newest + 1)
 
 
@@ -251,7 +251,7 @@ async def test_every_feed_ends_when_the_service_stops() -> None:
             feed.stop()
             assert await anext(waiting, None) is None
             assert await anext(behind, None) is None
-        with pytest.raises(Stopping):
+        with pytest.raises(ServiceStopping):
             await feed.reader(EVERY, EVERY, None)
 
 

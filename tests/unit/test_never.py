@@ -22,7 +22,7 @@ from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.fleet_commands import return_host
 from forewarn.core.operations import Request
 from forewarn.core.requests import request
-from forewarn.errors import ForewarnError, OnItsWay, UnknownStartRequest, VMHasLiveEvent
+from forewarn.errors import DestinationConflict, ForewarnError, UnknownStartRequest, VMHasLiveEvent
 from forewarn.ports import HistoryFilter
 from forewarn.wire.document import render
 from forewarn.wire.versions import KNOWN_VERSIONS
@@ -243,7 +243,7 @@ class NeverMachine(RuleBasedStateMachine):
         touched = {event.operation for event in self.engine.live_events() if leaving & {*event.resources}}
         try:
             self.do(self.engine.apply_fleet(fleet, by="operator", force=force))
-        except OnItsWay:
+        except DestinationConflict:
             assert any(operation.moves for operation in self.engine.live_operations())
         except VMHasLiveEvent:
             assert touched

@@ -16,7 +16,7 @@ from forewarn.core.faults import FaultOrder
 from forewarn.core.operations import Progress
 from forewarn.core.scenarios import RunOptions, RunState, StepState
 from forewarn.engine.faults import Faults
-from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown
+from forewarn.errors import EventsNotEnabled, FaultsNotAllowed, RunEnded, RunInProgress, UnknownResource
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.files.scenario_file import parse_scenario
 from forewarn.scenarios import library
@@ -363,9 +363,9 @@ async def test_a_stopped_run_withdraws_what_has_not_started_and_leaves_what_has(
         assert (stopped.state, states(stopped)[:2]) == (RunState.STOPPED, ["passed", "passed"])
         assert StepState.FAILED not in states(stopped)
         assert [operation.cause for operation in stage.engine.live_operations()] == ["hardware-failure"]
-        with pytest.raises(RunOver, match="is over \\(stopped\\)"):
+        with pytest.raises(RunEnded, match="is over \\(stopped\\)"):
             await stage.scenario_runs.stop_run(run.id)
-        with pytest.raises(Unknown, match="There is no run 'r7'"):
+        with pytest.raises(UnknownResource, match="There is no run 'r7'"):
             await stage.scenario_runs.stop_run("r7")
 
 
@@ -385,7 +385,7 @@ async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_
 async def test_only_one_run_moves_a_virtual_clock() -> None:
     async with a_stage() as stage:
         first = await stage.start(HEAD + '[[step]]\nwait = "1m"\n', "db-0", speed=0.001)
-        with pytest.raises(RunUnderWay, match=f"forewarn scenario stop {first.id}"):
+        with pytest.raises(RunInProgress, match=f"forewarn scenario stop {first.id}"):
             await stage.start(HEAD + RESTART, "web-0")
         await stage.scenario_runs.stop_run(first.id)
         assert (await stage.play(HEAD + RESTART, "web-0")).state is RunState.PASSED
@@ -396,12 +396,12 @@ async def test_two_that_come_at_once_are_not_both_taken() -> None:
         text = HEAD + '[[step]]\nwait = "1m"\n'
         both = [stage.start(text, vm, enable=True, speed=0.001) for vm in ("db-0", "web-0")]
         outcomes = await asyncio.gather(*both, return_exceptions=True)
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Run", "RunUnderWay"]
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Run", "RunInProgress"]
 
 
 async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -> None:
     async with a_stage(listening=False) as stage:
-        with pytest.raises(NotListening) as caught:
+        with pytest.raises(EventsNotEnabled) as caught:
             await stage.start(HEAD + RESTART, "db-0")
         assert str(caught.value).startswith("db-0 has never asked, so a run would tell it nothing.")
         assert "--enable" in str(caught.value)
@@ -413,7 +413,7 @@ async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -
 async def test_a_group_that_has_not_asked_for_a_day_does_not_listen_either() -> None:
     async with a_stage() as stage:
         await stage.engine.advance(timedelta(hours=25))
-        with pytest.raises(NotListening, match="has not asked for 1d1h"):
+        with pytest.raises(EventsNotEnabled, match="has not asked for 1d1h"):
             await stage.start(HEAD + RESTART, "db-0")
         assert (await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)).state is RunState.PASSED
 

@@ -20,7 +20,7 @@ from forewarn.core.rollout_commands import LARGEST_BUDGET, MOST_HOSTS, plan, pre
 from forewarn.core.rollouts import Course, Rollout, Stage, Walk, in_order, matching
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.core.windows import parse_window
-from forewarn.errors import BadOption, NoSuchHosts, NothingToWalk, RolloutOverlaps, TooMany
+from forewarn.errors import BadOption, LimitExceeded, NoHostInService, NoMatchingHost, RolloutOverlaps
 from forewarn.ports import ListFilter
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
     matched = matching(fleet.host_names(), patterns)
     useless = {host: f"it is {fleet.host(host).state}" for host in matched if fleet.host(host).state != "in-use"}
     if len(useless) == len({*matched}):
-        with pytest.raises((NothingToWalk, NoSuchHosts)):
+        with pytest.raises((NoHostInService, NoMatchingHost)):
             prepare(drafted(fleet), START, patterns, course, "test")
         return
     rollout = prepare(drafted(fleet), START, patterns, course, "test")
@@ -250,9 +250,9 @@ LIVE = Rollout("live-1", ("host-b",), Course(), "test", START, under_way=(("host
 PAUSED = LIVE._replace(stage=Stage.PAUSED, under_way=(), waiting=("host-b",))
 
 REFUSED: dict[str, tuple[Draft, list[str], Course, type[Exception], str]] = {
-    "no host matches": (drafted(FLEET), ["rack-*"], Course(), NoSuchHosts, "No host matches 'rack-*'"),
-    "a slip": (drafted(FLEET), ["hst-a"], Course(), NoSuchHosts, "Did you mean 'host-a'?"),
-    "one of two": (drafted(FLEET), ["host-a", "hots-b"], Course(), NoSuchHosts, "No host matches 'hots-b'"),
+    "no host matches": (drafted(FLEET), ["rack-*"], Course(), NoMatchingHost, "No host matches 'rack-*'"),
+    "a slip": (drafted(FLEET), ["hst-a"], Course(), NoMatchingHost, "Did you mean 'host-a'?"),
+    "one of two": (drafted(FLEET), ["host-a", "hots-b"], Course(), NoMatchingHost, "No host matches 'hots-b'"),
     "no pattern": (drafted(FLEET), [], Course(), BadOption, "hosts"),
     "an empty pattern": (drafted(FLEET), ["host-a", ""], Course(), BadOption, "'rack-1-*'"),
     "no budget": (drafted(FLEET), ["*"], Course(budget=0), BadOption, "from 1 to 1,000"),
@@ -266,7 +266,7 @@ REFUSED: dict[str, tuple[Draft, list[str], Course, type[Exception], str]] = {
     "a short notice": (drafted(FLEET), ["*"], Course(notice=MINUTE), BadOption, "at least 15m beforehand"),
     "an override": (drafted(FLEET), ["*"], Course(overrides=("window",)), BadOption, "Did you mean 'windows'?"),
     "a deadline": (drafted(FLEET), ["*"], Course(deadline=START), BadOption, "it has passed"),
-    "out of use": (drafted(DEGRADED), ["host-a"], Course(), NothingToWalk, "out of use"),
+    "out of use": (drafted(DEGRADED), ["host-a"], Course(), NoHostInService, "out of use"),
     "overlap": (
         drafted(FLEET, LIVE),
         ["*"],
@@ -275,7 +275,7 @@ REFUSED: dict[str, tuple[Draft, list[str], Course, type[Exception], str]] = {
         "host-b is already being walked by rollout live-1",
     ),
     "a paused one": (drafted(FLEET, PAUSED), ["*-b"], Course(), RolloutOverlaps, "live-1"),
-    "too many": (drafted(MANY), ["*"], Course(), TooMany, "10,001 hosts are too many"),
+    "too many": (drafted(MANY), ["*"], Course(), LimitExceeded, "10,001 hosts are too many"),
 }
 
 

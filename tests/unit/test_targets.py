@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forewarn.core.webhooks import Targets, check_target, parse_targets
-from forewarn.errors import BadWebhookTarget, ForbiddenTarget
+from forewarn.errors import BadWebhookURL, ForbiddenWebhookAddress
 
 NONE, ALL = Targets(), Targets(everything=True)
 
@@ -139,7 +139,7 @@ def test_what_is_no_network_is_said(text: str) -> None:
     ],
 )
 def test_a_url_that_cannot_be_is_refused_and_why(url: str, problem: str) -> None:
-    with pytest.raises(BadWebhookTarget, match=problem):
+    with pytest.raises(BadWebhookURL, match=problem):
         check_target(url, ALL)
 
 
@@ -147,7 +147,7 @@ def test_a_url_that_cannot_be_is_refused_and_why(url: str, problem: str) -> None
     "url", ["http://127.0.0.1/", "http://127.0.0.1:8080/x", "https://[::1]:443/", "http://[::ffff:10.0.0.1]/"]
 )
 def test_an_address_in_a_url_is_judged_at_once(url: str) -> None:
-    with pytest.raises(ForbiddenTarget, match="webhook_private_targets"):
+    with pytest.raises(ForbiddenWebhookAddress, match="webhook_private_targets"):
         check_target(url, NONE)
     assert check_target(url, ALL).netloc in url
 

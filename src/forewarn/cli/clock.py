@@ -60,7 +60,7 @@ def advance(length: str, seen_by: tuple[str, ...], limit: str | None, client: Cl
       forewarn clock advance 15m --seen-by web-0
     """
     if not seen_by and limit is not None:
-        raise BadOption(name="--limit", value=limit, problem="it is for --seen-by: name a VM with that")
+        raise BadOption(name="--limit", value=limit, problem="it needs --seen-by VM.")
     body: dict[str, Any] = {"by": length}
     if seen_by:
         body |= {"seen_by": list(seen_by), "limit": limit}

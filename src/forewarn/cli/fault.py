@@ -113,7 +113,7 @@ def clear(fault: str | None, every: bool, client: Client, as_json: bool) -> None
       forewarn fault clear --all
     """
     if every == (fault is not None):
-        raise BadOption(name="ID", value=fault or "", problem="name one fault, or --all for all of them.")
+        raise BadOption(name="ID", value=fault or "", problem="name one fault, or use --all.")
     answer = client.delete("faults") if fault is None else client.delete("faults", fault)
     if as_json:
         print_json(answer)

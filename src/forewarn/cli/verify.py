@@ -76,7 +76,7 @@ def command(
     _check_file(junit)
     seconds = _seconds("--timeout", timeout)
     if not 0 < seconds <= _LONGEST_TIMEOUT_SECONDS:
-        raise BadOption(name="--timeout", value=timeout, problem="it must be more than 0s and at most 10m")
+        raise BadOption(name="--timeout", value=timeout, problem="write more than 0s and at most 10m.")
     session = Session(
         Endpoint(url, seconds),
         Hooks(schedule_command, cancel_command, advance_command),
@@ -113,7 +113,7 @@ def _marks(text: str) -> list[Mark]:
     known = ", ".join(Mark)
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found or any(word not in list(Mark) for word in found):
-        raise BadOption(name="--marks", value=text, problem=f"write one or more of {known}, with commas between")
+        raise BadOption(name="--marks", value=text, problem=f"write one or more of {known}, separated by commas.")
     return [Mark(word) for word in found]
 
 
@@ -131,11 +131,11 @@ def _check_file(path: str | None) -> None:
     try:
         folder, place = Path(path).is_dir(), Path(path).absolute().parent.is_dir()
     except OSError as error:
-        raise BadOption(name="--junit", value=path, problem=f"{error.strerror}; name a file") from error
+        raise BadOption(name="--junit", value=path, problem=f"{error.strerror}. Name a file.") from error
     if folder:
-        raise BadOption(name="--junit", value=path, problem="it is a folder; name a file in it")
+        raise BadOption(name="--junit", value=path, problem="it is a folder. Name a file.")
     if not place:
-        raise BadOption(name="--junit", value=path, problem="there is no such folder; make it first")
+        raise BadOption(name="--junit", value=path, problem="its folder does not exist. Create the folder first.")
 
 
 def _write(path: str, content: bytes) -> None:

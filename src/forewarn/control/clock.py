@@ -76,9 +76,9 @@ class ClockControl:
             raise BadRequestBody(pointer="/by", problem=f"must be {A_LENGTH}", valid=A_LENGTH)
         if limit is not None and (not vms or not timedelta(0) < limit <= LONGEST_LIMIT):
             problem = (
-                f"is more than 0s, at most {format_duration(LONGEST_LIMIT)}"
+                f"must be more than 0s and at most {format_duration(LONGEST_LIMIT)}"
                 if vms
-                else "is for the VMs of seen_by: name them"
+                else "needs seen_by: name the VMs to wait for"
             )
             raise BadRequestBody(pointer="/limit", problem=problem, valid=A_LENGTH)
         if vms:

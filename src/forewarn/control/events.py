@@ -29,7 +29,7 @@ from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.events import Status
-from forewarn.errors import AlreadyOver, BadRequestBody, Unknown, UnknownEvent
+from forewarn.errors import BadRequestBody, EventEnded, UnknownEvent, UnknownResource
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class EventControl:
         event = await self._find(request)
         operation = await self._engine.records.operation(event.operation)
         if operation is None:
-            raise Unknown(what="operation", name=event.operation, hint="")
+            raise UnknownResource(what="operation", name=event.operation, hint="")
         return answer(EventExplanationShape(**asdict(explanation(self._engine, operation)), event=EventShape.of(event)))
 
     async def approve(self, request: HttpRequest) -> Response:
@@ -198,7 +198,7 @@ class EventControl:
         length = read_length(body.by, "/by")
         moment = read_moment(body.until, "/until", self._engine.clock.now())
         if (length is None) == (moment is None):
-            raise BadRequestBody(pointer="/by", problem="or /until must be given, one of them", valid=A_MOMENT)
+            raise BadRequestBody(pointer="/by", problem="or /until must be given, but not both", valid=A_MOMENT)
         return event.not_before + length if length is not None else moment  # type: ignore[return-value]
 
     async def _find(self, request: HttpRequest) -> Event:
@@ -213,5 +213,5 @@ class EventControl:
     async def _find_live(self, request: HttpRequest) -> Event:
         event = await self._find(request)
         if not event.status.live:
-            raise AlreadyOver(event_id=event.id, status=event.status.lower())
+            raise EventEnded(event_id=event.id, status=event.status.lower())
         return event

@@ -141,7 +141,7 @@ class FaultControl:
     async def add(self, request: Request) -> Response:
         body = await read_body(request, FaultRequest)
         if body.vm == "":  # a name that was lost on the way must not strike them all
-            problem = "must be the name of a VM. Leave it out to strike the requests of all"
+            problem = "must be the name of a VM. Omit it to affect the requests of all VMs"
             raise BadRequestBody(pointer="/vm", problem=problem, valid="the name of a VM")
         order = FaultOrder(
             kind=body.kind,

@@ -95,7 +95,7 @@ def _position(request: HttpRequest) -> int | None:
     header = request.headers.get(RESUMES)
     if header:
         if not (header.isascii() and header.isdecimal() and len(header) < 20 and int(header) <= GREATEST):
-            valid = "the id of an event of this feed"
+            valid = "an id from this feed"
             raise BadParameter(parameter="Last-Event-ID", problem=f"{header!r} is not {valid}", valid=valid)
         return int(header)
     query: FeedQuery = request.state.query

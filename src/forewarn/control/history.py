@@ -14,7 +14,7 @@ from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import CAUSES
 from forewarn.delivery.feed import KINDS
 from forewarn.delivery.history_rows import EntryShape, as_tenants_see
-from forewarn.errors import BadParameter, NotForRole, Unknown, nearest
+from forewarn.errors import BadParameter, InsufficientRole, UnknownResource, nearest
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class HistoryControl:
         for name in ("host", "cause"):
             if tenant.group and name in request.query_params:
                 what = f"History by {name}"
-                raise NotForRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
+                raise InsufficientRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
         sought = HistoryFilter(
             groups=groups_seen(request),
             vm=query.vm,
@@ -93,7 +93,7 @@ class HistoryControl:
         try:
             return parse_past_moment(text, self._engine.clock.now()) if text else None
         except ValueError:
-            problem = f"{text!r} is no moment of the past: write {A_PAST_MOMENT}"
+            problem = f"{text!r} is not a time in the past. Write {A_PAST_MOMENT}"
             raise BadParameter(parameter=name, problem=problem, valid=A_PAST_MOMENT) from None
 
 
@@ -122,7 +122,7 @@ def groups_seen(request: HttpRequest) -> tuple[str, ...]:
     own, asked = caller(request).group, tuple(dict.fromkeys(request.state.query.group))
     for group in asked if own else ():
         if group != own:
-            raise Unknown(what="group", name=group, hint=nearest(group, [own]))
+            raise UnknownResource(what="group", name=group, hint=nearest(group, [own]))
     return (own,) if own else asked
 
 
@@ -131,7 +131,7 @@ def kinds_asked(request: HttpRequest) -> tuple[str, ...]:
     kinds = tuple(dict.fromkeys(request.state.query.kind))
     for kind in kinds:
         if kind not in KINDS:
-            problem = f"nothing of kind {kind!r} ever happens.{nearest(kind, KINDS)}"
+            problem = f"{kind!r} is not a kind of history row.{nearest(kind, KINDS)}"
             raise BadParameter(parameter="kind", problem=problem, valid=list(KINDS))
     return tuple(KINDS[kind] for kind in kinds)
 

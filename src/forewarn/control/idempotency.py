@@ -12,7 +12,7 @@ from starlette.responses import Response
 from forewarn.control.routing import caller
 from forewarn.control.schema import answer
 from forewarn.core.access import once
-from forewarn.errors import BadParameter, KeyReused
+from forewarn.errors import BadParameter, IdempotencyKeyReused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ async def make_once(engine: Engine, request: Request, decide: Decide, hidden: tu
         return answer(made[0], kept.status)
     whole = kept if kept.body else await engine.records.kept_answer(kept.key)
     if whole is None:  # its day is over at this very moment
-        raise KeyReused(key=key)
+        raise IdempotencyKeyReused(key=key)
     return Response(whole.body, whole.status, {"idempotency-replayed": "true"}, media_type="application/json")
 
 
@@ -66,6 +66,6 @@ def _key(request: Request) -> str | None:
         return None
     key = keys[0]
     if len(keys) > 1 or not (0 < len(key) <= LONGEST_KEY and key.isascii() and key.isprintable()):
-        valid = f"one, of 1 to {LONGEST_KEY} printable ASCII characters"
+        valid = f"one key of 1 to {LONGEST_KEY} printable ASCII characters"
         raise BadParameter(parameter="Idempotency-Key", problem=f"must be {valid}", valid=valid)
     return key

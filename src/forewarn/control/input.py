@@ -21,8 +21,8 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 LARGEST_OBJECT = 1_048_576
 LARGEST_FLEET = 256 * 1_048_576
-A_LENGTH = "a length of time, like 90s, 14m50s, 2h or 7d"
-A_MOMENT = "a moment like 2026-11-20T02:00:00Z, or from now on, like 2h"
+A_LENGTH = "a duration like 90s, 14m50s, 2h or 7d"
+A_MOMENT = "a time like 2026-11-20T02:00:00Z, or a duration from now, like 2h"
 
 
 async def read_bytes(request: Request, most: int) -> bytes:
@@ -76,12 +76,12 @@ def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
     pointer = "".join(f"/{_escaped(name or index)}" for name, index in names)
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", message, re.DOTALL):
         known = list(properties_of(kind))
-        problem = f"is not known here.{nearest(unknown[1], known)}"
+        problem = f"is not a known member.{nearest(unknown[1], known)}"
         return BadRequestBody(pointer=f"{pointer}/{_escaped(unknown[1])}", problem=problem, valid=known)
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
         schema = properties_of(kind)[missing[1]]
         words = schema["description"]
-        problem = f"must be given: {words[0].lower()}{words[1:]}"
+        problem = f"is required: {words[0].lower()}{words[1:]}"
         return BadRequestBody(pointer=f"{pointer}/{missing[1]}", problem=problem, valid=schema.get("enum"))
     if not pointer:
         return BadRequestBody(pointer="", problem="is not a JSON object", valid="a JSON object")
@@ -123,10 +123,10 @@ def read_moment(text: str | None, pointer: str, now: datetime) -> datetime | Non
     try:
         moment = parse_future_moment(text, now)
     except (ValueError, OverflowError):
-        problem = f"{text!r} is no moment. Write {A_MOMENT}"
+        problem = f"{text!r} is not a time. Write {A_MOMENT}"
         raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT) from None
     if abs(moment - now) > LONGEST:
-        problem = f"{text!r} is too far away: write a moment within {LONGEST.days} days"
+        problem = f"{text!r} is too far away. Write a time within {LONGEST.days} days"
         raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT)
     return moment
 
@@ -140,7 +140,7 @@ def read_query(request: Request, kind: type[B]) -> B:
     values: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name not in known:
-            problem = f"is not known here.{nearest(name, known)}"
+            problem = f"is not a known parameter.{nearest(name, known)}"
             raise BadParameter(parameter=name, problem=problem, valid=list(known))
         schema = next((each for each in known[name].get("anyOf", ()) if each.get("type") != "null"), known[name])
         if schema.get("type") == "array":
@@ -154,7 +154,7 @@ def read_query(request: Request, kind: type[B]) -> B:
 
 def _parameter(name: str, text: str, schema: dict[str, Any], described: dict[str, Any]) -> str | int | bool:
     if not text and schema.get("minLength"):
-        raise BadParameter(parameter=name, problem="is empty: leave it out", valid=described["description"])
+        raise BadParameter(parameter=name, problem="is empty. Omit it instead", valid=described["description"])
     if schema["type"] == "boolean":
         if text not in ("true", "false"):
             raise BadParameter(parameter=name, problem=f"{text!r} is neither true nor false", valid=["true", "false"])

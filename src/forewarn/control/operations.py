@@ -32,7 +32,7 @@ from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import CAUSES, OVERRIDES, FailedAttempt, Health, Operation, Progress, Request
 from forewarn.core.placement import choose_host
 from forewarn.core.requests import request as ask_for
-from forewarn.errors import BadRequestBody, OperationNotSo, Unknown
+from forewarn.errors import BadRequestBody, UnknownResource, WrongOperationStatus
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -207,8 +207,8 @@ class OperationControl:
             overrides=tuple(body.overrides or ()),
         )
         if not asked.vms and not asked.host:
-            problem = "must be a list of at least one VM's name; or name a host"
-            raise BadRequestBody(pointer="/vms", problem=problem, valid="a list of at least one VM's name")
+            problem = "must name at least one VM, or /host must name a host"
+            raise BadRequestBody(pointer="/vms", problem=problem, valid="a list of at least one VM name")
         by, dry_run = caller(request).name, bool(body.dry_run)
 
         def decide(draft: Draft, now: datetime, terms: Terms) -> RequestedShape:
@@ -269,13 +269,13 @@ class OperationControl:
         live = {operation.id: operation for operation in self._engine.live_operations()}
         if one := only(found):
             return live.get(one.id, one)
-        raise Unknown(what="operation", name=request.path_params["id"], hint=hint(found, wanted, live))
+        raise UnknownResource(what="operation", name=request.path_params["id"], hint=hint(found, wanted, live))
 
     async def _find_live(self, request: HttpRequest) -> Operation:
         operation = await self._find(request)
         if not operation.progress.live:
-            problem = "nothing more can be done to it."
-            raise OperationNotSo(operation_id=operation.id, progress=operation.progress.value, problem=problem)
+            problem = "An operation that has ended cannot be changed."
+            raise WrongOperationStatus(operation_id=operation.id, progress=operation.progress.value, problem=problem)
         return operation
 
 

@@ -78,8 +78,8 @@ def wanted(request: Request) -> Wanted:
 
 
 def _bad_cursor() -> BadParameter:
-    valid = "next of the page before, as it is"
-    return BadParameter(parameter="cursor", problem=f"is none that was given out: give {valid}", valid=valid)
+    valid = "the value of next from the previous page"
+    return BadParameter(parameter="cursor", problem=f"is not a cursor of this list: use {valid}", valid=valid)
 
 
 def page(name: str, found: Iterable[Any], following: str | int | None) -> Response:

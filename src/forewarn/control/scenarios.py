@@ -127,7 +127,7 @@ async def _scenario(body: RunRequest) -> Scenario:
     name, text = body.scenario, body.text
     if bool(name) == bool(text):
         known = library.names()
-        problem = "give the name of a scenario, or the text of one as text; one of the two"
+        problem = "or /text must be given, but not both: the name of a scenario, or the text of a scenario file"
         raise BadRequestBody(pointer="/scenario", problem=problem, valid=known)
     if not text:
         return shelved(name or "")

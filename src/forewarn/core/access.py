@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import format_moment
 from forewarn.core.state import Entry
-from forewarn.errors import BadOption, KeyReused, LastAdmin, TokenExists, Unknown, nearest
+from forewarn.errors import (
+    BadOption,
+    GroupRequired,
+    IdempotencyKeyReused,
+    LastAdmin,
+    TokenExists,
+    UnknownResource,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
-NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@', beginning with a letter or digit"
+NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@'. The first is a letter or a digit."
 
 
 class Role(StrEnum):
@@ -70,10 +78,11 @@ def create_token(draft: Draft, now: datetime, terms: Terms, token: Token, by: st
     if known is not None and known.valid_at(now):
         raise TokenExists(name=token.name)
     if token.expires_at is not None and token.expires_at <= now:
-        raise BadOption(name="expires", value=format_moment(token.expires_at), problem="that has passed already")
-    if (token.role is Role.TENANT) != bool(token.group):
-        problem = "a tenant is of one group: name it" if not token.group else "only a tenant is of a group"
-        raise BadOption(name="group", value=token.group, problem=problem)
+        raise BadOption(name="expires", value=format_moment(token.expires_at), problem="this time has passed.")
+    if token.role is Role.TENANT and not token.group:
+        raise GroupRequired
+    if token.group and token.role is not Role.TENANT:
+        raise BadOption(name="group", value=token.group, problem="only a tenant token has a group. Omit it.")
     if token.group:
         draft.fleet.known_group(token.group)
     draft.changes.tokens[token.name] = token
@@ -86,7 +95,7 @@ def revoke_token(draft: Draft, now: datetime, terms: Terms, name: str, by: str) 
     """From now on the token opens nothing. One admin must always be able to come in."""
     token = draft.token(name)
     if token is None:
-        raise Unknown(what="token", name=name, hint=nearest(name, [token.name for token in draft.all_tokens()]))
+        raise UnknownResource(what="token", name=name, hint=nearest(name, [token.name for token in draft.all_tokens()]))
     others = [other for other in draft.all_tokens() if other.name != name and other.role is Role.ADMIN]
     if token.role is Role.ADMIN and not any(other.expires_at is None for other in others):
         raise LastAdmin(name=name)
@@ -128,7 +137,7 @@ def once(
     known = draft.kept(key)
     if known is not None and now - known.at < KEPT_FOR:
         if known.fingerprint != fingerprint:
-            raise KeyReused(key=key.partition(" ")[2])
+            raise IdempotencyKeyReused(key=key.partition(" ")[2])
         return known
     status, body = decide(draft, now, terms)
     answer = KeptAnswer(key, fingerprint, now, status, body)

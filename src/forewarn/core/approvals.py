@@ -10,7 +10,7 @@ from forewarn.core.events import Trigger, step
 from forewarn.core.operations import CAUSES
 from forewarn.core.progress import TERMINATE, coupled_deletions, keeps_to_windows, move, put_off
 from forewarn.core.windows import next_common
-from forewarn.errors import AlreadyStarted, BadOption, CannotPostpone, OperationNotSo, UnknownStartRequest
+from forewarn.errors import BadOption, CannotPostpone, EventAlreadyStarted, UnknownStartRequest, WrongOperationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,10 +69,10 @@ def cancel_operation(draft: Draft, now: datetime, terms: Terms, operation_id: st
     """The same, by the operation's id: it may have told nobody."""
     operation = history.find_operation(draft, operation_id)
     if operation.started_at is not None or not operation.progress.live:
-        raise OperationNotSo(
+        raise WrongOperationStatus(
             operation_id=operation_id,
             progress=operation.progress.value,
-            problem="only what is pending can be cancelled.",
+            problem="Only a pending operation can be cancelled.",
         )
     events = history.events_of(draft, operation)
     operation = history.cancel(draft, now, operation, by, why)
@@ -86,14 +86,16 @@ def postpone(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, 
     event = history.find_event(draft, event_id)
     operation = history.find_operation(draft, event.operation)
     if event.started_at is not None:
-        raise AlreadyStarted(event_id=event_id)
+        raise EventAlreadyStarted(event_id=event_id)
     if not CAUSES[operation.cause].routine or operation.request.deadline is None:
-        problem = f"its cause is {operation.cause}, and only routine work of the platform can wait."
+        problem = f"its cause is {operation.cause}. Only routine platform work can be postponed."
         raise CannotPostpone(event_id=event_id, problem=problem)
     if event.approved_at is not None:
-        raise CannotPostpone(event_id=event_id, problem=f"{event.approved_by} has approved it. It can be cancelled.")
+        raise CannotPostpone(
+            event_id=event_id, problem=f"{event.approved_by} has approved it. You can still cancel it."
+        )
     if until <= event.not_before:
-        problem = f"the event does not start before {format_moment(event.not_before)} as it is. Write a later moment."
+        problem = f"the event's NotBefore is already {format_moment(event.not_before)}. Use a later time."
         raise BadOption(name="until", value=format_moment(until), problem=problem)
     moment: datetime | None = whole_second_up(until)
     if keeps_to_windows(operation):
@@ -101,8 +103,8 @@ def postpone(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, 
         moment = next_common([draft.fleet.group(group).windows for group in groups], whole_second_up(until))
     deadline = operation.request.deadline
     if moment is None or moment > deadline:
-        window = f" (the next window then opens {format_moment(moment)})" if moment and moment > until else ""
-        problem = f"{format_moment(until)}{window} is after its deadline, {format_moment(deadline)}."
+        window = f" (the next window opens at {format_moment(moment)})" if moment and moment > until else ""
+        problem = f"{format_moment(until)}{window} is after the postpone deadline, {format_moment(deadline)}."
         raise CannotPostpone(event_id=event_id, problem=problem)
     put_off(draft, now, operation, moment, by, "")
     return draft.changes.events[event_id]

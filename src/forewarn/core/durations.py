@@ -146,7 +146,7 @@ def _parse_away(text: str, now: datetime, sign: int) -> datetime:
 # --- Periods of the past --------------------------------------------------------------------------
 
 
-A_PAST_MOMENT = "a moment like 2026-03-05T02:00:00Z, a date like 2026-03-05, or how long ago, like 30d"
+A_PAST_MOMENT = "a time like 2026-03-05T02:00:00Z, a date like 2026-03-05, or how long ago, like 30d"
 A_SPAN = "a year like 2026, a month like 2026-03, or a day like 2026-03-05"
 
 _SPAN = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?")

@@ -21,11 +21,11 @@ def why_no_notice(draft: Draft, group: str, now: datetime, terms: Terms) -> str:
     """Why the group would not be told; empty when it listens."""
     delivery, heard_at = draft.delivery(group), draft.heard_at(group)
     if delivery is None or heard_at is None:
-        return f"{group} has never asked: no notice"
+        return f"{group} has never polled"
     if now >= heard_at + terms.quicken(terms.silence):
-        return f"{group} has not asked for {format_duration(now - heard_at)}: no notice"
+        return f"{group} has not polled for {format_duration(now - heard_at)}"
     if not delivery.enabled:
-        return f"{group} was disabled (a fault does that) and has not asked since: no notice"
+        return f"{group} was disabled by a fault and has not polled since"
     return ""
 
 
@@ -51,7 +51,7 @@ def disable_if_silent(draft: Draft, now: datetime, terms: Terms, group: str) -> 
         return
     if now >= heard_at + terms.quicken(terms.silence):
         draft.put_delivery(delivery._replace(enabled=False), heard_at)
-        why = f"no request for {format_duration(now - heard_at)}"
+        why = f"no poll for {format_duration(now - heard_at)}"
         draft.note(Entry(at=now, what="disabled", by=ENGINE, group=group, why=why))
 
 

@@ -39,8 +39,8 @@ EVENT_TYPES = {
         EventType("Freeze", timedelta(minutes=15), "nothing: memory, open files and connections survive", Verb.FREEZE),
         EventType("Reboot", timedelta(minutes=15), "memory", Verb.REBOOT),
         EventType("Redeploy", timedelta(minutes=10), "memory and ephemeral disks", Verb.REDEPLOY),
-        EventType("Preempt", timedelta(seconds=30), "the machine, until there is room again", Verb.DEALLOCATE),
+        EventType("Preempt", timedelta(seconds=30), "the machine, until there is capacity again", Verb.DEALLOCATE),
         EventType("Terminate", timedelta(minutes=5), "the machine", Verb.DELETE),
-        EventType("SpotRebalanceRecommendation", timedelta(0), "nothing: it is advice", starts=False),
+        EventType("SpotRebalanceRecommendation", timedelta(0), "nothing: it is a recommendation", starts=False),
     )
 }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from forewarn.core.durations import to_text
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.errors import AlreadyOver, AlreadyStarted, ForewarnError, NotStarted, TooEarly
+from forewarn.errors import EventAlreadyStarted, EventEnded, EventNotDue, EventNotStarted, ForewarnError
 
 
 class Status(StrEnum):
@@ -84,25 +84,25 @@ _S, _T = Status, Trigger
 TRANSITIONS: dict[tuple[Status, Trigger], Status | type[ForewarnError]] = {
     (_S.SCHEDULED, _T.APPROVE): _S.SCHEDULED,
     (_S.SCHEDULED, _T.START): _S.STARTED,
-    (_S.SCHEDULED, _T.FINISH): NotStarted,
+    (_S.SCHEDULED, _T.FINISH): EventNotStarted,
     (_S.SCHEDULED, _T.CANCEL): _S.CANCELLED,
     (_S.SCHEDULED, _T.POSTPONE): _S.SCHEDULED,
     # A client repeats its approval on every poll: once started it is simply heard again.
     (_S.STARTED, _T.APPROVE): _S.STARTED,
     (_S.STARTED, _T.START): _S.STARTED,
     (_S.STARTED, _T.FINISH): _S.COMPLETED,
-    (_S.STARTED, _T.CANCEL): AlreadyStarted,
-    (_S.STARTED, _T.POSTPONE): AlreadyStarted,
-    (_S.COMPLETED, _T.APPROVE): AlreadyOver,
-    (_S.COMPLETED, _T.START): AlreadyOver,
+    (_S.STARTED, _T.CANCEL): EventAlreadyStarted,
+    (_S.STARTED, _T.POSTPONE): EventAlreadyStarted,
+    (_S.COMPLETED, _T.APPROVE): EventEnded,
+    (_S.COMPLETED, _T.START): EventEnded,
     (_S.COMPLETED, _T.FINISH): _S.COMPLETED,
-    (_S.COMPLETED, _T.CANCEL): AlreadyOver,
-    (_S.COMPLETED, _T.POSTPONE): AlreadyOver,
-    (_S.CANCELLED, _T.APPROVE): AlreadyOver,
-    (_S.CANCELLED, _T.START): AlreadyOver,
-    (_S.CANCELLED, _T.FINISH): AlreadyOver,
+    (_S.COMPLETED, _T.CANCEL): EventEnded,
+    (_S.COMPLETED, _T.POSTPONE): EventEnded,
+    (_S.CANCELLED, _T.APPROVE): EventEnded,
+    (_S.CANCELLED, _T.START): EventEnded,
+    (_S.CANCELLED, _T.FINISH): EventEnded,
     (_S.CANCELLED, _T.CANCEL): _S.CANCELLED,
-    (_S.CANCELLED, _T.POSTPONE): AlreadyOver,
+    (_S.CANCELLED, _T.POSTPONE): EventEnded,
 }
 
 
@@ -119,7 +119,7 @@ def step(event: Event, trigger: Trigger, now: datetime, by: str = "", until: dat
         return event
     if trigger is Trigger.START:
         if not may_start(event, now):
-            raise TooEarly(event_id=event.id, not_before=to_text(event.not_before))
+            raise EventNotDue(event_id=event.id, not_before=to_text(event.not_before))
         return event._replace(status=after, started_at=now)
     return event._replace(status=after, ended_at=now)
 

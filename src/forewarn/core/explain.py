@@ -55,16 +55,20 @@ def explain(
     if operation.progress is Progress.PENDING:
         waits = tuple(_before_start(draft, operation))
         if operation.type and not EVENT_TYPES[operation.type].starts:
-            return Explanation(waits, "It is advice: it never starts, and ends when withdrawn or evicted.", None)
+            return Explanation(
+                waits,
+                "It is a recommendation. It never starts, and ends when it is cancelled or the VM is evicted.",
+                None,
+            )
         open_waits = [wait for wait in waits if not wait.over]
-        what = "It starts when nothing is left to wait for." if open_waits else "It starts now."
+        what = "It starts when all waits are over." if open_waits else "It starts now."
         return Explanation(waits, what, when_due(draft, operation))
     if operation.progress is Progress.STARTED:
         waits = tuple(_before_end(terms, operation, rollout, failed))
-        what = "Its events disappear, and it is over."
+        what = "It ends, and its events are removed from the document."
         return Explanation(waits, what, operation.settles_at if operation.carried_out_at else None)
     ended = f": {operation.outcome}" if operation.outcome else ""
-    return Explanation((), f"Nothing: it is {operation.progress}{ended}.", None)
+    return Explanation((), f"Nothing. It is {operation.progress}{ended}.", None)
 
 
 def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
@@ -72,16 +76,16 @@ def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
     for event in history.events_of(draft, operation):
         yield _approval(event)
         for other in coupled_deletions(draft, event):
-            words = f"deletions told for the same moment go together: {', '.join(other.resources)}"
+            words = f"deletions with the same NotBefore start together: {', '.join(other.resources)}"
             yield Wait("deletion", other.approved_at is not None, until=other.not_before, words=words)
         windows = draft.fleet.group(event.group).windows
         if windowed and windows and event.approved_at is None:
             closes = closes_at(windows, event.not_before)
-            until = f", which then closes {format_moment(closes)}" if closes is not None else ""
+            until = f", which closes at {format_moment(closes)}" if closes is not None else ""
             words = "; ".join(map(format_window, windows)) + until
             yield Wait("window", over=False, group=event.group, until=event.not_before, words=words)
     if operation.holds_until is not None:
-        words = "groups that are not told have windows too"
+        words = "maintenance window of a group that gets no notice"
         yield Wait("window", over=False, until=operation.holds_until, words=words)
 
 
@@ -107,5 +111,5 @@ def _before_end(
 
 def _failure(failed: FailedAttempt) -> str:
     attempts = "the last attempt" if failed.failures == 1 else f"{failed.failures} attempts"
-    following = "is under way" if failed.next_at is None else f"begins {format_moment(failed.next_at)}"
+    following = "is in progress" if failed.next_at is None else f"starts at {format_moment(failed.next_at)}"
     return f"; {attempts} failed: {failed.problem}; the next attempt {following}"

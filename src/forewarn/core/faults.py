@@ -41,19 +41,21 @@ class FaultKind(NamedTuple):
 FAULTS = {
     row.name: row
     for row in (
-        FaultKind("slow", "The answer comes after a delay.", (GET, POST), timedelta(minutes=2)),
+        FaultKind("slow", "The response is delayed.", (GET, POST), timedelta(minutes=2)),
         FaultKind("empty", "200 with an empty body."),
-        FaultKind("unchanged", "304, whatever tag the client has."),
-        FaultKind("410", "410 Gone: the service is being updated.", (GET, POST)),
-        FaultKind("429", "429: too many requests, however few there were.", (GET, POST)),
-        FaultKind("500", "500: the service has failed.", (GET, POST)),
+        FaultKind("unchanged", "304 Not Modified, whatever If-None-Match says."),
+        FaultKind("410", "410 Gone, as during an update of the service.", (GET, POST)),
+        FaultKind("429", "429 Too Many Requests, at any request rate.", (GET, POST)),
+        FaultKind("500", "500 Internal Server Error.", (GET, POST)),
         FaultKind(
-            "stall", "Half of the body, nothing for a delay, then the connection ends.", delay=timedelta(seconds=30)
+            "stall", "Half of the body, then a delay, then the connection is closed.", delay=timedelta(seconds=30)
         ),
-        FaultKind("reset", "The connection is reset, without an answer.", (GET, POST)),
-        FaultKind("length", "Content-Length says more than the body has; then the connection ends."),
-        FaultKind("stale", "The document of an older incarnation, with its own tag."),
-        FaultKind("disabled", "The group is disabled as after 24 h of silence; its next GET enables it anew.", ()),
+        FaultKind("reset", "The connection is reset without a response.", (GET, POST)),
+        FaultKind("length", "Content-Length is larger than the body; then the connection is closed."),
+        FaultKind("stale", "The document of an older incarnation, with its ETag."),
+        FaultKind(
+            "disabled", "The group is disabled, as after 24 hours without a poll. Its next GET enables it again.", ()
+        ),
     )
 }
 
@@ -116,12 +118,12 @@ def fill_in(asked: FaultOrder) -> FaultOrder:
         return _at_once(asked)
     if asked.on not in (*kind.methods, ANY):
         able = ", ".join(name for name, other in FAULTS.items() if asked.on in other.methods)
-        problem = f"{kind.name} strikes only {' and '.join(kind.methods)}. A {asked.on} can be struck by: {able}."
+        problem = f"{kind.name} affects only {' and '.join(kind.methods)}. Faults for {asked.on}: {able}."
         raise BadOption(name="on", value=asked.on, problem=problem)
     _check_bounds(asked)
     if asked.delay is not None and kind.delay is None:
         able = ", ".join(name for name, other in FAULTS.items() if other.delay is not None)
-        problem = f"{kind.name} keeps nobody waiting. A delay is for: {able}."
+        problem = f"{kind.name} has no delay. Faults with a delay: {able}."
         raise BadOption(name="delay", value=format_exactly(asked.delay), problem=problem)
     return asked._replace(
         count=1 if asked.count is None and asked.length is None else asked.count,
@@ -155,7 +157,7 @@ def _at_once(asked: FaultOrder) -> FaultOrder:
     }
     for name, value in given.items():
         if value is not None:
-            problem = f"{asked.kind} happens at once, and strikes no request. Leave it out."
+            problem = f"{asked.kind} takes effect immediately and affects no request. Omit it."
             raise BadOption(name=name, value=value, problem=problem)
     return asked
 
@@ -207,7 +209,7 @@ def note_over(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault]
 
 
 def _course(fault: Fault) -> str:
-    return f"{fault.id}: {describe(fault.order)}; struck {fault.struck:,}"
+    return f"{fault.id}: {describe(fault.order)}; {fault.struck:,} hits"
 
 
 def _entry(draft: Draft, entry: Entry, fault: Fault) -> Entry:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from forewarn.core.windows import Window
-from forewarn.errors import Unknown, UnknownHost, UnknownVM, nearest
+from forewarn.errors import UnknownHost, UnknownResource, UnknownVM, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
@@ -125,7 +125,7 @@ class Fleet:
     def known_group(self, name: str) -> Group:
         """The same for a name that somebody has typed: an error that names the nearest, if there is no such group."""
         if name not in self.groups and not self.members(name):
-            raise Unknown(what="group", name=name, hint=nearest(name, [*self.groups, *self.vms]))
+            raise UnknownResource(what="group", name=name, hint=nearest(name, [*self.groups, *self.vms]))
         return self.group(name)
 
     def members(self, group: str) -> tuple[str, ...]:

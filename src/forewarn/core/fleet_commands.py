@@ -10,7 +10,7 @@ from forewarn.core.operations import Progress
 from forewarn.core.placement import get_on
 from forewarn.core.progress import coupled_deletions, move
 from forewarn.core.state import Entry
-from forewarn.errors import NoTerminateNotice, OnItsWay, VMHasLiveEvent
+from forewarn.errors import DestinationConflict, NotScaleSet, VMHasLiveEvent
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -52,7 +52,7 @@ def apply_fleet(
         for name in sorted(draft.vms_with_work())
         if name in before_vms and name in fleet.vms and before_vms[name].host != fleet.vms[name].host
     ]
-    waiting = placement.let_go(draft, now, moved, "its file has another host for it")
+    waiting = placement.let_go(draft, now, moved, "the fleet file puts the VM on another host")
     for event in touched:  # deletions that waited for one which is over now
         waiting += [other.operation for other in coupled_deletions(draft, event)]
     for operation_id in waiting:
@@ -69,7 +69,7 @@ def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
             for name in [name for name, target in operation.moves if target == host and name in fleet.vms]:
                 for tenant in tenants:
                     if not get_on(fleet.vms[name], tenant):
-                        raise OnItsWay(vm=name, host=host, tenant=tenant.name, operation_id=operation.id)
+                        raise DestinationConflict(vm=name, host=host, tenant=tenant.name, operation_id=operation.id)
                 tenants.append(fleet.vms[name])
 
 
@@ -80,7 +80,7 @@ def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -
     placement.set_host_state(draft, name, HostState.IN_USE)
     draft.note(Entry(at=now, what=f"host {HostState.IN_USE}", by=by, why=name, host=name))
     return [
-        history.cancel(draft, now, operation, by, f"{name} is back in use")
+        history.cancel(draft, now, operation, by, f"{name} was returned to service")
         for operation in draft.operations_at(name)
         if operation.cause == "degraded-hardware" and operation.progress is Progress.PENDING
     ]
@@ -99,7 +99,7 @@ def set_policy(draft: Draft, now: datetime, terms: Terms, name: str, policy: Pol
     """Change a group's policy. It holds for what is asked for from now on; windows also for what still waits."""
     group = draft.fleet.known_group(name)
     if policy.terminate_notice is not None and group.kind != GroupKind.SCALE_SET:
-        raise NoTerminateNotice(group=name, kind=group.kind)
+        raise NotScaleSet(group=name, kind=group.kind)
     after = group._replace(
         auto_approve=group.auto_approve if policy.auto_approve is None else policy.auto_approve,
         terminate_notice=None if policy.no_terminate_notice else policy.terminate_notice or group.terminate_notice,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from forewarn.core.events import Status, Trigger, step
 from forewarn.core.operations import Progress
 from forewarn.core.state import Entry
-from forewarn.errors import Unknown, UnknownEvent, nearest
+from forewarn.errors import UnknownEvent, UnknownResource, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +83,7 @@ def find_operation(draft: Draft, operation_id: str) -> Operation:
     """The operation of that id, if it is live."""
     operation = draft.operation(operation_id)
     if operation is None:
-        raise Unknown(what="operation under way", name=operation_id, hint="")
+        raise UnknownResource(what="active operation", name=operation_id, hint="")
     return operation
 
 

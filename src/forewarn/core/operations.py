@@ -77,7 +77,7 @@ CAUSES = {
             Verb.REDEPLOY,
             settle=_TEN_MINUTES,
             auto_approve="redeploy",
-            meaning="A user has the VM moved to another host.",
+            meaning="A user redeploys the VM to another host.",
         ),
         Cause(
             "start",
@@ -87,7 +87,7 @@ CAUSES = {
             "",
             Verb.START,
             settle=_AT_ONCE,
-            meaning="A user starts a VM that was deallocated. Nobody is told.",
+            meaning="A user starts a deallocated VM. There is no event.",
         ),
         Cause(
             "host-update",
@@ -99,7 +99,7 @@ CAUSES = {
             settle=_TEN_MINUTES,
             duration=timedelta(seconds=9),
             routine=True,
-            meaning="The host is updated: its VMs are frozen for a moment, or rebooted.",
+            meaning="The platform updates the host. Its VMs are paused for a few seconds, or rebooted.",
         ),
         Cause(
             "live-migration",
@@ -111,7 +111,7 @@ CAUSES = {
             settle=timedelta(minutes=5),
             duration=timedelta(seconds=5),
             routine=True,
-            meaning="The VM is moved to another host while it runs.",
+            meaning="The platform moves the running VM to another host.",
         ),
         Cause(
             "degraded-hardware",
@@ -123,7 +123,7 @@ CAUSES = {
             settle=_TEN_MINUTES,
             notice=timedelta(days=7),
             routine=True,
-            meaning="The host is expected to fail: its VMs are moved away, each when it is due or approved.",
+            meaning="The host is expected to fail. Each of its VMs is redeployed when it is due or approved.",
         ),
         Cause(
             "hardware-failure",
@@ -134,7 +134,7 @@ CAUSES = {
             None,
             settle=_TEN_MINUTES,
             notice=_AT_ONCE,
-            meaning="The host has failed: its VMs are started elsewhere, or rebooted, at once.",
+            meaning="The host has failed. Its VMs are redeployed or rebooted immediately.",
         ),
         Cause(
             "emergency-repair",
@@ -144,7 +144,7 @@ CAUSES = {
             "Host server is undergoing an emergency repair.",
             None,
             settle=_TEN_MINUTES,
-            meaning="The host cannot wait for a window: its VMs are rebooted after the least notice.",
+            meaning="The host needs an urgent repair. Its VMs are rebooted after the minimum notice.",
         ),
         Cause(
             "eviction",
@@ -154,7 +154,7 @@ CAUSES = {
             "",
             Verb.DEALLOCATE,
             settle=_ONE_MINUTE,
-            meaning="The room of a Spot VM is needed: it is deallocated.",
+            meaning="The platform needs the capacity of a Spot VM and deallocates it.",
         ),
         Cause(
             "rebalance",
@@ -164,7 +164,7 @@ CAUSES = {
             "",
             None,
             settle=_AT_ONCE,
-            meaning="A Spot VM is advised to move on. It never starts; it ends when withdrawn, or evicted.",
+            meaning="The platform recommends moving a Spot VM. The event never starts.",
         ),
         Cause(
             "delete",
@@ -184,7 +184,7 @@ CAUSES = {
             "",
             Verb.DELETE,
             settle=_ONE_MINUTE,
-            meaning="A scale set grows smaller by this VM.",
+            meaning="A scale set removes this VM to scale in.",
         ),
         Cause(
             "instance-repair",
@@ -194,7 +194,7 @@ CAUSES = {
             "",
             Verb.DELETE,
             settle=_ONE_MINUTE,
-            meaning="A scale set replaces this VM because it is ill.",
+            meaning="A scale set replaces this unhealthy VM.",
         ),
     )
 }
@@ -213,7 +213,7 @@ def cause_named(name: str) -> Cause:
 
 
 OVERRIDES = {
-    "notice": "a notice below the least of its type",
+    "notice": "a notice shorter than the minimum of its type",
     "windows": "a start outside the maintenance windows",
 }
 """What an operator can insist on. Each use is written to history."""

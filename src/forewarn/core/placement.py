@@ -160,7 +160,7 @@ def choose_destinations(draft: Draft, now: datetime, terms: Terms, operation: Op
         if host is None and terms.makes_hosts:
             host = spare_name(draft.fleet)
             draft.change_fleet(FleetChange(hosts=(Host(host, spare=True),), in_place=True))
-            why = f"{host}: no host in use fits {name}"
+            why = f"{host}: no host in service can take {name}"
             note = Entry(
                 now, "spare host added", history.ENGINE, operation=operation.id, vms=(name,), why=why, host=host
             )
@@ -185,13 +185,13 @@ def after_work(draft: Draft, now: datetime, operation: Operation) -> list[str]:
     fleet = draft.fleet
     present = [fleet.vms[name] for name in operation.vms if name in fleet.vms]
     if operation.verb is Verb.DEALLOCATE:
-        return _replace(draft, now, [vm._replace(deallocated=True) for vm in present], "it is deallocated")
+        return _replace(draft, now, [vm._replace(deallocated=True) for vm in present], "the VM was deallocated")
     moves = dict(operation.moves)
     if operation.verb is Verb.START:
         started = [_moved(vm, moves.get(vm.name, vm.host))._replace(deallocated=False) for vm in present]
-        return _replace(draft, now, started, "it was started")
+        return _replace(draft, now, started, "the VM was started")
     moved = [_moved(vm, moves[vm.name]) for vm in present if vm.name in moves]
-    return _replace(draft, now, moved, "it is on another host") if moved else []
+    return _replace(draft, now, moved, "the VM was moved to another host") if moved else []
 
 
 def after_end(draft: Draft, now: datetime, operation: Operation) -> list[str]:
@@ -199,7 +199,7 @@ def after_end(draft: Draft, now: datetime, operation: Operation) -> list[str]:
     if operation.verb is not Verb.DELETE:
         return []
     gone = tuple(draft.fleet.vms[name] for name in operation.vms if name in draft.fleet.vms)
-    return remove_vms(draft, now, gone, "it is deleted")
+    return remove_vms(draft, now, gone, "the VM was deleted")
 
 
 def remove_vms(draft: Draft, now: datetime, gone: tuple[VM, ...], why: str) -> list[str]:

@@ -12,7 +12,7 @@ from forewarn.core.events import Event, Status, Trigger, due, may_start, step
 from forewarn.core.operations import CAUSES, Health, Operation, Progress, Target
 from forewarn.core.rollouts import out_of_use
 from forewarn.core.windows import is_open, next_common
-from forewarn.errors import OperationNotSo
+from forewarn.errors import WrongOperationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,10 +101,10 @@ def _put_off(draft: Draft, now: datetime, operation: Operation) -> Operation:
     until = next_common(sets, moment)
     deadline = operation.request.deadline
     if until is None and deadline is not None and now >= deadline:
-        why = "the maintenance windows have no moment in common any more, and its deadline has passed"
+        why = "the maintenance windows no longer overlap, and the postpone deadline has passed"
         return history.cancel(draft, now, operation, history.ENGINE, why)
     until = until or moment + LOOK_AGAIN
-    return put_off(draft, now, operation, until, history.ENGINE, "the maintenance window has closed")
+    return put_off(draft, now, operation, until, history.ENGINE, "the maintenance window was closed")
 
 
 def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, why: str) -> Operation:
@@ -131,13 +131,13 @@ def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, 
 def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation, events: list[Event]) -> Operation:
     bound = operation.host and operation.vms and CAUSES[operation.cause].target is not Target.HOST
     if bound and not operation.concerned(draft.fleet):
-        return history.cancel(draft, now, operation, history.ENGINE, "it does not concern its VMs any more")
+        return history.cancel(draft, now, operation, history.ENGINE, "it no longer applies to its VMs")
     if operation.request.rollout and (why := out_of_use(draft.fleet, operation.host)):
         return history.cancel(draft, now, operation, history.ENGINE, why)
     if operation.moves_vms or operation.verb is Verb.START:
         operation = placement.choose_destinations(draft, now, terms, operation)
         if operation.verb is Verb.MIGRATE and not operation.moves:
-            return history.cancel(draft, now, operation, history.ENGINE, "no host fits any of its VMs now")
+            return history.cancel(draft, now, operation, history.ENGINE, "no host can take any of its VMs")
     operation = operation._replace(
         progress=Progress.STARTED,
         started_at=now,
@@ -154,7 +154,7 @@ def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation, even
 def _why_started(event: Event, now: datetime) -> str:
     if event.approved_at is not None:
         return "approved"
-    return "at once" if event.created_at == now else "not before reached"
+    return "no notice" if event.created_at == now else "NotBefore reached"
 
 
 def _has_settled(operation: Operation, now: datetime) -> bool:
@@ -226,14 +226,14 @@ def checked(draft: Draft, now: datetime, terms: Terms, operation_id: str, bad: S
 def _bad_words(bad: Sequence[str]) -> str:
     most = 5
     more = f" and {len(bad) - most} more" if len(bad) > most else ""
-    return f"not back in time: {', '.join(bad[:most])}{more}" if bad else ""
+    return f"not healthy in time: {', '.join(bad[:most])}{more}" if bad else ""
 
 
 def _find_started(draft: Draft, operation_id: str) -> Operation:
     operation = history.find_operation(draft, operation_id)
     if operation.progress is not Progress.STARTED:
-        problem = "nobody works on it yet, or any more. Only what has started is done, or fails."
-        raise OperationNotSo(operation_id=operation_id, progress=operation.progress.value, problem=problem)
+        problem = "Only a started operation can be marked done or failed."
+        raise WrongOperationStatus(operation_id=operation_id, progress=operation.progress.value, problem=problem)
     return operation
 
 

@@ -17,14 +17,14 @@ from forewarn.core.progress import TERMINATE, keeps_to_windows, move
 from forewarn.core.state import Entry
 from forewarn.core.windows import next_common
 from forewarn.errors import (
-    AlreadyComing,
     BadOption,
+    LimitExceeded,
     NoCommonWindow,
-    NoHostFits,
-    NothingToDo,
+    NoHostAvailable,
     NotSpot,
-    TooMany,
-    TooManyPending,
+    NoVMNamed,
+    OperationAlreadyPending,
+    TooManyPendingOperations,
     VMDeallocated,
     VMRunning,
     nearest,
@@ -59,7 +59,7 @@ def fill_in(asked: Request, cause: Cause, now: datetime) -> Request:
             raise BadOption(
                 name="overrides",
                 value=name,
-                problem=f"there is no such override. Known are: {', '.join(OVERRIDES)}.{nearest(name, OVERRIDES)}",
+                problem=f"unknown override. Overrides: {', '.join(OVERRIDES)}.{nearest(name, OVERRIDES)}",
             )
     _check_notice(asked, cause)
     if asked.deadline is not None:
@@ -67,13 +67,13 @@ def fill_in(asked: Request, cause: Cause, now: datetime) -> Request:
             raise BadOption(
                 name="postpone_until",
                 value=format_moment(asked.deadline),
-                problem=f"{cause.name} cannot be postponed. Leave it out.",
+                problem=f"{cause.name} cannot be postponed. Omit the deadline.",
             )
         if asked.deadline <= now and not asked.rollout:  # a long walk may outlast it: then nothing is postponed
             raise BadOption(
                 name="postpone_until",
                 value=format_moment(asked.deadline),
-                problem=f"it has passed: it is {format_moment(now)}.",
+                problem=f"this time has passed. It is {format_moment(now)}.",
             )
     return asked._replace(duration=_duration(asked, cause), overrides=_needed(asked, cause))
 
@@ -89,10 +89,10 @@ def _check_target(asked: Request, cause: Cause) -> None:
     if cause.target in (Target.HOST, Target.TENANTS):
         if asked.vms or not asked.host:
             raise BadOption(
-                name="host", value=asked.host, problem=f"{cause.name} is aimed at a host. Name one, and no VMs."
+                name="host", value=asked.host, problem=f"{cause.name} affects a host. Name one host and no VMs."
             )
     elif asked.host:
-        raise BadOption(name="host", value=asked.host, problem=f"{cause.name} is aimed at VMs. Name them, and no host.")
+        raise BadOption(name="host", value=asked.host, problem=f"{cause.name} affects VMs. Name VMs and no host.")
 
 
 def _type(asked: Request, cause: Cause) -> str:
@@ -101,8 +101,9 @@ def _type(asked: Request, cause: Cause) -> str:
     for known in cause.types:
         if known.lower() == asked.type.lower():
             return known
-    makes = " or ".join(cause.types) or "no event"
-    raise BadOption(name="type", value=asked.type, problem=f"{cause.name} makes {makes}.")
+    types = " or ".join(cause.types)
+    problem = f"{cause.name} needs {types}." if types else f"{cause.name} creates no event. Omit the type."
+    raise BadOption(name="type", value=asked.type, problem=problem)
 
 
 def _check_notice(asked: Request, cause: Cause) -> None:
@@ -110,25 +111,25 @@ def _check_notice(asked: Request, cause: Cause) -> None:
         return
     value = format_exactly(asked.notice)
     if cause.notice == timedelta(0) or not asked.type or not EVENT_TYPES[asked.type].starts:
-        raise BadOption(name="notice", value=value, problem=f"{cause.name} has no notice. Leave it out.")
+        raise BadOption(name="notice", value=value, problem=f"{cause.name} has no notice. Omit it.")
     if cause.verb is Verb.DELETE:
-        problem = "a deletion has the notice of its scale set. Set terminate_notice there."
+        problem = "a deletion uses the terminate_notice of its scale set. Set it there."
         raise BadOption(name="notice", value=value, problem=problem)
     least = least_notice(asked.type)
     if asked.notice < least and "notice" not in asked.overrides:
-        problem = f"a {asked.type} is told at least {format_duration(least)} beforehand. Write that or more"
-        raise BadOption(name="notice", value=value, problem=f"{problem}, or insist with --override-notice.")
+        problem = f"the minimum for {asked.type} is {format_duration(least)}. Use a longer one, or --override-notice."
+        raise BadOption(name="notice", value=value, problem=problem)
 
 
 def _duration(asked: Request, cause: Cause) -> timedelta | None:
     if asked.type != "Freeze":
         if asked.duration is not None:
-            problem = "only a freeze has a known one. Leave it out."
+            problem = "only a Freeze has a duration. Omit it."
             raise BadOption(name="duration", value=format_exactly(asked.duration), problem=problem)
         return None
     duration = asked.duration if asked.duration is not None else cause.duration
     if duration is not None and not timedelta(seconds=1) <= duration <= LONGEST_PAUSE:
-        problem = f"a freeze lasts from 1s to {format_duration(LONGEST_PAUSE)}."
+        problem = f"a Freeze lasts from 1s to {format_duration(LONGEST_PAUSE)}."
         raise BadOption(name="duration", value=format_exactly(duration), problem=problem)
     return duration
 
@@ -150,7 +151,7 @@ def refuse_unfit(draft: Draft, terms: Terms, asked: Request) -> None:
         if cause.source is Source.USER and asked.type:
             _refuse_too_many(draft, terms, vm)
         if cause.verb is Verb.MIGRATE and not terms.makes_hosts and choose_host(draft, vm) is None:
-            raise NoHostFits(vm=vm.name)
+            raise NoHostAvailable(vm=vm.name)
 
 
 def _refuse_state(cause: Cause, vm: VM) -> None:
@@ -165,7 +166,7 @@ def _refuse_second(draft: Draft, vm: VM, cause: Cause) -> None:
     for other in draft.operations_on(vm.name):
         same = other.cause == cause.name or (cause.name in DELETIONS and other.cause in DELETIONS)
         if same:
-            raise AlreadyComing(vm=vm.name, cause=other.cause, operation_id=other.id)
+            raise OperationAlreadyPending(vm=vm.name, cause=other.cause, operation_id=other.id)
 
 
 def _refuse_too_many(draft: Draft, terms: Terms, vm: VM) -> None:
@@ -176,7 +177,7 @@ def _refuse_too_many(draft: Draft, terms: Terms, vm: VM) -> None:
         event.status is Status.SCHEDULED and event.source is Source.USER for event in draft.events_of(vm.group)
     )
     if pending >= most:
-        raise TooManyPending(group=vm.group, most=most)
+        raise TooManyPendingOperations(group=vm.group, most=most)
 
 
 # --- Requesting -----------------------------------------------------------------------------------
@@ -211,14 +212,14 @@ def _parts(fleet: Fleet, cause: Cause, asked: Request) -> list[Request]:
         return [asked._replace(vms=(name,)) for name in running]
     names = list(dict.fromkeys(fleet.vm(name).name for name in asked.vms))
     if not names:
-        raise NothingToDo
+        raise NoVMNamed
     if len(names) > MOST_VMS:
-        raise TooMany(
+        raise LimitExceeded(
             count=len(names),
             things="VMs",
             what="request",
             most=MOST_VMS,
-            remedy="Name fewer, or have a rollout walk their hosts.",
+            remedy="Name fewer, or use a rollout over their hosts.",
         )
     if cause.target is Target.VM:
         return [asked._replace(vms=(name,)) for name in names]
@@ -261,7 +262,7 @@ def _begin(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) -
 
 
 def _tell(draft: Draft, now: datetime, by: str, operation: Operation, event: Event) -> None:
-    history.note_event(draft, now, "scheduled", by, event, f"not before {format_moment(event.not_before)}")
+    history.note_event(draft, now, "scheduled", by, event, f"NotBefore {format_moment(event.not_before)}")
     word = CAUSES[operation.cause].auto_approve
     if word and word in draft.fleet.group(event.group).auto_approve:
         event = step(event, Trigger.APPROVE, now, by=history.ENGINE)
@@ -272,7 +273,7 @@ def _tell(draft: Draft, now: datetime, by: str, operation: Operation, event: Eve
 def _why_untold(draft: Draft, now: datetime, terms: Terms, operation: Operation, group: str) -> str:
     """Why the group gets no notice; empty when it does."""
     if operation.type == TERMINATE and not tells_of_deletion(draft.fleet.group(group)):
-        return f"{group} has no terminate notices: no notice"
+        return f"{group} has no terminate notice"
     return why_no_notice(draft, group, now, terms)
 
 
@@ -351,7 +352,7 @@ def _deadline(terms: Terms, asked: Request, earliest: datetime) -> datetime | No
         raise BadOption(
             name="postpone_until",
             value=format_moment(asked.deadline),
-            problem=f"it may not start before {format_moment(earliest)} anyway. Write a later one.",
+            problem=f"the operation cannot start before {format_moment(earliest)}. Use a later time.",
         )
     return asked.deadline
 

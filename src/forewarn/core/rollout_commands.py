@@ -16,13 +16,13 @@ from forewarn.core.windows import next_common
 from forewarn.errors import (
     BadOption,
     ForewarnError,
+    LimitExceeded,
     NoCommonWindow,
-    NoSuchHosts,
-    NothingToWalk,
-    RolloutNotSo,
+    NoHostInService,
+    NoMatchingHost,
     RolloutOverlaps,
-    TooMany,
-    Unknown,
+    UnknownResource,
+    WrongRolloutStatus,
     nearest,
 )
 
@@ -132,7 +132,7 @@ def start(draft: Draft, now: datetime, terms: Terms, patterns: Sequence[str], co
     """Begin to walk the hosts that the patterns fit."""
     rollout = prepare(draft, now, patterns, course, by)
     draft.put_rollout(rollout)
-    what = f"{len(rollout.waiting)} hosts, {course.budget} at once, {rollout.course.type}"
+    what = f"{len(rollout.waiting)} hosts, at most {course.budget} at once, {rollout.course.type}"
     _note(draft, now, "rollout started", by, rollout, f"{', '.join(patterns)}: {what}")
     step(draft, now, terms, rollout.id)
     return draft.changes.rollouts[rollout.id]
@@ -145,21 +145,21 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], course: Course
     if not patterns or not all(patterns):
         raise BadOption(name="hosts", value=", ".join(patterns), problem="name hosts, or a pattern like 'rack-1-*'.")
     if len(patterns) > MOST_PATTERNS:
-        raise TooMany(
+        raise LimitExceeded(
             count=len(patterns),
             things="patterns",
             what="rollout",
             most=MOST_PATTERNS,
-            remedy="Write fewer, wider ones.",
+            remedy="Use fewer, wider patterns.",
         )
     names = fleet.host_names()
     for pattern in patterns:
         if not matching(names, [pattern]):
-            raise NoSuchHosts(pattern=pattern, hint=nearest(pattern, names))
+            raise NoMatchingHost(pattern=pattern, hint=nearest(pattern, names))
     hosts = matching(names, patterns)
     if len(hosts) > MOST_HOSTS:
-        raise TooMany(
-            count=len(hosts), things="hosts", what="rollout", most=MOST_HOSTS, remedy="Choose a narrower pattern."
+        raise LimitExceeded(
+            count=len(hosts), things="hosts", what="rollout", most=MOST_HOSTS, remedy="Use a narrower pattern."
         )
     for other in draft.live_rollouts():
         if shared := sorted({*hosts} & {*other.hosts}):
@@ -168,7 +168,7 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], course: Course
     left_out = {host for host, _ in skipped}
     waiting = in_order(fleet, (host for host in hosts if host not in left_out))
     if not waiting:
-        raise NothingToWalk(patterns=", ".join(patterns))
+        raise NoHostInService(patterns=", ".join(patterns))
     return Rollout(
         id=draft.new_id(),
         patterns=tuple(patterns),
@@ -187,7 +187,9 @@ def _fill_in(course: Course, now: datetime) -> Course:
         )
     if course.health_time <= timedelta(0):
         value = format_duration(course.health_time)
-        raise BadOption(name="health_time", value=value, problem="the VMs need some time to come back. Write 15m, say.")
+        raise BadOption(
+            name="health_time", value=value, problem="the VMs need time to come back. Write a duration like 15m."
+        )
     asked = fill_in(_request(course, host="a host"), CAUSES[UPDATE], now)
     return course._replace(type=asked.type, duration=asked.duration)
 
@@ -245,7 +247,7 @@ def _take_stock(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> 
         if operation is not None and operation.progress.live:
             still.append((host, operation_id))
         elif operation is not None and operation.progress is Progress.CANCELLED:
-            skipped.append((host, operation.outcome or "its update was cancelled"))
+            skipped.append((host, operation.outcome or "the update was cancelled"))
         elif not problem:
             done.append(host)
     if len(still) == len(rollout.under_way):
@@ -259,11 +261,11 @@ def _take_stock(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> 
 def _problem(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> str:
     """Why the gate of this host has failed; empty: it has not, so far."""
     if operation.health is Health.BAD:
-        return operation.outcome or "it failed"
+        return operation.outcome or "the update failed"
     overdue = overdue_at(terms, operation)
     if overdue is None or now < overdue:
         return ""
-    why = f"not over {format_duration(now - (operation.started_at or now))} after its start"
+    why = f"not finished {format_duration(now - (operation.started_at or now))} after its start"
     history.note_operation(draft, now, "unhealthy", history.ENGINE, operation, why)
     draft.put_operation(operation._replace(health=Health.BAD, outcome=why))
     return why
@@ -342,7 +344,7 @@ def _stop(draft: Draft, now: datetime, rollout: Rollout, stage: Stage, by: str, 
 def find_rollout(draft: Draft, rollout_id: str) -> Rollout:
     rollout = draft.rollout(rollout_id)
     if rollout is None:
-        raise Unknown(what="rollout under way", name=rollout_id, hint="")
+        raise UnknownResource(what="active rollout", name=rollout_id, hint="")
     return rollout
 
 
@@ -361,7 +363,7 @@ def resume(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) 
 def _turn(draft: Draft, now: datetime, rollout: Rollout, before: Stage, after: Stage, by: str) -> Rollout:
     if rollout.stage is not before:
         what = "paused" if after is Stage.PAUSED else "resumed"
-        raise RolloutNotSo(rollout_id=rollout.id, stage=rollout.stage, what=what)
+        raise WrongRolloutStatus(rollout_id=rollout.id, stage=rollout.stage, what=what)
     rollout = rollout._replace(stage=after)
     draft.put_rollout(rollout)
     _note(draft, now, "rollout paused" if after is Stage.PAUSED else "rollout resumed", by, rollout)

@@ -91,9 +91,9 @@ def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
 def out_of_use(fleet: Fleet, host: str) -> str:
     """Why a rollout leaves this host out; empty: it does not."""
     if not fleet.has_host(host):
-        return "it left the fleet"
+        return "the host left the fleet"
     state = fleet.host(host).state
-    return "" if state is HostState.IN_USE else f"it is {state}"
+    return "" if state is HostState.IN_USE else f"the host is {state}"
 
 
 def in_order(fleet: Fleet, hosts: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.core.durations import format_duration
 from forewarn.core.operations import CAUSES
 from forewarn.core.requests import tells_of_deletion
-from forewarn.errors import BadOption, DoesNotFit
+from forewarn.errors import BadOption, ScenarioDoesNotFit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,10 +73,10 @@ class Needs(NamedTuple):
         spot = " Spot" if self.priority == "spot" else ""
         words = f"{self.vms}{spot} VM{'s' if self.vms > 1 else ''}"
         if self.one_group:
-            words += f" of one {self.group or 'group'}"
+            words += f" in one {self.group or 'group'}"
         if self.update_domains:
             words += f" in {self.update_domains} update domains"
-        return words + (" with terminate notices" if self.terminate_notice else "")
+        return words + (" with a terminate notice" if self.terminate_notice else "")
 
 
 class Options(NamedTuple):
@@ -241,17 +241,17 @@ def select_vms(fleet: Fleet, scenario: Scenario, asked: RunOptions) -> tuple[str
     """The VMs of a run, or an error that says what is needed."""
     needs = scenario.needs
     if asked.vms and asked.group:
-        raise BadOption(name="group", value=asked.group, problem="VMs are named already. Give one of the two.")
+        raise BadOption(name="group", value=asked.group, problem="it cannot be combined with VMs. Use one of them.")
     if asked.vms:
         names = tuple(dict.fromkeys(fleet.vm(name).name for name in asked.vms))
         if problem := _problem(fleet, needs, names):
-            raise DoesNotFit(problem=_needed(scenario, problem), name=scenario.name)
+            raise ScenarioDoesNotFit(problem=_needed(scenario, problem), name=scenario.name)
         return names
     if asked.group:
         group = fleet.known_group(asked.group).name
         names = _from(fleet, needs, group)
         if problem := _problem(fleet, needs, names or fleet.members(group)):
-            raise DoesNotFit(problem=_needed(scenario, f"in {group} {problem}"), name=scenario.name)
+            raise ScenarioDoesNotFit(problem=_needed(scenario, f"in {group}, {problem}"), name=scenario.name)
         return names
     return _only(fleet, scenario)
 
@@ -262,7 +262,7 @@ def _only(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
     groups = dict.fromkeys(vm.group for vm in fleet.vms.values())
     fitting = [group for group in groups if not _problem(fleet, needs, _from(fleet, needs, group))]
     if not fitting:
-        raise DoesNotFit(problem=_needed(scenario, "the fleet has none that fit"), name=scenario.name)
+        raise ScenarioDoesNotFit(problem=_needed(scenario, "the fleet has no such VMs"), name=scenario.name)
     able = [name for name in fleet.members(fitting[0]) if _fits(fleet, needs, name)]
     chosen = _from(fleet, needs, fitting[0])
     if len(fitting) == 1 and len(able) == len(chosen):
@@ -271,8 +271,8 @@ def _only(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
     if needs.vms == 1 and not needs.update_domains:
         fit = [name for group in fitting for name in fleet.members(group) if _fits(fleet, needs, name)]
         option = f"--vm: {_listed(fit)}"
-    raise DoesNotFit(
-        problem=_needed(scenario, f"several in the fleet would do. Choose with {option}"), name=scenario.name
+    raise ScenarioDoesNotFit(
+        problem=_needed(scenario, f"the fleet has more than one choice. Choose with {option}"), name=scenario.name
     )
 
 
@@ -292,13 +292,13 @@ def _problem(fleet: Fleet, needs: Needs, names: Sequence[str]) -> str:
         if problem := _problem_of_one(fleet, needs, name):
             return problem
     if len(names) < needs.vms:
-        return f"only {len(names)} fit" if names else "none fits"
+        return f"only {len(names)} {'matches' if len(names) == 1 else 'match'}" if names else "no VM matches"
     groups = dict.fromkeys(fleet.vm(name).group for name in names)
     if needs.one_group and len(groups) > 1:
-        return f"they are of {len(groups)} groups: {_listed(groups)}"
+        return f"these VMs are in {len(groups)} groups: {_listed(groups)}"
     domains = {fleet.vm(name).update_domain for name in names}
     if needs.update_domains and len(domains) != needs.update_domains:
-        return f"they are in {len(domains)}"
+        return f"these VMs are in {len(domains)}"
     return ""
 
 
@@ -310,14 +310,14 @@ def _problem_of_one(fleet: Fleet, needs: Needs, name: str) -> str:
     if needs.priority and vm.priority != needs.priority:
         return f"{name} is {vm.priority}"
     if needs.group and group.kind != needs.group:
-        return f"{name} is of a {group.kind}"
+        return f"{name} is in a {group.kind}"
     if needs.terminate_notice and not tells_of_deletion(group):
-        return f"{vm.group} has no terminate notices"
+        return f"{vm.group} has no terminate notice"
     return ""
 
 
 def _needed(scenario: Scenario, problem: str) -> str:
-    return f"{scenario.name} needs {scenario.needs.in_words()}, and {problem}."
+    return f"{scenario.name} needs {scenario.needs.in_words()}, but {problem}."
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -12,7 +12,15 @@ from forewarn.core.access import check_name
 from forewarn.core.durations import backoff_seconds
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.state import Entry
-from forewarn.errors import BadOption, BadWebhookTarget, ForbiddenTarget, TooMany, Unknown, WebhookExists, nearest
+from forewarn.errors import (
+    BadOption,
+    BadWebhookURL,
+    ForbiddenWebhookAddress,
+    LimitExceeded,
+    UnknownResource,
+    WebhookExists,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -77,7 +85,7 @@ def parse_targets(text: str) -> Targets:
         try:
             networks.append(ip_network(part))
         except ValueError as error:
-            raise ValueError(f"{error}. Write networks like 10.0.0.0/8, 127.0.0.1/32; or all; or nothing") from None
+            raise ValueError(f"{error}. Write networks like 10.0.0.0/8, 127.0.0.1/32; or all") from None
     return Targets(networks=tuple(networks))
 
 
@@ -114,34 +122,34 @@ def check_target(url: str, targets: Targets) -> SplitResult:
     except ValueError:
         return parts  # a name
     if not allowed:
-        raise ForbiddenTarget(address=host, setting=SETTING)
+        raise ForbiddenWebhookAddress(address=host, setting=SETTING)
     return parts
 
 
 def _split(url: str) -> tuple[SplitResult, str]:
     if len(url) > LONGEST_URL:
-        raise BadWebhookTarget(url=url[:80] + "…", problem=f"it is longer than {LONGEST_URL} characters")
+        raise BadWebhookURL(url=url[:80] + "…", problem=f"it is longer than {LONGEST_URL} characters")
     if not url.isascii() or any(sign <= " " or sign in '\\"<>^`{|}\x7f' for sign in url):
-        problem = "it has characters that no URL has. Write them percent-encoded, and names of hosts as xn--…"
-        raise BadWebhookTarget(url=url, problem=problem)
+        problem = "it contains invalid characters. Percent-encode them, and write host names as xn--…"
+        raise BadWebhookURL(url=url, problem=problem)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise BadWebhookTarget(url=url, problem=f"{error}") from None
+        raise BadWebhookURL(url=url, problem=f"{error}") from None
     problem = ""
     if parts.scheme not in ("http", "https"):
-        problem = "it begins with neither http:// nor https://"
+        problem = "it must start with http:// or https://"
     elif not host or "%" in host:
-        problem = "it has no host, or one that cannot be: write it like https://example.com/hook"
+        problem = "it has no valid host. Write it like https://example.com/hook"
     elif port == 0:
-        problem = "a port is from 1 to 65535"
+        problem = "the port must be from 1 to 65535"
     elif "@" in parts.netloc:
-        problem = "a user name or password does not belong in it: what is sent is signed instead"
+        problem = "it must not contain a user name or a password. Deliveries are signed instead"
     elif "#" in url:
-        problem = "what follows a # is never sent: leave it out"
+        problem = "it must not contain a fragment (#)"
     if problem:
-        raise BadWebhookTarget(url=url, problem=problem)
+        raise BadWebhookURL(url=url, problem=problem)
     return parts, host
 
 
@@ -196,7 +204,7 @@ class Undelivered(NamedTuple):
 def find_webhook(draft: Draft, name: str) -> Webhook:
     webhook = draft.webhook(name)
     if webhook is None:
-        raise Unknown(what="webhook", name=name, hint=nearest(name, draft.webhooks()))
+        raise UnknownResource(what="webhook", name=name, hint=nearest(name, draft.webhooks()))
     return webhook
 
 
@@ -205,14 +213,14 @@ def add_webhook(draft: Draft, now: datetime, terms: Terms, webhook: Webhook, by:
     check_name(webhook.name)
     parts = check_target(webhook.url, terms.webhook_targets)
     if not SHORTEST_SECRET <= len(webhook.secret) <= LONGEST_SECRET or not webhook.secret.isprintable():
-        problem = f"write {SHORTEST_SECRET} to {LONGEST_SECRET} characters on one line, or leave it out to get one"
+        problem = f"write {SHORTEST_SECRET} to {LONGEST_SECRET} characters on one line, or omit it to get a random one."
         raise BadOption(name="secret", value="…", problem=problem)
     _check_wishes(draft, webhook)
     if draft.webhook(webhook.name) is not None:
         raise WebhookExists(name=webhook.name)
     if (count := len(draft.webhooks()) + 1) > MOST_WEBHOOKS:
-        remedy = "Remove one, or have one receiver pass on to others."
-        raise TooMany(count=count, things="webhooks", what="service", most=MOST_WEBHOOKS, remedy=remedy)
+        remedy = "Remove one, or let one receiver forward to others."
+        raise LimitExceeded(count=count, things="webhooks", what="service", most=MOST_WEBHOOKS, remedy=remedy)
     # Not the whole URL: what follows the host is often meant for the receiver alone.
     draft.note(Entry(at=now, what="webhook added", by=by, why=f"{webhook.name}: {parts.scheme}://{parts.netloc}"))
     added = webhook._replace(created_by=by, created_at=now, cursor=draft.sequence)
@@ -223,11 +231,11 @@ def add_webhook(draft: Draft, now: datetime, terms: Terms, webhook: Webhook, by:
 def _check_wishes(draft: Draft, webhook: Webhook) -> None:
     for kind in webhook.kinds:
         if kind not in HISTORY_KINDS:
-            problem = f"history never says that.{nearest(kind, HISTORY_KINDS)} It says: {', '.join(HISTORY_KINDS)}"
+            problem = f"unknown kind.{nearest(kind, HISTORY_KINDS)} Kinds: {', '.join(HISTORY_KINDS)}."
             raise BadOption(name="kinds", value=kind, problem=problem)
     if (count := len(webhook.groups)) > MOST_GROUPS:
-        remedy = "Name none to be told of all."
-        raise TooMany(count=count, things="groups", what="webhook", most=MOST_GROUPS, remedy=remedy)
+        remedy = "Omit the groups to get all rows."
+        raise LimitExceeded(count=count, things="groups", what="webhook", most=MOST_GROUPS, remedy=remedy)
     for group in webhook.groups:
         draft.fleet.known_group(group)
 
@@ -284,8 +292,8 @@ def retry(draft: Draft, now: datetime, terms: Terms, name: str, sequence: int | 
     rows = draft.undelivered(name)
     if sequence is not None:
         if sequence not in rows:
-            hint = f" See them with: forewarn webhook failures {name}"
-            raise Unknown(what="undelivered row of history", name=str(sequence), hint=hint)
+            hint = f" List them with: forewarn webhook failures {name}"
+            raise UnknownResource(what="undelivered history row", name=str(sequence), hint=hint)
         rows = {sequence: rows[sequence]}
     again = {number: row._replace(attempts_left=1) for number, row in rows.items() if row.given_up}
     draft.changes.undelivered.update(((name, number), row) for number, row in again.items())

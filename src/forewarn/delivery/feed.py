@@ -10,7 +10,7 @@ import msgspec
 
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.delivery.history_rows import EntryShape, as_tenants_see
-from forewarn.errors import HistoryGone, NotYetHistory, Stopping, StoreFailed, TooManyReaders
+from forewarn.errors import HistoryExpired, ServiceStopping, StoreFailed, TooManyReaders, UnknownHistoryRow
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Feed:
         who follows is not let in any more.
         """
         if self.stopping:
-            raise Stopping
+            raise ServiceStopping
         if len(self.readers) >= MOST_READERS:
             raise TooManyReaders(most=MOST_READERS)
         position = await self._position(after)
@@ -126,10 +126,10 @@ class Feed:
         if after is None:
             return newest
         if after > newest:
-            raise NotYetHistory(after=after, newest=newest)
+            raise UnknownHistoryRow(after=after, newest=newest)
         oldest = await self.records.oldest()
         if 0 < after < oldest - 1:
-            raise HistoryGone(after=after, oldest=oldest)
+            raise HistoryExpired(after=after, oldest=oldest)
         return max(after, oldest - 1)
 
     def stop(self) -> None:

@@ -18,7 +18,7 @@ import httpcore
 
 from forewarn import __version__
 from forewarn.core.webhooks import SETTING, check_target
-from forewarn.errors import ForbiddenTarget, ForewarnError, NameNotFound
+from forewarn.errors import ForbiddenWebhookAddress, ForewarnError, NameNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -125,7 +125,7 @@ class Outbound:
         try:
             return await self._post(url, headers, body)
         except TimeoutError:
-            problem = f"no answer within {self._timeout_seconds:g} seconds"
+            problem = f"no response within {self._timeout_seconds:g} seconds"
         except ForewarnError as error:
             problem = str(error)
         except _BROKEN as error:
@@ -143,16 +143,16 @@ class Outbound:
             if 200 <= status < 300:
                 return DeliveryOutcome(delivered=True, status=status)
             if status not in _REDIRECTS or not location:
-                return DeliveryOutcome(delivered=False, status=status, problem=f"answered with status {status}")
+                return DeliveryOutcome(delivered=False, status=status, problem=f"HTTP {status}")
             try:
                 after = urljoin(url, location)
                 less_safe = urlsplit(url).scheme == "https" and urlsplit(after).scheme != "https"
             except ValueError:
-                return DeliveryOutcome(False, status, "redirects to what is no URL")
+                return DeliveryOutcome(False, status, "redirect to an invalid URL")
             if less_safe:
-                return DeliveryOutcome(False, status, "redirects from https to http: that would be readable on the way")
+                return DeliveryOutcome(False, status, "redirect from https to http, which is not encrypted")
             url = after
-        return DeliveryOutcome(delivered=False, status=status, problem=f"redirects more than {MOST_HOPS} times")
+        return DeliveryOutcome(delivered=False, status=status, problem=f"more than {MOST_HOPS} redirects")
 
     async def _exchange(
         self, pool: httpcore.AsyncConnectionPool, url: str, headers: dict[str, str], body: bytes, deadline: float
@@ -209,7 +209,7 @@ class _Checked(httpcore.AsyncNetworkBackend):
         for address in addresses:  # all of them: a name with a forbidden one among others is up to no good
             if not self._targets.allow(address):
                 where = address if address == host else f"{host} ({address})"
-                raise ForbiddenTarget(address=where, setting=SETTING)
+                raise ForbiddenWebhookAddress(address=where, setting=SETTING)
         for address in addresses[:-1]:
             with suppress(TimeoutError, httpcore.NetworkError):
                 async with asyncio.timeout(_NEXT_ADDRESS_SECONDS):

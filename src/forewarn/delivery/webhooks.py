@@ -14,7 +14,7 @@ from forewarn.clock import real_seconds, unix_seconds
 from forewarn.core.webhooks import MOST_GIVEN_UP, MOST_IN_DOUBT, Outbox, find_webhook
 from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, trial_event
 from forewarn.delivery.outbound import LONGEST_PROBLEM, DeliveryOutcome
-from forewarn.errors import Stopping, StoreFailed
+from forewarn.errors import ServiceStopping, StoreFailed
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Channel:
             seconds: float | None = LOOK_AGAIN_SECONDS
             try:
                 seconds = await self._step()
-            except (Stopping, _Gone):  # if it is gone, whoever follows the commits drops this
+            except (ServiceStopping, _Gone):  # if it is gone, whoever follows the commits drops this
                 return
             except Exception as error:  # whatever it is, the webhook must go on
                 expected = isinstance(error, StoreFailed)
@@ -149,7 +149,7 @@ class Channel:
             body = cloud_event(entry, self._source)
             headers = signed_headers(self._webhook.secret, str(unix_seconds()), body, attempt.number)
             return await self._outbound.post(self._webhook.url, headers, body)
-        except (StoreFailed, Stopping):
+        except (StoreFailed, ServiceStopping):
             raise
         except Exception as error:  # of this row, perhaps: it has its attempts like any other, and then others go on
             logger.exception("Webhook %s: row %s of history could not be sent.", self._webhook.name, attempt.sequence)
@@ -201,7 +201,7 @@ class Channel:
                 try:
                     dropped = await self._engine.settle_webhook(*settlement[:3])
                     break
-                except Stopping:
+                except ServiceStopping:
                     raise
                 except Exception as error:  # whatever it is: rows that are not written are not followed by others
                     if self._closing:
@@ -265,13 +265,13 @@ class Dispatcher:
         body = trial_event(str(uuid.uuid4()), self._source, name, self._engine.clock.now())
         headers = signed_headers(webhook.secret, str(unix_seconds()), body, 1)
         if self._stopping:
-            raise Stopping
+            raise ServiceStopping
         trial = asyncio.create_task(self._outbound.post(webhook.url, headers, body))
         self._trials.add(trial)
         trial.add_done_callback(self._trials.discard)
         await asyncio.wait([trial])
         if trial.cancelled():
-            raise Stopping
+            raise ServiceStopping
         return trial.result()
 
     async def retry(self, name: str, sequence: int | None = None) -> list[Undelivered]:

@@ -16,7 +16,7 @@ from forewarn.core import progress, rollout_commands
 from forewarn.core.durations import backoff_seconds
 from forewarn.core.event_types import Verb
 from forewarn.core.operations import FailedAttempt, Health
-from forewarn.errors import ForewarnError, IncompleteFabric, Stopping, StoreFailed, WorkFailed
+from forewarn.errors import ForewarnError, IncompleteFabric, ServiceStopping, StoreFailed, WorkFailed
 from forewarn.ports import Order
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class Executor:
                 return
             if operation.request.rollout and operation.health is Health.UNKNOWN:
                 await self._look_after(operation)
-        except Stopping:
+        except ServiceStopping:
             return
 
     async def _work(self, operation: Operation, vms: tuple[str, ...]) -> bool:
@@ -183,7 +183,7 @@ class Executor:
                 if operation.verb is not None:
                     await self._work_of[operation.verb](order)
                 await asyncio.shield(self._report(operation.id))
-            except Stopping:
+            except ServiceStopping:
                 raise
             except WorkFailed as error:
                 logger.warning("Operation %s (%s) has failed: %s", operation.id, operation.cause, error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.core import faults
 from forewarn.core.history import ENGINE
-from forewarn.errors import FaultsNotAllowed, ForewarnError, TooMany, Unknown, nearest
+from forewarn.errors import FaultsNotAllowed, ForewarnError, LimitExceeded, UnknownResource, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,8 +63,8 @@ class Faults:
         if not self.allowed:
             raise FaultsNotAllowed
         if (count := len(self.list()) + 1) > faults.MOST_FAULTS:
-            remedy = "Clear some, or name no VM in one that is for all."
-            raise TooMany(count=count, things="faults", what="service", most=faults.MOST_FAULTS, remedy=remedy)
+            remedy = "Clear some, or use one fault for all VMs."
+            raise LimitExceeded(count=count, things="faults", what="service", most=faults.MOST_FAULTS, remedy=remedy)
         asked = faults.fill_in(asked)
         if asked.vm:
             self._engine.fleet.vm(asked.vm)
@@ -95,8 +95,8 @@ class Faults:
         """End one, or all; says which."""
         self._drop_expired()
         if fault_id is not None and fault_id not in self._active:
-            hint = nearest(fault_id, self._active) or " See them with: forewarn fault list"
-            raise Unknown(what="fault", name=fault_id, hint=hint)
+            hint = nearest(fault_id, self._active) or " List them with: forewarn fault list"
+            raise UnknownResource(what="fault", name=fault_id, hint=hint)
         wanted = list(self._active) if fault_id is None else [fault_id]
         cleared = {each: self._active.pop(each) for each in wanted}
         try:

@@ -23,7 +23,7 @@ from forewarn.clock import real_seconds
 from forewarn.core.durations import to_text
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.engine.measurements import Measurements
-from forewarn.errors import Stopping, StoreFailed
+from forewarn.errors import ServiceStopping, StoreFailed
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -172,7 +172,7 @@ class Writer:
         Never from within this call.
         """
         if self._stopping:
-            asyncio.get_running_loop().call_soon(done, None, Stopping())
+            asyncio.get_running_loop().call_soon(done, None, ServiceStopping())
             return
         self._idle.clear()
         if can_wait and not self._hurried:

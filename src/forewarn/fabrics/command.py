@@ -110,7 +110,7 @@ _READ_BACK_BYTES = 64 * 1024
 _LONGEST_LINE = 500
 _EXPECTED = (
     'expected exit code 0 and one JSON object on standard output, like {"running": true, "boots": 3}, '
-    f"or exit code {os.EX_USAGE} where the program cannot tell"
+    f"or exit code {os.EX_USAGE} if the program does not support inspect"
 )
 
 
@@ -119,7 +119,7 @@ class Program:
 
     def __init__(self, words: Sequence[str], inspect_seconds: float) -> None:
         if not words:
-            raise Invalid(problem="the command fabric needs a program. Name one that can be executed.")
+            raise Invalid(problem="the command fabric needs a program. Name an executable file.")
         self._words = tuple(words)
         self._inspect_seconds = inspect_seconds
         self._inspections = asyncio.Semaphore(_INSPECTIONS_AT_ONCE)
@@ -132,13 +132,13 @@ class Program:
         path = shutil.which(self._words[0])
         if path is None:
             exists = Path(self._words[0]).exists()
-            wrong = f"{self} is not an executable file" if exists else f"there is no program {self}"
-            right = f"Make it one with: chmod +x {self}" if exists else "Install it, or name one that exists"
+            wrong = f"{self} is not executable" if exists else f"the program {self} does not exist"
+            right = f"Run: chmod +x {self}" if exists else "Install it, or name another program"
             raise Unavailable(problem=f"{wrong}. {right}")
         interpreter = _interpreter(path)
         if interpreter and not os.access(interpreter, os.X_OK):
-            wrong = f"{self} begins with #!{interpreter!r}, which cannot be executed"
-            raise Unavailable(problem=f"{wrong}. Install that, or mend the program's first line")
+            wrong = f"{self} begins with #!{interpreter!r}, which is not executable"
+            raise Unavailable(problem=f"{wrong}. Install the interpreter, or correct the first line of the program")
         # The whole path: what was looked at here is what the shell executes.
         return [str(Path(path).absolute()), *self._words[1:], verb]
 
@@ -148,12 +148,14 @@ class Program:
             try:
                 code, said, complaint = await self._ask({"verb": "inspect", "vm": vm})
             except OSError as error:
-                raise Unavailable(problem=f"{self} inspect could not be run ({error})") from error
+                raise Unavailable(problem=f"cannot run {self} inspect ({error})") from error
         if code == os.EX_USAGE:
             return Machine(vm, running=True, boots=1)
         machine = _read_machine(vm, said) if code == 0 else None
         if machine is None:
-            found = f"wrote {_harmless(said)!r}" if code == 0 else f"ended with code {code}: {complaint or '(no word)'}"
+            found = (
+                f"wrote {_harmless(said)!r}" if code == 0 else f"exited with code {code}: {complaint or '(no output)'}"
+            )
             raise Unavailable(problem=f"{self} inspect {found}; {_EXPECTED}")
         return machine
 
@@ -281,7 +283,7 @@ class CommandFabric:
     async def _carry_out(self, verb: Verb, order: Order) -> None:
         """Cancelled, it leaves the program at its work; the same order finds it again."""
         if not _SAFE_ID.fullmatch(order.operation):
-            raise WorkFailed(problem=f"{order.operation!r} cannot be the name of a folder; expected an id like a UUID")
+            raise WorkFailed(problem=f"{order.operation!r} is not a valid operation id; expected an id like a UUID")
         journal = Journal(self._folder / order.operation)
         await self._make_room()
         self._let_go.pop(order.operation, None)
@@ -314,7 +316,7 @@ class CommandFabric:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
         except OSError as error:
-            problem = f"orders cannot be noted in {self._folder} ({error}). It must be a folder that can be written to"
+            problem = f"cannot write orders to {self._folder} ({error}). It must be a writable folder"
             raise Unavailable(problem=problem) from error
 
     # --- In the thread --------------------------------------------------------------------------------
@@ -383,9 +385,9 @@ def _in_words(verb: Verb, order: Order) -> dict[str, Any]:
 
 def _failure(name: str, end: End) -> Unavailable | WorkFailed:
     if end.code is None:
-        return Unavailable(problem=f"{name} was killed and left no exit code; it is run again, and told so by 'again'")
-    last_line = end.last_line or "it wrote no line of errors"
+        return Unavailable(problem=f"{name} was killed and left no exit code; it runs again with 'again' set to true")
+    last_line = end.last_line or "no error output"
     if end.code == os.EX_TEMPFAIL:
-        return Unavailable(problem=f"{name} asks for another time: {last_line}")
-    by_signal = f" (as after signal {end.code - 128})" if 128 < end.code < 128 + signal.NSIG else ""
-    return WorkFailed(problem=f"{name} ended with code {end.code}{by_signal}: {last_line}")
+        return Unavailable(problem=f"{name} asked to be retried later: {last_line}")
+    by_signal = f" (signal {end.code - 128})" if 128 < end.code < 128 + signal.NSIG else ""
+    return WorkFailed(problem=f"{name} exited with code {end.code}{by_signal}: {last_line}")

@@ -88,10 +88,10 @@ class SimulatedFabric:
             await self._wait(self.delay)
         if self.failures:
             self.failures -= 1
-            raise Unavailable(problem="the simulated fabric was told to fail")
+            raise Unavailable(problem="the simulated fabric is set to fail")
         if self.failures_for_good:
             self.failures_for_good -= 1
-            raise WorkFailed(problem="the simulated fabric was told to fail for good")
+            raise WorkFailed(problem="the simulated fabric is set to fail permanently")
         if self.forgets:
             self.forgets -= 1
             await self._wait(_FOREVER)

@@ -32,7 +32,7 @@ _KEYS = (
 _SET_KEYS = {
     "addresses": 'write address = "10.0.0.4"',
     "hosts": 'write host = "host-a"',
-    "first": "leave it out",
+    "first": "omit it",
 }
 """The keys that only a set has, and what to do where there is no `count`."""
 _PRIORITIES = ("regular", "spot")
@@ -82,11 +82,11 @@ def read_vms(entry: Entry, groups: Mapping[str, Group], hosts: Mapping[str, Host
 def check_name(entry: Entry, key: str, name: str) -> None:
     """Refuse what cannot be a name, of whatever kind of thing."""
     if "{n}" in name:
-        problem = "{n} stands for the number of a VM in a set. Write a name without it"
-        raise entry.wrong(f"{problem}, or for a set of VMs add count.", key)
+        problem = "{n} is the number of a VM in a set. Write a name without it"
+        raise entry.wrong(f"{problem}, or add count.", key)
     if not _NAME.fullmatch(name) or not name.isprintable():
-        problem = f"{name!r} is not a name: write 1 to 80 characters"
-        without = """none of them / \\ " ' < > | : * ? # & %, white space or a control character"""
+        problem = f"{name!r} is not a valid name. Write 1 to 80 characters"
+        without = """without white space, control characters and / \\ " ' < > | : * ? # & %"""
         raise entry.wrong(f"{problem}, {without}.", key)
 
 
@@ -94,11 +94,11 @@ def _check_set_keys(entry: Entry) -> None:
     if "count" not in entry:
         for key, remedy in _SET_KEYS.items():
             if key in entry:
-                raise entry.wrong(f"Is for a set of VMs: add count, or {remedy}.", key)
+                raise entry.wrong(f"Needs count, because it is for a set of VMs. Add count, or {remedy}.", key)
     elif "address" in entry:
-        raise entry.wrong('A set needs several: write addresses = "10.0.0.4-10.0.0.103".', "address")
+        raise entry.wrong('A set needs a range. Write addresses = "10.0.0.4-10.0.0.103".', "address")
     if "host" in entry and "hosts" in entry:
-        raise entry.wrong("Write host (all VMs on one) or hosts (taken in turn), not both.", "hosts")
+        raise entry.wrong("Write host (one for all VMs) or hosts (assigned in turn), not both.", "hosts")
 
 
 def _declared(entry: Entry, declared: Mapping[str, _Declared], name: str, key: str, *deeper: int) -> _Declared:
@@ -124,7 +124,7 @@ def _name_pattern(entry: Entry, group: Group | None) -> str:
 def _scale_set_pattern(entry: Entry, scale_set: str) -> str:
     if "count" in entry:
         if entry.text("name", scale_set) != scale_set:
-            problem = f"Leave it out: the VMs of this scale set are named {scale_set}_0 and so on."
+            problem = f"Omit it. The VMs of this scale set are named {scale_set}_0, {scale_set}_1 and so on."
             raise entry.wrong(problem, "name")
         return scale_set + "_{n}"
     name = entry.required_text("name", f'Write it like name = "{scale_set}_0".')
@@ -136,7 +136,7 @@ def _scale_set_pattern(entry: Entry, scale_set: str) -> str:
 
 def _cloud_service_pattern(entry: Entry) -> str:
     if "count" in entry:
-        remedy = 'Write the role alone, like "Worker": its VMs are named Worker_IN_0 and so on.'
+        remedy = 'Write only the role, like "Worker". Its VMs are named Worker_IN_0, Worker_IN_1 and so on.'
         role = entry.required_text("name", remedy)
         if not role or "{n}" in role:
             raise entry.wrong(remedy, "name")
@@ -162,7 +162,7 @@ def _refuse_group_names(entry: Entry, names: Sequence[str], groups: Mapping[str,
     """A VM without a group is a scope of its own, which goes by the VM's name."""
     for name in names:
         if name in groups:
-            problem = f'{name!r} is the name of a group too. Write group = "{name}", or another name.'
+            problem = f'{name!r} is also the name of a group. Write group = "{name}", or choose another name.'
             raise entry.wrong(problem, "name")
 
 
@@ -183,13 +183,13 @@ def _base36(number: int) -> str:
 
 
 def _given_domain(entry: Entry, key: str, count: int) -> int:
-    reason = f": there are {count} of them here" if count > 1 else ": there is no other here"
+    reason = f", because the group has {count}" if count > 1 else ", because there is only one"
     return entry.whole_number(key, UNPLACED, 0, count - 1, reason)
 
 
 def _auto_approve(entry: Entry, group: Group | None) -> tuple[str, ...]:
     if group and "auto_approve" in entry:
-        raise entry.wrong(f"Is for the whole group: write it in [[group]] {group.name!r}.", "auto_approve")
+        raise entry.wrong(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", "auto_approve")
     return entry.words("auto_approve", AUTO_APPROVE_WORDS)
 
 
@@ -200,13 +200,13 @@ def _hosts(entry: Entry, declared: Mapping[str, Host], names: Sequence[str]) -> 
         given = enumerate(entry.texts("hosts"))
         hosts = [_declared(entry, declared, name, "hosts", index).name for index, name in given]
         if not hosts:
-            raise entry.wrong("Name at least one host, or leave it out.", "hosts")
+            raise entry.wrong("Name at least one host, or omit it.", "hosts")
         return spread_hosts(hosts, len(names))
     own_hosts = [own_host(name) for name in names]
     for name, host in zip(names, own_hosts, strict=True):
         if host in declared:
-            problem = f"Without it {name!r} gets a host of its own, {host!r}, but there is a [[host]]"
-            raise entry.wrong(f"{problem} of that name. Write host, or rename that one.", "host")
+            problem = f"Without it {name!r} gets its own host {host!r}, but a [[host]] has this name."
+            raise entry.wrong(f"{problem} Write host, or rename the [[host]].", "host")
     return own_hosts
 
 
@@ -218,10 +218,10 @@ def _addresses(entry: Entry, count: int) -> list[str]:
     first, last = _address_range(entry, entry.text("addresses"))
     available = int(last) - int(first) + 1
     if first.version != last.version or available < 1:
-        problem = f"{first} to {last} is no range. Write two addresses of one kind, the lower one first."
+        problem = f"{first} to {last} is not a range. Write two IPv4 or two IPv6 addresses, the lower one first."
         raise entry.wrong(problem, "addresses")
     if available < count:
-        raise entry.wrong(f"{available} addresses are too few: {count} VMs need {count}.", "addresses")
+        raise entry.wrong(f"The range has {available} addresses, but {count} VMs need {count}.", "addresses")
     return [str(type(first)(number)) for number in range(int(first), int(first) + count)]
 
 
@@ -241,7 +241,7 @@ def _usable(entry: Entry, text: str) -> tuple[_Address, _Address]:
     try:
         network = ip_network(text)
     except ValueError:
-        problem = f"{text!r} is not a network. Write it like 10.1.0.0/24, with zeros behind the prefix."
+        problem = f"{text!r} is not a network. Write it like 10.1.0.0/24, with zeros after the prefix."
         raise entry.wrong(problem, "addresses") from None
     if network.num_addresses <= 2:  # a link of two, or a single one: all are usable
         return _unmapped(network[0]), _unmapped(network[-1])
@@ -275,12 +275,12 @@ def _listeners(entry: Entry, count: int) -> list[str]:
     address = _address(entry, "listen", parts[1] or parts[2])
     host = f"[{address}]" if address.version == 6 else str(address)
     if parts[4] and "count" not in entry:
-        raise entry.wrong("Several ports are for a set of VMs: add count, or write one port.", "listen")
+        raise entry.wrong("A range of ports needs count. Add count, or write one port.", "listen")
     first, last = int(parts[3]), int(parts[4] or _LAST_PORT)
     if not 1 <= first <= last <= _LAST_PORT:
-        raise entry.wrong(f"Ports go from 1 to {_LAST_PORT}, the lower one first.", "listen")
+        raise entry.wrong(f"Must be ports from 1 to {_LAST_PORT}, the lower one first.", "listen")
     if last - first + 1 < count:
-        raise entry.wrong(f"{last - first + 1} ports are too few: {count} VMs need {count}.", "listen")
+        raise entry.wrong(f"The range has {last - first + 1} ports, but {count} VMs need {count}.", "listen")
     return [f"{host}:{port}" for port in range(first, first + count)]
 
 
@@ -318,7 +318,7 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
         declared = list(read_vms(entry, groups, hosts))
         for vm in declared:
             if vm.name in there.vms:
-                raise entry.wrong(f"{vm.name!r} is in the fleet already: every VM needs its own name.", "name")
+                raise entry.wrong(f"{vm.name!r} is already in the fleet. Names of VMs must be unique.", "name")
         vms += declared
         entries += [entry] * len(declared)
     if not vms:
@@ -333,10 +333,10 @@ def _read_tables(file: TomlFile) -> dict[str, list[Entry]]:
     document = file.load()
     for table, rows in document.items():
         if table not in _TABLES:
-            problem = f"A fleet file has no such table, only {', '.join(_TABLES)}.{nearest(table, _TABLES)}"
+            problem = f"Unknown table. Tables: {', '.join(_TABLES)}.{nearest(table, _TABLES)}"
             raise file.wrong(problem, table, (table,))
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            problem = f"Must be written [[{table}]], in two pairs of brackets, once for each {table}."
+            problem = f"Must be written [[{table}]] with double brackets, once for each {table}."
             raise file.wrong(problem, table, (table,))
     return {
         table: [Entry(file, table, index, row) for index, row in enumerate(document.get(table, ()))]
@@ -353,7 +353,7 @@ def _read_declared(entries: Iterable[Entry], read: Callable[[Entry, str], _Decla
         check_name(entry, "name", name)
         if name in declared:
             line = firsts[name].line("name")
-            raise entry.wrong(f"{name!r} is taken by the one on line {line}: each needs its own.", "name")
+            raise entry.wrong(f"{name!r} is already used on line {line}. Names must be unique.", "name")
         firsts[name] = entry
         declared[name] = read(entry, name)
     return declared
@@ -366,7 +366,7 @@ def _read_group(entry: Entry, name: str) -> Group:
     update_domains, fault_domains = _DEFAULT_DOMAINS[GroupKind(kind)]
     alone = kind == GroupKind.STANDALONE
     most_update, most_fault = (1, 1) if alone else _MOST_DOMAINS
-    reason = ": a standalone group has one VM" if alone else ""
+    reason = ", because a standalone group has one VM" if alone else ""
     return Group(
         name,
         kind,
@@ -382,7 +382,9 @@ def _terminate_notice(entry: Entry, kind: str) -> timedelta | None:
     if "terminate_notice" not in entry:
         return None
     if kind != GroupKind.SCALE_SET:
-        raise entry.wrong(f"Only a scale set is told of deletions, and this is kind {kind!r}.", "terminate_notice")
+        raise entry.wrong(
+            f"Only a scale set has a terminate notice. The kind of this group is {kind!r}.", "terminate_notice"
+        )
     try:
         return parse_terminate_notice(entry.text("terminate_notice"))
     except ValueError as error:
@@ -414,7 +416,7 @@ def _refuse_doubles(vms: Sequence[VM], entries: Sequence[Entry]) -> None:
             if other != position:
                 key = "addresses" if field == "address" and "count" in entries[position] else field
                 holder = f'vm "{vms[other].name}" (line {entries[other].line()})'
-                problem = f"{value!r} is taken by {holder}: every VM needs its own."
+                problem = f"{value!r} is already used by {holder}. It must be unique."
                 raise entries[position].wrong(problem, key)
 
 
@@ -427,7 +429,7 @@ def _refuse_company(vms: Sequence[VM], entries: Sequence[Entry], groups: Mapping
             continue
         first = held.setdefault(vm.group, vm.name)
         if first != vm.name:
-            problem = f'Standalone group {vm.group!r} has its one VM already: vm "{first}". Leave group out.'
+            problem = f'Standalone group {vm.group!r} already has its VM "{first}". Omit group.'
             raise entry.wrong(problem, "group")
 
 
@@ -437,7 +439,7 @@ def _refuse_clash(vms: Sequence[VM], entries: Sequence[Entry]) -> None:
     if clash is not None:
         held = vms[clash[0]]
         problem = (
-            f"Host {held.host!r} holds update domain {held.update_domain} of group {held.group!r} already, "
-            f'with vm "{held.name}", and holds at most one. Write {held.update_domain}, or another host.'
+            f"Host {held.host!r} already holds update domain {held.update_domain} of group {held.group!r}, "
+            f'with vm "{held.name}". A host holds at most one. Write {held.update_domain}, or another host.'
         )
         raise entries[clash[1]].wrong(problem, "update_domain")

@@ -21,7 +21,7 @@ def parse_terminate_notice(text: str) -> timedelta:
     try:
         length = parse_duration(text)
     except BadDuration:
-        raise ValueError(f"{text!r} is not a length of time. {bounds}.") from None
+        raise ValueError(f"{text!r} is not a duration. {bounds}.") from None
     if not LEAST_TERMINATE_NOTICE <= length <= MOST_TERMINATE_NOTICE:
         raise ValueError(f"{text!r} is {format_duration(length)}. {bounds}.")
     return length

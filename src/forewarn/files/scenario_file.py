@@ -49,11 +49,11 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
     whole.refuse_unknown(FILE_KEYS)
     rows = document.get("step", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise whole.wrong("Must be written [[step]], in two pairs of brackets, once for each step.", "step")
+        raise whole.wrong("Must be written [[step]] with double brackets, once for each step.", "step")
     if not rows:
         raise whole.wrong('A scenario needs at least one [[step]], like do = "restart".', "step")
     if len(rows) > _MOST_STEPS:
-        raise whole.wrong(f"{len(rows)} steps are too many: at most {_MOST_STEPS}.", "step")
+        raise whole.wrong(f"Too many steps: {len(rows)}. The maximum is {_MOST_STEPS}.", "step")
     needs = _read_needs(whole.inner("needs", "[needs]"))
     steps = [_read_step(Entry(file, "step", index, row), needs) for index, row in enumerate(rows)]
     _refuse_early(file, rows, steps)
@@ -71,7 +71,7 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
 def _shown(entry: Entry, key: str, text: str) -> str:
     """A text that is shown on terminals: codes in it would be theirs to obey."""
     if not text.replace("\n", "").isprintable():
-        raise entry.wrong("Has characters that cannot be shown. Write plain text.", key)
+        raise entry.wrong("Contains control characters. Write plain text.", key)
     return text
 
 
@@ -82,7 +82,7 @@ def _fleet(whole: Entry) -> str:
         try:
             parse_fleet(text, "")
         except BadFleet as error:
-            problem = f"line {error.fields['line']} of it: {error.fields['key']}: {error.fields['problem']}"
+            problem = f"In its line {error.fields['line']}: {error.fields['key']}: {error.fields['problem']}"
             raise whole.wrong(problem, "fleet") from None
     return text
 
@@ -107,9 +107,11 @@ def _read_step(entry: Entry, needs: Needs) -> Step:
     entry.refuse_unknown(STEP_KEYS)
     kinds = [key for key in KINDS_OF_STEP if key in entry]
     if len(kinds) > 1:
-        raise entry.wrong(f"A step is one of {', '.join(KINDS_OF_STEP)}, and this has {kinds[0]} too.", kinds[1])
+        raise entry.wrong(
+            f"A step has only one of {', '.join(KINDS_OF_STEP)}. This step also has {kinds[0]}.", kinds[1]
+        )
     if not kinds and "expect" not in entry:
-        raise entry.wrong(f"Has nothing to do. Write one of {', '.join(KINDS_OF_STEP)}, or expect.", "do")
+        raise entry.wrong(f"The step is empty. Write one of {', '.join(KINDS_OF_STEP)}, or expect.", "do")
     kind = kinds[0] if kinds else ""
     do = _word(entry, "do", ACTS) or ""
     until = _word(entry, "until", Until)
@@ -127,16 +129,16 @@ def _read_step(entry: Entry, needs: Needs) -> Step:
 
 def _read_within(entry: Entry, kind: str) -> timedelta:
     if "within" in entry and kind != "until":
-        raise entry.wrong("Goes with until alone. Leave it out, or write until.", "within")
+        raise entry.wrong("Is only for steps with until. Omit it, or add until.", "within")
     if kind == "until" and "within" not in entry:
-        raise entry.wrong('Is missing. Say how long it may take, like within = "15m".', "within")
+        raise entry.wrong('Is missing. Write the maximum time to wait, like within = "15m".', "within")
     return _positive(entry, "within") or Step().within
 
 
 def _positive(entry: Entry, key: str) -> timedelta | None:
     length = entry.length(key)
     if length is not None and not length:
-        raise entry.wrong("Must be longer than nothing, like 15m.", key)
+        raise entry.wrong("Must be longer than 0s, like 15m.", key)
     return length
 
 
@@ -144,10 +146,10 @@ def _read_options(entry: Entry, do: str, needs: Needs) -> Options:
     allowed = ("vms", *ACTS[do]) if do else ()
     for key in OPTION_KEYS:
         if key in entry and key not in allowed:
-            takes = f"do = {do!r} takes {', '.join(allowed)}." if do else "It goes with do alone."
-            raise entry.wrong(f"Does not fit here. {takes}", key)
+            takes = f"Options of do = {do!r}: {', '.join(allowed)}." if do else "It is only for steps with do."
+            raise entry.wrong(f"Is not allowed here. {takes}", key)
     if do == "postpone" and "by" not in entry:
-        raise entry.wrong('Is missing. Say by how much, like by = "30m".', "by")
+        raise entry.wrong('Is missing. Write by how much to postpone, like by = "30m".', "by")
     types = {name.lower(): name for name in EVENT_TYPES}
     asked = entry.text("type")
     if asked and asked.lower() not in types:
@@ -166,9 +168,9 @@ def _read_options(entry: Entry, do: str, needs: Needs) -> Options:
 
 def _read_places(entry: Entry, needs: Needs) -> tuple[int, ...]:
     """Which of the run's VMs: they are counted from 1."""
-    places = entry.whole_numbers("vms", 1, needs.vms, f": the scenario needs {needs.vms}")
+    places = entry.whole_numbers("vms", 1, needs.vms, f", because the scenario needs {needs.vms} VMs")
     if "vms" in entry and not places:
-        raise entry.wrong("Name at least one, like [1], or leave it out for all.", "vms")
+        raise entry.wrong("Name at least one VM, like [1], or omit it for all VMs.", "vms")
     return tuple(dict.fromkeys(places))
 
 
@@ -209,11 +211,11 @@ def _read_expectation(entry: Entry) -> Expectation:
         else None,
     )
     if expectation == Expectation():
-        raise entry.wrong(f"Expects nothing. Write one of {', '.join(EXPECT_KEYS)}.")
+        raise entry.wrong(f"Is empty. Write one of {', '.join(EXPECT_KEYS)}.")
     if expectation.told is False and expectation.about_event:
-        raise entry.wrong("What is not told has no type, status or notice. Leave those out.", "told")
+        raise entry.wrong("With told = false there is no event. Omit type, status, notice and the like.", "told")
     if expectation.notice is not None and expectation.status == Status.STARTED:
-        raise entry.wrong('Once Started there is no NotBefore. Look at the notice with status = "Scheduled".', "notice")
+        raise entry.wrong('A Started event has no NotBefore. Check the notice with status = "Scheduled".', "notice")
     return expectation
 
 
@@ -225,5 +227,5 @@ def _refuse_early(file: TomlFile, rows: list[dict[str, object]], steps: list[Ste
         told = step.expect is not None and (step.expect.about_event or step.expect.domains_at_once is not None)
         if step.until is not None or step.do or told:
             key = "until" if step.until is not None else "do" if step.do else "expect"
-            problem = 'Nothing has been done before it. Write a step like do = "restart" first.'
+            problem = 'No earlier step does anything. Add a step like do = "restart" first.'
             raise Entry(file, "step", index, rows[index]).wrong(problem, key)

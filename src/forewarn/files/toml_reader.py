@@ -170,7 +170,7 @@ class TomlFile(NamedTuple):
             raise self.error(source=self.source, line=line, key="TOML", problem=f"{what} at {place}.") from error
         except (RecursionError, ValueError) as error:
             # The reader's own limits: it does not say where they were passed.
-            problem = "Some value is nested too deeply or has too many digits."
+            problem = "A value is nested too deeply or has too many digits."
             raise self.error(source=self.source, line=1, key="TOML", problem=problem) from error
 
 
@@ -346,7 +346,7 @@ class _Inner(Entry):
 _TYPE_WORDS = {
     bool: "a boolean",
     dict: "a table",
-    float: "a number with a fraction",
+    float: "a decimal number",
     int: "a number",
     list: "an array",
     str: "a string",

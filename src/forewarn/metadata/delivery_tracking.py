@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import format_moment
-from forewarn.errors import Abandoned, NotSeen, Stopping
+from forewarn.errors import DocumentNotSeen, ServiceStopping, WaitAbandoned
 from forewarn.wire.document import entity_tag, parse_start_requests, tag_matches
 
 if TYPE_CHECKING:
@@ -209,24 +209,24 @@ class Audience:
                 while self.missing():
                     self.polled.clear()
                     if self._tracker.stopping:
-                        raise Stopping
+                        raise ServiceStopping
                     if self._abandoned:
-                        raise Abandoned
+                        raise WaitAbandoned
                     await self.polled.wait()
         except TimeoutError:
             raise self._not_seen(before) from None
 
-    def _not_seen(self, before: dict[str, int]) -> NotSeen:
+    def _not_seen(self, before: dict[str, int]) -> DocumentNotSeen:
         name = self.missing()[0]
         tracking = self._tracker.tracking(name)
         polls = tracking.polls - before[name]
-        did, remedy = f"it asked {polls} times, and was last answered {tracking.status}", ""
+        did, remedy = f"it polled {polls} times; the last response was {tracking.status}", ""
         if polls == 0:
-            did, remedy = "it did not ask", f"Start what polls for {name}, or allow more time with a longer limit."
+            did, remedy = "it did not poll", f"Start the application that polls for {name}, or use a longer timeout."
         elif polls == 1:
-            did, remedy = "it asked once, and did not come back", "It may have ended, or need a longer limit."
+            did, remedy = "it polled once, and not again", "The application may have exited, or need a longer timeout."
         elif tracking.status != 200:
-            remedy = "A fault that is bounded by time does not end while the clock waits: bound it by count."
+            remedy = "A fault with a duration does not end while the clock waits. Limit it by count instead."
         now = self._engine.clock.now()
         seconds = self._limit.total_seconds()
-        return NotSeen(vm=name, limit=seconds, did=did, now=format_moment(now), remedy=remedy)
+        return DocumentNotSeen(vm=name, limit=seconds, did=did, now=format_moment(now), remedy=remedy)

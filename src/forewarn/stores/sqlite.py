@@ -126,7 +126,7 @@ class SqliteRecords:
         try:
             self._db.execute("ROLLBACK")
         except sqlite3.Error as error:
-            raise StoreFailed(problem=f"and could not be undone: {error}") from error
+            raise StoreFailed(problem=f"and the rollback failed: {error}") from error
 
 
 def _only(row: Row) -> Any:

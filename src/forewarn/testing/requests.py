@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from forewarn.core.faults import FaultOrder
 from forewarn.core.operations import Request
 from forewarn.core.requests import request
-from forewarn.errors import BadOption, NobodyTold, nearest
+from forewarn.errors import BadOption, NoticeNotPossible, nearest
 from forewarn.testing.durations import Length, length_if_any, length_of, moment_of
 from forewarn.testing.event import OPERATOR, Event
 from forewarn.testing.vm import one_name
@@ -39,7 +39,7 @@ class Requests:
         operations, changes = self._running.read(lambda engine: engine.preview(request, asked, OPERATOR))
         if not any(vm in event.resources for event in changes.events.values()):
             why = "; ".join(why for operation in operations for _, why in operation.unnoticed)
-            raise NobodyTold(vm=vm, cause=asked.cause, problem=why or "it is on no such host")
+            raise NoticeNotPossible(vm=vm, cause=asked.cause, problem=why or "it is not on that host")
         return next(event for event in self._events_of(self._request(asked)) if vm in event.vms)
 
     def _request(self, asked: Request) -> Iterable[Operation]:
@@ -86,20 +86,20 @@ class Requests:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise BadOption(name=name, value=value, problem="write a text.")
+        raise BadOption(name=name, value=value, problem="use a string.")
     return value
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, (list, tuple, set, frozenset)):
-        raise BadOption(name=name, value=value, problem="write a list of texts.")
+        raise BadOption(name=name, value=value, problem="use a list of strings.")
     return tuple(_text(name, each) for each in values)
 
 
 def _factor(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise BadOption(name=name, value=value, problem="write a number that is more than 0.")
+        raise BadOption(name=name, value=value, problem="use a number greater than 0.")
     return value
 
 
@@ -119,7 +119,7 @@ def read_request(cause: str, vms: tuple[str, ...], options: dict[str, Any]) -> R
     """The request, or an error that says which options there are."""
     for name in options:
         if name not in OPTIONS:
-            problem = f"there is no such option. Known are: {', '.join(OPTIONS)}.{nearest(name, OPTIONS)}"
+            problem = f"unknown option. Options: {', '.join(OPTIONS)}.{nearest(name, OPTIONS)}"
             raise BadOption(name=name, value=options[name], problem=problem)
     given = {name: OPTIONS[name](name, value) for name, value in options.items() if value is not None}
     return Request(_text("cause", cause), vms, **given)

@@ -89,7 +89,7 @@ class VM:
         """Approve an event, itself or by its id, over the network as the application does."""
         event_id = event if isinstance(event, str) else getattr(event, "id", None)
         if not isinstance(event_id, str):
-            raise BadOption(name="event", value=event, problem="give an event, or the id of one.")
+            raise BadOption(name="event", value=event, problem="pass an event or an event id.")
         target = f"{EVENTS_PATH}?api-version={NEWEST_VERSION}"
         answer = send(origin_of(self.endpoint), "POST", target, {"Metadata": "true"}, start_requests(event_id))
         if answer.status != 200:
@@ -184,7 +184,7 @@ def name_of(vm: object) -> str:
     """The name of a VM that a test gives as itself or by its name."""
     name = vm if isinstance(vm, str) else getattr(vm, "name", None)
     if not isinstance(name, str):
-        raise BadOption(name="vm", value=vm, problem='name a VM, as in "web-0", or give the VM itself.')
+        raise BadOption(name="vm", value=vm, problem='pass the name of a VM, as in "web-0", or the VM itself.')
     return name
 
 
@@ -192,7 +192,7 @@ def one_name(vm: VM | str) -> str:
     """The same where an empty name would mean all VMs."""
     name = name_of(vm)
     if not name:
-        raise BadOption(name="vm", value=name, problem="an empty name is that of no VM.")
+        raise BadOption(name="vm", value=name, problem="the name of a VM must not be empty.")
     return name
 
 
