@@ -130,7 +130,7 @@ def test_a_full_disk_gets_503_and_reading_goes_on(make_service: Callable[..., Se
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     refused = service.approve(event)
     assert refused.status == 503
-    assert "could not be written" in refused.json()["error"]
+    assert "Cannot write the change" in refused.json()["error"]
     assert service.control("POST", "/v1/operations", {"cause": "restart", "vms": ["one"]}).status == 503
     assert service.request(source="127.0.0.2").status == 503, "enabling must be on disk before its first answer"
     document = service.document()

@@ -41,11 +41,11 @@ OPERATION = Operation(
     requested_by="user",
     requested_at=NOW,
     events=("ev-1",),
-    unnoticed=(("db", "db has never asked: no notice"),),
+    unnoticed=(("db", "db has never polled"),),
     moves=(("web-0", "spare"),),
     holds_until=NOW + timedelta(minutes=20),
     health=Health.BAD,
-    outcome="not back in time: web-0",
+    outcome="not healthy in time: web-0",
 )
 ROLLOUT = Rollout(
     id="ro-1",
@@ -58,7 +58,7 @@ ROLLOUT = Rollout(
     waiting=("b1",),
     under_way=(("a", "op-1"),),
     done=("a2",),
-    skipped=(("a3", "it is failed"),),
+    skipped=(("a3", "the host is failed"),),
     next_at=NOW + timedelta(minutes=2),
     outcome="",
 )
@@ -94,7 +94,7 @@ WEBHOOK = Webhook(
     *("pager", "https://example.com/hook", "a sécret of sorts", "ops", NOW, ("web",), ("scheduled", "not told")),
     cursor=7,
 )
-ROW = Undelivered("pager", 5, 3, 77, "answered with status 500")
+ROW = Undelivered("pager", 5, 3, 77, "HTTP 500")
 
 
 @pytest.fixture(params=["file", "memory"])

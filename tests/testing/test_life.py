@@ -267,7 +267,7 @@ async def test_what_is_awaited_after_the_end_says_so(recwarn: pytest.WarningsRec
 
 
 def test_an_event_that_is_not_there_can_be_shown(forewarn: Service) -> None:
-    assert repr(forewarn.event("nosuch")) == "<Event NOSUCH: There is no event 'NOSUCH'.>"
+    assert repr(forewarn.event("nosuch")) == "<Event NOSUCH: Unknown event 'NOSUCH'.>"
 
 
 # --- By a marker ------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ async def test_a_row_that_fails_holds_up_all_that_comes_after_it(receiver: Recei
         await asyncio.to_thread(receiver.until, lambda: len([got for got in receiver.got if got.id == first]) > 3)
         assert {got.id for got in receiver.got} == {str(added.cursor + 1), first}, "what comes behind it waits"
         await until(engine, lambda: undelivered(engine)[int(first)].attempts > 3)
-        assert undelivered(engine)[int(first)].problem == "answered with status 500"
+        assert undelivered(engine)[int(first)].problem == "HTTP 500"
         assert undelivered(engine).keys() == {int(first)}
         webhook = engine.draft().webhook("hook")
         assert webhook is not None
@@ -338,15 +338,15 @@ async def test_what_is_given_up_is_kept_and_the_rest_goes_on_until_it_is_asked_f
         first = added.cursor + 1
         await until(engine, lambda: undelivered(engine)[first].given_up)
         row = undelivered(engine)[first]
-        assert (row.attempts, row.problem) == (3, "answered with status 400")
+        assert (row.attempts, row.problem) == (3, "HTTP 400")
         assert [row.sequence for row in await dispatcher.retry("hook", first)] == [first]
-        await until(engine, lambda: undelivered(engine)[first][2:] == (4, 0, "answered with status 400"))
+        await until(engine, lambda: undelivered(engine)[first][2:] == (4, 0, "HTTP 400"))
         refused.clear()
         await dispatcher.retry("hook")
         await until_settled(engine)
-        with pytest.raises(UnknownResource, match="undelivered row of history '999'"):
+        with pytest.raises(UnknownResource, match="undelivered history row '999'"):
             await dispatcher.retry("hook", 999)
-        with pytest.raises(UnknownResource, match=r"no webhook 'hok'\. Did you mean 'hook'"):
+        with pytest.raises(UnknownResource, match=r"Unknown webhook 'hok'\. Did you mean 'hook'"):
             await dispatcher.retry("hok")
     assert sorted(expected) == sorted(got.id for got in receiver.taken)
 
@@ -564,7 +564,7 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
         kept = sorted(undelivered(engine))
         assert kept == list(range(kept[0], engine.records.newest + 1)), "the oldest are dropped"
         lost = kept[0] - added.cursor - 1
-        assert deliveries.stats("hook")[1:] == (len(kept), "answered with status 400", lost)
+        assert deliveries.stats("hook")[1:] == (len(kept), "HTTP 400", lost)
         assert lost + len(kept) == 40
         assert caplog.text.count("the oldest are kept no more") == 1
         receiver.answer = lambda _: Reply()
@@ -753,16 +753,16 @@ async def test_who_the_events_come_from_stays_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
-        ({"name": "-"}, BadOption, "beginning with a letter"),
-        ({"name": "a/b"}, BadOption, "beginning with a letter"),
-        ({"name": "taken"}, WebhookExists, "There is a webhook 'taken' already"),
+        ({"name": "-"}, BadOption, "starting with a letter"),
+        ({"name": "a/b"}, BadOption, "starting with a letter"),
+        ({"name": "taken"}, WebhookExists, "A webhook named 'taken' exists"),
         ({"url": "http://10.0.0.1/"}, ForbiddenWebhookAddress, "webhook_private_targets"),
         ({"secret": "short"}, BadOption, "16 to 256 characters"),
         ({"secret": "a" * 257}, BadOption, "16 to 256 characters"),
         ({"secret": "two lines of words\nof a secret"}, BadOption, "on one line"),
         ({"kinds": ("schedulde",)}, BadOption, "Did you mean 'scheduled'"),
-        ({"groups": ("wep",)}, UnknownResource, "no group 'wep'. Did you mean 'web'"),
-        ({"groups": tuple(map(str, range(1001)))}, LimitExceeded, "at most 1,000"),
+        ({"groups": ("wep",)}, UnknownResource, "Unknown group 'wep'. Did you mean 'web'"),
+        ({"groups": tuple(map(str, range(1001)))}, LimitExceeded, "maximum is 1,000"),
     ],
 )
 async def test_what_is_wrong_with_a_webhook_is_said_and_nothing_is_added(
@@ -786,7 +786,7 @@ async def test_there_is_a_bound_to_how_many_there_are() -> None:
                 "http://example.com/", f"hook-{number}", kinds=("host failed",), groups=("web",) * MOST_GROUPS
             )
             await engine.execute(add_webhook, wishes, "ops")
-        with pytest.raises(LimitExceeded, match="at most 100"):
+        with pytest.raises(LimitExceeded, match="maximum is 100"):
             await engine.execute(add_webhook, hook("http://example.com/"), "ops")
         await asyncio.gather(  # in one batch: the one makes room for the other
             engine.execute(remove_webhook, "hook-0", "ops"),

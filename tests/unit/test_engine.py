@@ -157,11 +157,11 @@ async def test_a_group_that_never_asked_gets_no_notice_and_history_says_so() -> 
         operation = await ask(engine, "restart", "db-0", by="user")
         assert operation.events == ()
         assert operation.progress is Progress.STARTED
-        assert dict(operation.unnoticed) == {"db-0": "db-0 has never asked: no notice"}
+        assert dict(operation.unnoticed) == {"db-0": "db-0 has never polled"}
         await engine.enable("db-0", by="db-0")
         assert engine.document("db-0").events == ()
         entries = await engine.records.history(HistoryFilter(operation=operation.id))
-        assert "db-0 has never asked: no notice" in [entry.why for entry in entries]
+        assert "db-0 has never polled" in [entry.why for entry in entries]
 
 
 async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -> None:
@@ -176,7 +176,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
         await engine.advance(timedelta(hours=1))
         assert not engine.document("web").enabled
         operation = await ask(engine, "restart", "web-0", by="user")
-        assert dict(operation.unnoticed) == {"web": "web has not asked for 1d: no notice"}
+        assert dict(operation.unnoticed) == {"web": "web has not polled for 1d"}
         await engine.enable("web", by="web-0")
         document = engine.document("web")
         assert (document.incarnation, document.enabled) == (0, True)
@@ -350,7 +350,7 @@ async def test_attempts_that_fail_are_repeated_after_longer_and_longer_pauses() 
     pauses: list[float] = []
     while (failed := engine.failed_attempt(operation.id)) is not None:
         assert failed.failures == len(pauses) + 1
-        assert "was told to fail" in failed.problem
+        assert "is set to fail" in failed.problem
         assert failed.next_at is not None
         pauses.append((failed.next_at - engine.clock.now()).total_seconds())
         await engine.advance(failed.next_at - engine.clock.now() - timedelta(microseconds=1))
@@ -373,7 +373,7 @@ async def test_while_the_next_attempt_is_under_way_none_is_to_come() -> None:
     assert failed is not None
     assert (failed.failures, failed.next_at) == (1, None)
     explained = explain(engine.draft(), engine.terms, engine.live_operations()[0], None, failed)
-    assert explained.waits[0].words.endswith("; the next attempt is under way")
+    assert explained.waits[0].words.endswith("; the next attempt is in progress")
     await engine.mark_done(operation.id, "operator")
     assert engine.failed_attempt(operation.id) is None, "nobody waits for the fabric any more"
     await engine.stop()
@@ -490,7 +490,7 @@ async def test_a_vm_that_its_file_puts_on_another_host_is_not_touched_by_work_on
         gone = await engine.records.event(before["db-0"])
         assert gone is not None
         assert gone.status is Status.CANCELLED
-        assert "its file has another host for it" in [
+        assert "the fleet file puts the VM on another host" in [
             entry.why.partition(": ")[2]
             for entry in await engine.records.history(HistoryFilter(operation=operation.id))
         ]

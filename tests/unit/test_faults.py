@@ -55,27 +55,27 @@ def test_a_bound_that_is_given_is_the_only_one(asked: FaultOrder, count: int | N
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (FaultOrder("slwo"), "'slwo' is not a fault. Known are: slow, empty,"),
+        (FaultOrder("slwo"), "Unknown fault 'slwo'. Faults: slow, empty,"),
         (FaultOrder("slwo"), "Did you mean 'slow'?"),
-        (FaultOrder("500", on="PUT"), "on 'PUT' does not fit: choose one of GET, POST, any."),
+        (FaultOrder("500", on="PUT"), "Invalid on 'PUT': choose one of GET, POST, any."),
         (
             FaultOrder("empty", on="POST"),
-            "empty strikes only GET. A POST can be struck by: slow, 410, 429, 500, reset.",
+            "empty affects only GET. Faults for POST: slow, 410, 429, 500, reset.",
         ),
-        (FaultOrder("500", count=0), "count '0' does not fit: write a whole number from 1 to 1,000,000."),
-        (FaultOrder("500", count=1.5), "count '1.5' does not fit: write a whole number"),  # type: ignore[arg-type]
-        (FaultOrder("500", count=True), "count 'True' does not fit: write a whole number"),
-        (FaultOrder("500", count="3"), "count '3' does not fit: write a whole number"),  # type: ignore[arg-type]
+        (FaultOrder("500", count=0), "Invalid count '0': write a whole number from 1 to 1,000,000."),
+        (FaultOrder("500", count=1.5), "Invalid count '1.5': write a whole number"),  # type: ignore[arg-type]
+        (FaultOrder("500", count=True), "Invalid count 'True': write a whole number"),
+        (FaultOrder("500", count="3"), "Invalid count '3': write a whole number"),  # type: ignore[arg-type]
         (FaultOrder("500", count=1_000_001), "write a whole number from 1 to 1,000,000."),
-        (FaultOrder("500", length=timedelta(0)), "for '0s' does not fit: write more than 0s and at most 366d."),
-        (FaultOrder("500", length=timedelta(days=367)), "for '367d' does not fit"),
-        (FaultOrder("500", delay=MINUTE), "500 keeps nobody waiting. A delay is for: slow, stall."),
-        (FaultOrder("slow", delay=timedelta(0)), "delay '0s' does not fit: write more than 0s and at most 10m."),
-        (FaultOrder("slow", delay=LONGEST_DELAY + timedelta(seconds=0.5)), "delay '600.5s' does not fit"),
-        (FaultOrder("disabled", count=2), "count '2' does not fit: disabled happens at once"),
-        (FaultOrder("disabled", length=HOUR), "for '1h' does not fit: disabled happens at once"),
-        (FaultOrder("disabled", delay=HOUR), "delay '1h' does not fit: disabled happens at once"),
-        (FaultOrder("disabled", on="POST"), "on 'POST' does not fit: disabled happens at once"),
+        (FaultOrder("500", length=timedelta(0)), "Invalid for '0s': write more than 0s and at most 366d."),
+        (FaultOrder("500", length=timedelta(days=367)), "Invalid for '367d'"),
+        (FaultOrder("500", delay=MINUTE), "500 has no delay. Faults with a delay: slow, stall."),
+        (FaultOrder("slow", delay=timedelta(0)), "Invalid delay '0s': write more than 0s and at most 10m."),
+        (FaultOrder("slow", delay=LONGEST_DELAY + timedelta(seconds=0.5)), "Invalid delay '600.5s'"),
+        (FaultOrder("disabled", count=2), "Invalid count '2': disabled takes effect immediately"),
+        (FaultOrder("disabled", length=HOUR), "Invalid for '1h': disabled takes effect immediately"),
+        (FaultOrder("disabled", delay=HOUR), "Invalid delay '1h': disabled takes effect immediately"),
+        (FaultOrder("disabled", on="POST"), "Invalid on 'POST': disabled takes effect immediately"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_would(asked: FaultOrder, said: str) -> None:
@@ -146,8 +146,8 @@ async def test_the_oldest_that_fits_strikes_until_it_is_spent() -> None:
         assert await said(engine) == [
             ("fault added", "me", "", (), "f1: 500 2 times"),
             ("fault added", "me", "web", ("web-0",), "f2: 429 once"),
-            ("fault over", "forewarn", "", (), "f1: 500 2 times; struck 2"),
-            ("fault over", "forewarn", "web", ("web-0",), "f2: 429 once; struck 1"),
+            ("fault over", "forewarn", "", (), "f1: 500 2 times; hits: 2"),
+            ("fault over", "forewarn", "web", ("web-0",), "f2: 429 once; hits: 1"),
         ]
 
 
@@ -180,7 +180,7 @@ async def test_clearing_one_or_all() -> None:
         for _ in range(3):
             await faults.add(FaultOrder("500"), "me")
         assert [fault.id for fault in await faults.clear("f2", "you")] == ["f2"]
-        with pytest.raises(UnknownResource, match="There is no fault 'f2'"):
+        with pytest.raises(UnknownResource, match="Unknown fault 'f2'"):
             await faults.clear("f2", "you")
         assert [fault.id for fault in await faults.clear(None, "you")] == ["f1", "f3"]
         assert await faults.clear(None, "you") == []
@@ -206,7 +206,7 @@ async def test_no_id_is_used_up_by_what_is_refused_and_there_are_not_too_many() 
             await faults.add(FaultOrder("500", count=0), "me")
         for number in range(1, MOST_FAULTS + 1):
             assert (await faults.add(FaultOrder("500"), "me")).id == f"f{number}"
-        with pytest.raises(LimitExceeded, match="at most 100"):
+        with pytest.raises(LimitExceeded, match="maximum is 100"):
             await faults.add(FaultOrder("500"), "me")
 
 

@@ -212,7 +212,7 @@ async def test_rows_that_are_removed_before_they_were_told_end_the_feed() -> Non
             assert not await hearer.read()
             assert hearer.rows == []
         oldest = await engine.records.oldest()
-        with pytest.raises(HistoryExpired, match=f"the oldest row is {oldest}"):
+        with pytest.raises(HistoryExpired, match=f"the oldest stored row is {oldest}"):
             await feed.reader(EVERY, EVERY, 2)
         for after in (0, oldest - 1):
             async with aclosing((await feed.reader(EVERY, EVERY, after)).parts()) as parts:

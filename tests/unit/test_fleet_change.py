@@ -136,7 +136,7 @@ def test_what_orders_do_to_a_fleet_is_the_same_as_building_it_anew(
             moved = vms[which % len(vms)]._replace(host=target)
             draft.change_fleet(FleetChange(changed=(moved,), in_place=True))
         elif what == "remove" and vms:
-            placement.remove_vms(draft, START, (vms[which % len(vms)],), "it is deleted")
+            placement.remove_vms(draft, START, (vms[which % len(vms)],), "the VM was deleted")
         assert all_that_can_be_asked(draft.fleet) == all_that_can_be_asked(built_anew(draft.fleet))
 
 

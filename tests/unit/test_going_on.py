@@ -104,7 +104,7 @@ async def test_a_host_that_fails_while_its_update_is_announced_is_left_out_of_th
         await engine.advance(DAY)
         ((_, ended),) = await engine.records.rollouts(ListFilter(live=False))
         assert (ended.id, ended.stage) == (rollout.id, Stage.DONE)
-        assert ended.skipped == (("a", "it is failed"),)
+        assert ended.skipped == (("a", "the host is failed"),)
         assert "a" not in ended.done
 
 
@@ -125,7 +125,7 @@ async def test_a_plan_leaves_out_hosts_that_have_left_the_fleet() -> None:
         assert "c" in rollout.waiting
         await engine.apply_fleet(Fleet(SHARED.vms.values(), SHARED.groups.values(), HOSTS[:2]), by="operator")
         made = plan(engine.fleet, engine.terms, rollout, engine.clock.now(), lambda _: True)
-        assert ("c", "it left the fleet") in made.skipped
+        assert ("c", "the host left the fleet") in made.skipped
 
 
 async def test_nobody_works_on_what_a_forced_file_has_ended() -> None:

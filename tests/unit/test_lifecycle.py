@@ -74,7 +74,7 @@ def test_every_cell_is_written_out() -> None:
 def test_without_approval_nothing_starts_before_its_time() -> None:
     just_before = LATER - timedelta(microseconds=1)
     assert not may_start(EVENT, just_before)
-    with pytest.raises(EventNotDue, match="may not start before"):
+    with pytest.raises(EventNotDue, match="cannot start before"):
         step(EVENT, T.START, just_before)
     assert step(EVENT, T.START, LATER).started_at == LATER
 

@@ -127,18 +127,18 @@ def test_a_row_that_fails_holds_up_the_rest_and_is_retried_after_growing_pauses_
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a", "b"))
-    outbox.failed(outbox.next(), "answered with status 500", 0, luck=0)
+    outbox.failed(outbox.next(), "HTTP 500", 0, luck=0)
     disk.write(outbox)
     assert disk.webhook.cursor == 1
-    assert disk.undelivered == {1: Undelivered("hook", 1, 1, 2, "answered with status 500")}
+    assert disk.undelivered == {1: Undelivered("hook", 1, 1, 2, "HTTP 500")}
     assert outbox.is_retrying, "the next row waits"
     assert (outbox.due_at(), outbox.next()) == (1.0, Attempt(1, 2))
-    outbox.failed(outbox.next(), "answered with status 500", 1.0, luck=0)
+    outbox.failed(outbox.next(), "HTTP 500", 1.0, luck=0)
     disk.write(outbox)
     assert (outbox.due_at(), outbox.next()) == (3.0, Attempt(1, 3))
-    outbox.failed(outbox.next(), "answered with status 502", 3.0, luck=0)
+    outbox.failed(outbox.next(), "HTTP 502", 3.0, luck=0)
     disk.write(outbox)
-    assert disk.undelivered == {1: Undelivered("hook", 1, 3, 0, "answered with status 502")}
+    assert disk.undelivered == {1: Undelivered("hook", 1, 3, 0, "HTTP 502")}
     assert disk.given_up(1)
     assert outbox.needs_history, "it goes on, with what history keeps by now"
     assert (outbox.newest, outbox.cursor) == (1, 1)

@@ -188,7 +188,7 @@ async def test_what_is_refused_fails_in_the_words_of_the_refusal() -> None:
         run = await stage.play(HEAD + '[[step]]\ndo = "start"\n', "db-0")
         assert (run.state, run.steps[0].problem) == (
             RunState.FAILED,
-            "db-0 is running: only a deallocated VM can be started.",
+            "db-0 is running. Only a deallocated VM can be started.",
         )
 
 
@@ -363,9 +363,9 @@ async def test_a_stopped_run_withdraws_what_has_not_started_and_leaves_what_has(
         assert (stopped.state, states(stopped)[:2]) == (RunState.STOPPED, ["passed", "passed"])
         assert StepState.FAILED not in states(stopped)
         assert [operation.cause for operation in stage.engine.live_operations()] == ["hardware-failure"]
-        with pytest.raises(RunEnded, match="is over \\(stopped\\)"):
+        with pytest.raises(RunEnded, match="has ended \\(stopped\\)"):
             await stage.scenario_runs.stop_run(run.id)
-        with pytest.raises(UnknownResource, match="There is no run 'r7'"):
+        with pytest.raises(UnknownResource, match="Unknown run 'r7'"):
             await stage.scenario_runs.stop_run("r7")
 
 
@@ -403,7 +403,7 @@ async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -
     async with a_stage(listening=False) as stage:
         with pytest.raises(EventsNotEnabled) as caught:
             await stage.start(HEAD + RESTART, "db-0")
-        assert str(caught.value).startswith("db-0 has never asked, so a run would tell it nothing.")
+        assert str(caught.value).startswith("db-0 has never polled. The run would send it no events.")
         assert "--enable" in str(caught.value)
         assert stage.scenario_runs.runs() == []
         run = await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)
@@ -413,7 +413,7 @@ async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -
 async def test_a_group_that_has_not_asked_for_a_day_does_not_listen_either() -> None:
     async with a_stage() as stage:
         await stage.engine.advance(timedelta(hours=25))
-        with pytest.raises(EventsNotEnabled, match="has not asked for 1d1h"):
+        with pytest.raises(EventsNotEnabled, match="has not polled for 1d1h"):
             await stage.start(HEAD + RESTART, "db-0")
         assert (await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)).state is RunState.PASSED
 

@@ -228,7 +228,7 @@ async def test_the_window_that_is_waited_for_is_said_and_when_it_closes() -> Non
         operation = await ask(engine, "host-update", host="a")
         waits = explain(engine.draft(), engine.terms, operation, None).waits
         opens = START.replace(hour=22, minute=0, second=0)
-        words = {"red": "daily 22:00 4h UTC, which then closes 2041-05-07 02:00:00 UTC", "green": "daily 00:00 1d UTC"}
+        words = {"red": "daily 22:00 4h UTC, which closes at 2041-05-07 02:00:00 UTC", "green": "daily 00:00 1d UTC"}
         assert {wait.group: wait.words for wait in waits if wait.what == "window"} == words
         assert {wait.until for wait in waits} == {opens}
 

@@ -149,7 +149,7 @@ def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
     groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
     fleet = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
     matched = matching(fleet.host_names(), patterns)
-    useless = {host: f"it is {fleet.host(host).state}" for host in matched if fleet.host(host).state != "in-use"}
+    useless = {host: f"the host is {fleet.host(host).state}" for host in matched if fleet.host(host).state != "in-use"}
     if len(useless) == len({*matched}):
         with pytest.raises((NoHostInService, NoMatchingHost)):
             prepare(drafted(fleet), START, patterns, course, "test")
@@ -259,23 +259,23 @@ REFUSED: dict[str, tuple[Draft, list[str], Course, type[Exception], str]] = {
     "a budget below": (drafted(FLEET), ["*"], Course(budget=-1), BadOption, "budget '-1'"),
     "too large": (drafted(FLEET), ["*"], Course(budget=LARGEST_BUDGET + 1), BadOption, "budget '1001'"),
     "no health time": (drafted(FLEET), ["*"], Course(health_time=timedelta(0)), BadOption, "health_time"),
-    "no duration": (drafted(FLEET), ["*"], Course(duration=timedelta(0)), BadOption, "a freeze lasts from 1s to 1h"),
+    "no duration": (drafted(FLEET), ["*"], Course(duration=timedelta(0)), BadOption, "a Freeze lasts from 1s to 1h"),
     "too long": (drafted(FLEET), ["*"], Course(duration=timedelta(hours=2)), BadOption, "duration '2h'"),
-    "of a reboot": (drafted(FLEET), ["*"], Course(type="reboot", duration=MINUTE), BadOption, "only a freeze"),
+    "of a reboot": (drafted(FLEET), ["*"], Course(type="reboot", duration=MINUTE), BadOption, "only a Freeze"),
     "another type": (drafted(FLEET), ["*"], Course(type="Redeploy"), BadOption, "Freeze or Reboot"),
-    "a short notice": (drafted(FLEET), ["*"], Course(notice=MINUTE), BadOption, "at least 15m beforehand"),
+    "a short notice": (drafted(FLEET), ["*"], Course(notice=MINUTE), BadOption, "minimum for Freeze is 15m"),
     "an override": (drafted(FLEET), ["*"], Course(overrides=("window",)), BadOption, "Did you mean 'windows'?"),
-    "a deadline": (drafted(FLEET), ["*"], Course(deadline=START), BadOption, "it has passed"),
-    "out of use": (drafted(DEGRADED), ["host-a"], Course(), NoHostInService, "out of use"),
+    "a deadline": (drafted(FLEET), ["*"], Course(deadline=START), BadOption, "this time has passed"),
+    "out of use": (drafted(DEGRADED), ["host-a"], Course(), NoHostInService, "is in service"),
     "overlap": (
         drafted(FLEET, LIVE),
         ["*"],
         Course(),
         RolloutOverlaps,
-        "host-b is already being walked by rollout live-1",
+        "live-1 already includes host-b",
     ),
     "a paused one": (drafted(FLEET, PAUSED), ["*-b"], Course(), RolloutOverlaps, "live-1"),
-    "too many": (drafted(MANY), ["*"], Course(), LimitExceeded, "10,001 hosts are too many"),
+    "too many": (drafted(MANY), ["*"], Course(), LimitExceeded, "Too many hosts for one rollout: 10,001"),
 }
 
 
@@ -291,7 +291,7 @@ def test_what_is_wrong_is_said_with_what_would_be_right_and_nothing_changes(case
 def test_what_is_left_out_is_filled_in_and_hosts_out_of_use_are_skipped() -> None:
     rollout = prepare(drafted(DEGRADED), START, ["host-*"], Course(notice=MINUTE, overrides=("notice",)), "me")
     assert (rollout.course.type, rollout.course.duration) == ("Freeze", timedelta(seconds=9))
-    assert (rollout.waiting, rollout.skipped) == (("host-b",), (("host-a", "it is degraded"),))
+    assert (rollout.waiting, rollout.skipped) == (("host-b",), (("host-a", "the host is degraded"),))
     other = prepare(drafted(FLEET, LIVE), START, ["host-a"], Course(type="reboot"), "me")
     assert (other.course.type, other.course.duration, other.waiting) == ("Reboot", None, ("host-a",))
     over = LIVE._replace(stage=Stage.CANCELLED)

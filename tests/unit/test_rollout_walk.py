@@ -244,8 +244,8 @@ async def ended(engine: Engine) -> tuple[Rollout, dict[str, str]]:
     ("way", "words"),
     [
         ("sick", "x0"),
-        ("forgotten", "not over 15m after its start"),
-        ("given up", "the simulated fabric was told to fail for good"),
+        ("forgotten", "not finished 15m after its start"),
+        ("given up", "the simulated fabric is set to fail permanently"),
         ("by hand", "its disk is dead"),
     ],
 )
@@ -313,7 +313,7 @@ async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
 
         assert explained() == (
             (Wait("approval", over=False, group="x0", until=START + 3 * HOUR),),
-            "It starts when nothing is left to wait for.",
+            "It starts when all waits are over.",
             START + 3 * HOUR,
         )
         fabric.sick = {"x0"}
@@ -326,11 +326,11 @@ async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
                 Wait("gate", over=False, until=START + 15 * MINUTE, words=wave),
                 Wait("settling", over=False, until=START + HOUR),
             ),
-            "Its events disappear, and it is over.",
+            "It ends, and its events are removed from the document.",
             START + HOUR,
         )
         await engine.advance(14 * MINUTE)
-        assert explained().waits[1].words == f"{wave}: not back in time: x0"
+        assert explained().waits[1].words == f"{wave}: not healthy in time: x0"
 
 
 async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
@@ -353,7 +353,7 @@ async def test_hosts_out_of_use_are_skipped_and_busy_ones_come_later() -> None:
         await engine.advance(24 * HOUR)
         rollout, _ = await ended(engine)
         assert (rollout.stage, rollout.done) == (Stage.DONE, ("h0", "h3", "h2"))
-        assert rollout.skipped == (("h1", "it is degraded"),)
+        assert rollout.skipped == (("h1", "the host is degraded"),)
         entries = await engine.records.history(HistoryFilter(operation=rollout.id))
         waves = [entry.at - START for entry in entries if entry.what == "wave announced"]
         assert waves[:2] == [timedelta(0), 70 * MINUTE], "the pause is kept"

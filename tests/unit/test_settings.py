@@ -97,9 +97,9 @@ def test_values(name: str, text: str, value: object, shown: str) -> None:
         ("webhook_attempts", "0", "from 1 to 10,000"),
         ("webhook_timeout", "6m", "write at most 300s"),
         ("settle", "restrat=1m", "Did you mean 'restart'?"),
-        ("settle", "rebalance=1m", "no event of a cause 'rebalance' stays Started"),
-        ("settle", "restart", "write CAUSE=LENGTH, like restart=10m"),
-        ("settle", "restart=1m,", "write CAUSE=LENGTH, like restart=10m"),
+        ("settle", "rebalance=1m", "'rebalance' is not a cause with a settle time"),
+        ("settle", "restart", "write CAUSE=DURATION, like restart=10m"),
+        ("settle", "restart=1m,", "write CAUSE=DURATION, like restart=10m"),
         ("settle", "restart=soon", "14m50s"),
     ],
 )
@@ -139,7 +139,7 @@ def test_each_source_says_some_of_the_settle_times(tmp_path: Path) -> None:
 def test_settle_times_in_a_file_are_a_table(tmp_path: Path, text: str) -> None:
     file = tmp_path / "f.toml"
     file.write_text(text)
-    with pytest.raises(BadSetting, match=r'write a table: \[settle\], and below it restart = "10m"'):
+    with pytest.raises(BadSetting, match=r'write a table: \[settle\], followed by lines like restart = "10m"'):
         resolve({}, {}, str(file))
 
 
@@ -150,13 +150,13 @@ def test_a_settle_time_of_its_own_is_an_error_that_names_the_new_form(tmp_path: 
     file.write_text(f'{old} = "3m"\n')
     with pytest.raises(UnknownSetting) as caught:
         resolve({}, {}, str(file))
-    assert str(caught.value).endswith(f'is not a setting. Write [settle], and below it {cause} = "3m".')
+    assert str(caught.value).endswith(f'). Write [settle], and below it {cause} = "3m".')
     with pytest.raises(UnknownSetting) as caught:
         resolve({}, {f"FOREWARN_{old.upper()}": "3m"})
-    assert str(caught.value).endswith(f"is not a setting. Write FOREWARN_SETTLE={cause}=3m")
+    assert str(caught.value).endswith(f"). Write FOREWARN_SETTLE={cause}=3m")
     with pytest.raises(UnknownSetting) as caught:
         read_settings({old: "3m"})
-    assert str(caught.value).endswith(f'is not a setting. Write settle={{"{cause}": "3m"}}.')
+    assert str(caught.value).endswith(f'). Write settle={{"{cause}": "3m"}}.')
     assert resolve({}, {old.upper(): "3m"})["settle"].value == SETTLING, "a variable of somebody else"
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
-NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@'. The first is a letter or a digit."
+NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@', starting with a letter or a digit"
 
 
 class Role(StrEnum):

@@ -209,7 +209,7 @@ def note_over(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault]
 
 
 def _course(fault: Fault) -> str:
-    return f"{fault.id}: {describe(fault.order)}; {fault.struck:,} hits"
+    return f"{fault.id}: {describe(fault.order)}; hits: {fault.struck:,}"
 
 
 def _entry(draft: Draft, entry: Entry, fault: Fault) -> Entry:

@@ -168,7 +168,7 @@ def _read_options(entry: Entry, do: str, needs: Needs) -> Options:
 
 def _read_places(entry: Entry, needs: Needs) -> tuple[int, ...]:
     """Which of the run's VMs: they are counted from 1."""
-    places = entry.whole_numbers("vms", 1, needs.vms, f", because the scenario needs {needs.vms} VMs")
+    places = entry.whole_numbers("vms", 1, needs.vms, f", because needs.vms is {needs.vms}")
     if "vms" in entry and not places:
         raise entry.wrong("Name at least one VM, like [1], or omit it for all VMs.", "vms")
     return tuple(dict.fromkeys(places))

@@ -92,13 +92,11 @@ class Connections(Generic[C]):
             return False
         most, most_per_address = self._limits.connections, self._limits.connections_per_address
         if most and len(self._open) >= most:
-            self._warn(f"The {self._server} has reached its maximum of {most:,} connections and closes new ones.")
+            self._warn(f"The {self._server} has {len(self._open):,} connections and closes new ones.")
             return False
         if most_per_address and self._of_address[address] >= most_per_address:
             count = self._of_address[address]
-            self._warn(
-                f"{address} has reached its maximum of {count:,} connections. The {self._server} closes new ones."
-            )
+            self._warn(f"{address} has {count:,} connections to the {self._server}, which closes new ones.")
             return False
         self._open[connection] = address
         self._of_address[address] += 1
