@@ -191,7 +191,7 @@ def test_a_rollout_from_plan_to_end(service: Service) -> None:
     service.advance("2h")
     assert parsed(service, "rollout", "show", rollout)["stage"] == "done"
     assert "No rollout is under way." in run(service, "rollout", "list")
-    assert "is done: it cannot be cancelled" in run(service, "rollout", "cancel", rollout, code=4)
+    assert "is done. It cannot be cancelled" in run(service, "rollout", "cancel", rollout, code=4)
     assert "No host matches 'rock-*'." in run(service, "rollout", "start", "--hosts", "rock-*", code=2)
 
 

@@ -163,7 +163,7 @@ def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Servic
     assert statuses(service, address) == {"both_0": "Scheduled", "both_1": "Scheduled"}
     assert incarnation(service, address) == 2
     words = [wait["words"] for wait in get(service, f"events/{first}/explain")["waits"] if wait["what"] == "deletion"]
-    assert words == ["deletions told for the same moment go together: both_1"]
+    assert words == ["deletions with the same NotBefore start together: both_1"]
     assert service.approve(second, source=address).status == 200
     assert statuses(service, address) == {"both_0": "Started", "both_1": "Started"}
     assert incarnation(service, address) == 4

@@ -131,9 +131,9 @@ def test_disabled_says_what_it_has_done(service: Service) -> None:
 @pytest.mark.parametrize(
     ("typed", "code", "said"),
     [
-        (("add", "slwo"), 2, "'slwo' is not a fault."),
+        (("add", "slwo"), 2, "Unknown fault 'slwo'."),
         (("add", "slwo"), 2, "Did you mean 'slow'?"),
-        (("add", "empty", "--on", "POST"), 2, "A POST can be struck by: slow, 410, 429, 500, reset."),
+        (("add", "empty", "--on", "POST"), 2, "Faults for POST: slow, 410, 429, 500, reset."),
         (("add", "500", "--count", "0"), 2, "write a whole number from 1 to 1,000,000."),
         (("add", "500", "--for", "0s"), 2, "Invalid for '0s': write more than 0s"),
         (("add", "500", "--for", "soon"), 2, "'soon' is not a duration."),

@@ -138,7 +138,7 @@ def test_where_no_host_fits_a_spare_one_is_added_and_said(forewarn: Service) -> 
     assert where(forewarn)["web-0"] == "spare-1"
     spare = get(forewarn, "hosts/spare-1")
     assert (spare["state"], spare["spare"], spare["vms"]) == ("in-use", True, ["web-0"])
-    assert ("spare host added", "spare-1: no host in use fits web-0") in history(forewarn, operation)
+    assert ("spare host added", "spare-1: no host in service can take web-0") in history(forewarn, operation)
     second = ask_one(forewarn, "redeploy", "web-2")
     assert second["destinations"] == {"web-2": "spare-1"}
     carried_out(forewarn, second)

@@ -247,5 +247,5 @@ def test_without_windows_it_is_postponed_to_the_second_and_up_to_the_deadline(se
     assert not_before(service, "free") == rfc1123(now + 3 * HOUR)
     refused = service.control("POST", f"/v1/events/{event_id}/postpone", {"by": "1s"})
     assert (refused.status, refused.json()["title"]) == (409, "Conflict")
-    assert f"after its deadline, {now + 3 * HOUR:%Y-%m-%d %H:%M:%S} UTC" in refused.json()["detail"]
+    assert f"after the postpone deadline, {now + 3 * HOUR:%Y-%m-%d %H:%M:%S} UTC" in refused.json()["detail"]
     assert not_before(service, "free") == rfc1123(now + 3 * HOUR)

@@ -90,7 +90,7 @@ def test_a_notice_below_the_least_is_refused_with_what_would_be_right(service: S
     body = {"cause": cause, **target(cause), "notice": short, "overrides": ["windows"]}
     refused = service.control("POST", "/v1/operations", body)
     assert (refused.status, refused.json()["title"]) == (400, "Invalid")
-    assert f"at least {'30s' if cause == 'eviction' else f'{LEAST[cause].seconds // 60}m'}" in refused.json()["detail"]
+    assert f"is {'30s' if cause == 'eviction' else f'{LEAST[cause].seconds // 60}m'}" in refused.json()["detail"]
     assert "--override-notice" in refused.json()["detail"]
     assert everything(service, address(cause)) == before
 
@@ -182,7 +182,7 @@ def test_a_group_may_have_so_many_operations_of_users_pending_and_no_more(house:
         assert everything(house, WEB, READY) == before, "all that was asked for, or nothing"
         return str(refused.json()["detail"])
 
-    assert too_many("web-0", "web-1", "web-2").startswith("web has 2 operations of users pending")
+    assert too_many("web-0", "web-1", "web-2").startswith("web has 2 pending user operations")
     first = ask_one(house, "restart", "web-0")
     ask(house, "redeploy", "web-1")
     too_many("web-2")

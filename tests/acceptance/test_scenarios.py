@@ -166,7 +166,7 @@ def test_what_is_needed_is_said(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     for arguments, code, words in (
         (("user-reboot",), 2, "the fleet has more than one choice. Choose with --vm: web-0, web-1."),
-        (("spot-eviction", "--vm", "web-0"), 2, "needs 1 Spot VM, and web-0 is regular."),
+        (("spot-eviction", "--vm", "web-0"), 2, "needs 1 Spot VM, but web-0 is regular."),
         (("user-reboot", "--vm", "web-0"), 4, "web has never polled. The run would send it no events."),
         (("user-reboot", "--vm", "web-9"), 3, "Unknown VM 'web-9'."),
         (("user-rebot", "--vm", "web-0"), 3, "Unknown scenario 'user-rebot'. Did you mean 'user-reboot'?"),
@@ -228,7 +228,7 @@ def test_a_run_can_be_stopped_by_somebody_else(make_service: Make) -> None:
     stopped = typed(service, "scenario", "stop", run["id"])
     assert (stopped.returncode, stopped.stdout) == (0, f"Run {run['id']} of scenario is stopped.\n")
     again = typed(service, "scenario", "stop", run["id"])
-    assert (again.returncode, "is over (stopped)" in again.stderr) == (4, True)
+    assert (again.returncode, "has ended (stopped)" in again.stderr) == (4, True)
     assert typed(service, "scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0
 
 

@@ -218,7 +218,7 @@ def test_a_service_elsewhere_is_asked_with_a_token_from_a_file(make_service: Mak
     refused = typed(service, "vm", "list", **elsewhere, FOREWARN_TOKEN_FILE=str(token))
     assert (refused.returncode, "The token's role is tenant" in refused.stderr) == (5, True)
     for variables, code, words in (
-        ({}, 5, "Name a file that has one with --token-file"),
+        ({}, 5, "Use --token-file FILE"),
         ({"FOREWARN_TOKEN_FILE": str(tmp_path / "none")}, 2, "Cannot read"),
         ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "forewarn:8170"}, 2, "write it like https://"),
         ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "http://127.0.0.1:1"}, 6, "does not respond"),

@@ -328,11 +328,11 @@ GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host fail
 @pytest.mark.parametrize(
     ("wrong", "status", "pointer", "words"),
     [
-        ({"name": None}, 400, "/name", "must be given"),
+        ({"name": None}, 400, "/name", "is required"),
         ({"name": ""}, 400, "/name", "1 to 64"),
         ({"name": "a b"}, 400, "/name", "1 to 64"),
-        ({"url": None}, 400, "/url", "must be given"),
-        ({"url": "example.com"}, 400, "/url", "http:// nor https://"),
+        ({"url": None}, 400, "/url", "is required"),
+        ({"url": "example.com"}, 400, "/url", "http:// or https://"),
         ({"url": "https://me:pw@example.com/"}, 400, "/url", "user name or a password"),
         ({"url": 5}, 400, "/url", "must be a string"),
         ({"url": "http://169.254.1.1/"}, 403, "/url", "webhook_private_targets"),
