@@ -19,7 +19,7 @@ from forewarn.control.clock import SEEN_WITHIN
 from forewarn.control.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.control.server import Certificate, ControlServer
 from forewarn.core.limits import Terms
-from forewarn.core.webhooks import Pace
+from forewarn.core.webhooks import WebhookRetryPolicy
 from forewarn.delivery.outbound import Outbound
 from forewarn.delivery.webhooks import Dispatcher
 from forewarn.engine.engine import Engine, Published
@@ -160,7 +160,7 @@ class Assembly:
             clock.on_move = self.metadata.common_headers.refresh
         self.engine.subscribe(self._on_published)
         outbound = Outbound(values["webhook_private_targets"], values["webhook_timeout"].total_seconds())
-        pace = Pace(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
+        pace = WebhookRetryPolicy(values["webhook_retry"].total_seconds(), values["webhook_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
         audience = partial(self.metadata.delivery_tracker.audience, limit=SEEN_WITHIN)
         newest = self.metadata.versions[max(self.metadata.versions)]

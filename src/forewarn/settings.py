@@ -13,7 +13,7 @@ import platformdirs
 from forewarn.core.durations import format_duration, parse_duration
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import CAUSES
-from forewarn.core.webhooks import parse_targets
+from forewarn.core.webhooks import parse_allowed_networks
 from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
 from forewarn.system.addresses import read_host_port
 
@@ -262,7 +262,7 @@ SETTINGS = {
             "",
             "NETWORKS",
             "Private networks that webhooks may go to, like 10.0.0.0/8, 127.0.0.1/32; or all.",
-            parse_targets,
+            parse_allowed_networks,
         ),
         Setting("webhook_retry", "1s", "LENGTH", "The first pause before a webhook is tried again.", _length(0.01)),
         Setting(

@@ -18,7 +18,7 @@ import pytest
 from forewarn.errors import Invalid, Unavailable, WorkFailed
 from forewarn.fabrics import command
 from forewarn.fabrics.command import CommandFabric
-from forewarn.ports import Machine, Order
+from forewarn.ports import MachineState, WorkOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT_SECONDS = 30
 OPERATION = "5bb6b3a2-0f2e-4c39-8f2e-0d8f3b1c9a01"
-ORDER = Order(OPERATION, ("web-0",), timedelta(seconds=9), "restart")
+ORDER = WorkOrder(OPERATION, ("web-0",), timedelta(seconds=9), "restart")
 
 # The service, as far as an order needs one.
 SERVICE = """\
@@ -142,7 +142,7 @@ async def test_the_program_reads_the_order_and_its_last_argument_is_the_verb(
     program = make_program(f'for word in "$@"; do echo "$word"; done >{shlex.quote(str(tmp_path / "words"))}')
     fabric = CommandFabric([program, "--zone", "1 a"], folder)
     moves = (("web-0", "rack-1-b"), ("web-1", "rack-1-c"))
-    order = Order(OPERATION, ("web-0", "web-1"), timedelta(seconds=9), "restart", "rack-1-a", moves)
+    order = WorkOrder(OPERATION, ("web-0", "web-1"), timedelta(seconds=9), "restart", "rack-1-a", moves)
     await getattr(fabric, verb)(order)
     assert (tmp_path / "words").read_text() == f"--zone\n1 a\n{verb}\n"
     assert noted(tmp_path) == [
@@ -162,7 +162,7 @@ async def test_the_program_reads_the_order_and_its_last_argument_is_the_verb(
 async def test_what_an_order_does_not_say_is_null_or_empty(
     make_program: MakeProgram, tmp_path: Path, folder: Path
 ) -> None:
-    await CommandFabric([make_program()], folder).delete(Order(OPERATION, ("web-0",)))
+    await CommandFabric([make_program()], folder).delete(WorkOrder(OPERATION, ("web-0",)))
     [order] = noted(tmp_path)
     assert (order["host"], order["duration_seconds"], order["moves"], order["cause"]) == (None, None, {}, "")
 
@@ -525,14 +525,14 @@ async def test_journals_do_not_pile_up_and_none_that_may_be_needed_goes(
 @pytest.mark.parametrize(
     ("does", "machine"),
     [
-        ("""echo '{"running": true, "boots": 3}'""", Machine("web 0", running=True, boots=3)),
-        ("""echo '{"running": false, "more": []}'""", Machine("web 0", running=False, boots=1)),
-        ("echo 'usage: ...' >&2; exit 64", Machine("web 0", running=True, boots=1)),
+        ("""echo '{"running": true, "boots": 3}'""", MachineState("web 0", running=True, boots=3)),
+        ("""echo '{"running": false, "more": []}'""", MachineState("web 0", running=False, boots=1)),
+        ("echo 'usage: ...' >&2; exit 64", MachineState("web 0", running=True, boots=1)),
     ],
     ids=["all", "no-boots", "cannot-tell"],
 )
 async def test_a_machine_is_what_the_program_says(
-    make_program: MakeProgram, tmp_path: Path, folder: Path, does: str, machine: Machine
+    make_program: MakeProgram, tmp_path: Path, folder: Path, does: str, machine: MachineState
 ) -> None:
     assert (
         await CommandFabric([make_program(f'[ "$1" = inspect ] || exit 9\n{does}')], folder).inspect("web 0") == machine

@@ -9,7 +9,7 @@ import pytest
 
 from forewarn.core.events import Event, Source, Status
 from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, difference
-from forewarn.core.operations import Health, Operation, Progress, Request
+from forewarn.core.operations import CauseRequest, Health, Operation, Progress
 from forewarn.core.rollouts import Course, Rollout, Stage
 from forewarn.core.state import Changes, Delivery, Entry
 from forewarn.core.webhooks import Undelivered, Webhook
@@ -26,7 +26,7 @@ NOW = datetime(2041, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
 
 OPERATION = Operation(
     id="op-1",
-    request=Request(
+    request=CauseRequest(
         "host-update",
         host="a",
         type="Freeze",

@@ -15,7 +15,7 @@ from forewarn.core.explain import explain
 from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import Terms
-from forewarn.core.operations import Progress, Request
+from forewarn.core.operations import CauseRequest, Progress
 from forewarn.core.requests import request
 from forewarn.errors import (
     BadOption,
@@ -297,7 +297,7 @@ async def test_orders_that_arrive_together_are_answered_each_for_itself() -> Non
 async def test_an_order_sees_the_work_on_a_host_that_arrived_with_it() -> None:
     async with running_engine() as engine:
         moved_away, withdrawn = await asyncio.gather(
-            engine.execute(request, Request("degraded-hardware", host="host-b"), "operator"),
+            engine.execute(request, CauseRequest("degraded-hardware", host="host-b"), "operator"),
             engine.execute(fleet_commands.return_host, "host-b", "operator"),
         )
         assert [one.id for one in withdrawn] == [one.id for one in moved_away]

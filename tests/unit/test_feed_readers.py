@@ -20,7 +20,7 @@ from forewarn.delivery import feed as feed_module
 from forewarn.delivery.feed import KINDS, Feed, Listener
 from forewarn.delivery.history_rows import EntryShape
 from forewarn.errors import HistoryExpired, ServiceStopping, TooManyReaders, UnknownHistoryRow
-from forewarn.ports import Expired, HistoryFilter
+from forewarn.ports import HistoryFilter, RetentionCutoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
@@ -195,7 +195,7 @@ async def test_one_row_that_is_missing_is_a_gap(kept_from: int, ends: bool) -> N
         async with aclosing((await feed.reader(EVERY, EVERY, 2)).parts()) as parts:
             hearer = Hearer(parts)
             await hearer.read()
-            expired = Expired(START, kept_from, 0, 0, 0)
+            expired = RetentionCutoff(START, kept_from, 0, 0, 0)
             await engine._writer.in_store(engine._writer._store.remove, expired, 100)
             assert await hearer.read() is not ends
             assert [row["sequence"] for row in hearer.rows[:1]] == ([] if ends else [3])

@@ -15,7 +15,7 @@ from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains
 from forewarn.errors import BadFleet
 from forewarn.files.fleet_file import parse_fleet
-from forewarn.files.toml_reader import Path, line_of
+from forewarn.files.toml_reader import KeyPath, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -694,7 +694,7 @@ name = 51
 '''.replace("~", "'")
 
 
-def numbers_in(value: object, path: Path = ()) -> Iterator[tuple[Path, int]]:
+def numbers_in(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from numbers_in(inner, (*path, key))
@@ -706,7 +706,7 @@ def numbers_in(value: object, path: Path = ()) -> Iterator[tuple[Path, int]]:
 
 
 @pytest.mark.parametrize(("path", "line"), list(numbers_in(tomllib.loads(NUMBERED_LINES))), ids=str)
-def test_line_of_every_key(path: Path, line: int) -> None:
+def test_line_of_every_key(path: KeyPath, line: int) -> None:
     assert line_of(NUMBERED_LINES, path) == line
     assert line_of(NUMBERED_LINES.replace("\n", "\r\n"), path) == line
 
@@ -726,7 +726,7 @@ def test_line_of_every_key(path: Path, line: int) -> None:
         (("absent",), 1),
     ],
 )
-def test_line_of_tables_and_of_what_is_not_there(path: Path, line: int) -> None:
+def test_line_of_tables_and_of_what_is_not_there(path: KeyPath, line: int) -> None:
     assert line_of(NUMBERED_LINES, path) == line
 
 

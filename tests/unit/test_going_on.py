@@ -9,7 +9,7 @@ from engines import MINUTE, approve, ask, make_engine, running_engine
 
 from forewarn.core import fleet_commands, rollout_commands
 from forewarn.core.fleet import VM, Fleet, Group, Host
-from forewarn.core.fleet_commands import Policy
+from forewarn.core.fleet_commands import PolicyUpdate
 from forewarn.core.operations import Progress
 from forewarn.core.rollout_commands import plan
 from forewarn.core.rollouts import Course, Stage
@@ -79,7 +79,7 @@ async def test_a_window_that_moves_keeps_nothing_waiting_for_ever() -> None:
         await ask(engine, "host-update", host="a")
         await approve(engine, event_of(engine, "plain"), by="plain")
         await engine.execute(
-            fleet_commands.set_policy, "spot", Policy(windows=(parse_window("daily 03:00 1h"),)), "operator"
+            fleet_commands.set_policy, "spot", PolicyUpdate(windows=(parse_window("daily 03:00 1h"),)), "operator"
         )
         await engine.advance(2 * DAY)
         assert not engine.live_operations()
@@ -113,7 +113,9 @@ async def test_a_rollout_ends_when_a_new_policy_leaves_no_window_in_common() -> 
     async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, HOSTS)) as engine:
         await engine.execute(rollout_commands.start, ["a"], Course(), "operator")
         for group, text in (("spot", "daily 02:00 1h"), ("plain", "daily 14:00 1h")):
-            await engine.execute(fleet_commands.set_policy, group, Policy(windows=(parse_window(text),)), "operator")
+            await engine.execute(
+                fleet_commands.set_policy, group, PolicyUpdate(windows=(parse_window(text),)), "operator"
+            )
         await engine.advance(20 * DAY)
         assert not engine.live_rollouts()
         assert not engine.live_events()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forewarn.core.webhooks import Targets, parse_targets
+from forewarn.core.webhooks import AllowedNetworks, parse_allowed_networks
 from forewarn.delivery.outbound import MOST_HOPS, DeliveryOutcome, Outbound
 from receiver import Receiver, Reply, authority_file
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LOCAL = parse_targets("127.0.0.1/32")
+LOCAL = parse_allowed_networks("127.0.0.1/32")
 HEADERS = {"Content-Type": "application/cloudevents+json", "X-Own": "yes"}
 DELIVERED = DeliveryOutcome(delivered=True, status=200)
 
@@ -45,7 +45,9 @@ def secure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Receiver
     made.close()
 
 
-async def send(url: str, targets: Targets = LOCAL, *, seconds: float = 30, body: bytes = b"{}") -> DeliveryOutcome:
+async def send(
+    url: str, targets: AllowedNetworks = LOCAL, *, seconds: float = 30, body: bytes = b"{}"
+) -> DeliveryOutcome:
     outbound = Outbound(targets, seconds)
     try:
         return await outbound.post(url, HEADERS, body)
@@ -212,7 +214,7 @@ async def test_a_redirect_to_what_is_no_target_is_a_failure(receiver: Receiver, 
 
 @pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f000001", "[::ffff:127.0.0.1]", "[::1]"])
 async def test_loopback_by_any_name_is_forbidden_unless_allowed(receiver: Receiver, host: str) -> None:
-    outcome = await send(receiver.url(host=host), Targets())
+    outcome = await send(receiver.url(host=host), AllowedNetworks())
     assert not outcome.delivered
     assert "webhook_private_targets" in outcome.problem
     assert receiver.got == []
@@ -243,7 +245,7 @@ async def test_the_next_address_is_tried_where_one_does_not_answer(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with resolving(monkeypatch, "two.example", ["127.0.0.2", "127.0.0.1"]):
-        assert await send(receiver.url(host="two.example"), parse_targets("127.0.0.0/30")) == DELIVERED
+        assert await send(receiver.url(host="two.example"), parse_allowed_networks("127.0.0.0/30")) == DELIVERED
 
 
 async def test_a_name_that_is_not_known() -> None:
@@ -283,7 +285,7 @@ async def test_a_resolver_that_hangs_holds_up_nobody(receiver: Receiver, monkeyp
 
 async def test_a_certificate_that_is_trusted_and_for_that_name(secure: Receiver) -> None:
     assert await send(secure.url()) == DELIVERED
-    assert await send(secure.url(host="localhost"), Targets(everything=True)) == DELIVERED
+    assert await send(secure.url(host="localhost"), AllowedNetworks(everything=True)) == DELIVERED
 
 
 async def test_a_certificate_for_another_name_is_refused(secure: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:

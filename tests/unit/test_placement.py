@@ -24,7 +24,7 @@ from forewarn.clock import VirtualClock
 from forewarn.core import placement
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, own_host
 from forewarn.core.limits import Terms
-from forewarn.core.operations import Operation, Progress, Request
+from forewarn.core.operations import CauseRequest, Operation, Progress
 from forewarn.core.placement import choose_host, find_clash, spare_name
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.errors import ForewarnError
@@ -164,7 +164,9 @@ class MortalEngine(RuleBasedStateMachine):
         """To be overridden: what must be so in the end."""
 
 
-def operation(number: int, asked: Request, progress: Progress, moves: tuple[tuple[str, str], ...] = ()) -> Operation:
+def operation(
+    number: int, asked: CauseRequest, progress: Progress, moves: tuple[tuple[str, str], ...] = ()
+) -> Operation:
     vms = tuple(name for name, _ in moves)
     return Operation(f"op-{number}", asked, vms, "test", START, progress, started_at=START, moves=moves)
 
@@ -176,13 +178,13 @@ def drafts(draw: st.DrawFn) -> Draft:
     progress = st.sampled_from([Progress.PENDING, Progress.STARTED, Progress.STARTED, Progress.DONE])
     at_hosts = st.tuples(st.sampled_from([*fleet.hosts]), progress)
     made = [
-        operation(number, Request("host-update", host=host, type="Freeze"), how_far)
+        operation(number, CauseRequest("host-update", host=host, type="Freeze"), how_far)
         for number, (host, how_far) in enumerate(draw(st.lists(at_hosts, max_size=3)))
     ]
     if fleet.vms:
         moves = st.tuples(st.sampled_from([*fleet.vms]), st.sampled_from([*fleet.hosts]))
         for name, host in draw(st.lists(moves, max_size=4, unique_by=lambda move: move[0])):
-            moving = operation(len(made), Request("redeploy", type="Redeploy"), draw(progress), ((name, host),))
+            moving = operation(len(made), CauseRequest("redeploy", type="Redeploy"), draw(progress), ((name, host),))
             made.append(moving._replace(carried_out_at=draw(st.sampled_from([None, None, START]))))
     state = ServiceState(fleet)
     draft = Draft(state, iter("abcdefghijklmnop").__next__)
@@ -249,7 +251,7 @@ def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
 ) -> None:
     host = data.draw(st.sampled_from([*fleet.hosts]))
     draft = Draft(ServiceState(fleet), lambda: "id")
-    moving = operation(0, Request("hardware-failure", host=host, type="Redeploy"), Progress.PENDING)
+    moving = operation(0, CauseRequest("hardware-failure", host=host, type="Redeploy"), Progress.PENDING)
     moving = moving._replace(vms=fleet.on_host(host))
     draft.put_operation(moving)
     moving = placement.choose_destinations(draft, START, Terms(makes_hosts=makes_hosts), moving)

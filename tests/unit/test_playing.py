@@ -12,7 +12,7 @@ from engines import ask, cancel, make_engine, running_engine
 
 from forewarn.core import rollout_commands
 from forewarn.core.events import Status
-from forewarn.core.faults import FaultOrder
+from forewarn.core.faults import FaultSpec
 from forewarn.core.operations import Progress
 from forewarn.core.scenarios import RunOptions, RunState, StepState
 from forewarn.engine.faults import Faults
@@ -446,11 +446,11 @@ async def test_a_stop_of_the_service_leaves_what_was_caused() -> None:
 async def test_a_step_can_add_a_fault_which_ends_with_the_run() -> None:
     text = HEAD + '[[step]]\nfault = { kind = "500", count = 3 }\n' + RESTART + TO_ITS_END
     async with a_stage(faults=True) as stage:
-        added: list[FaultOrder] = []
+        added: list[FaultSpec] = []
         stage.engine.subscribe(lambda _: added.extend(fault.order for fault in stage.faults.list()))
         run = await stage.play(text, "db-0")
         assert run.state is RunState.PASSED
-        assert added[0] == FaultOrder("500", vm="db-0", count=3)
+        assert added[0] == FaultSpec("500", vm="db-0", count=3)
         assert stage.faults.list() == []
 
 

@@ -16,7 +16,7 @@ from test_placement import fleets
 from depth import amount
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
 from forewarn.core.limits import Terms
-from forewarn.core.rollout_commands import LARGEST_BUDGET, MOST_HOSTS, plan, prepare, start
+from forewarn.core.rollout_commands import LARGEST_BUDGET, MAX_HOSTS, plan, prepare, start
 from forewarn.core.rollouts import Course, Rollout, Stage, Walk, in_order, matching
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.core.windows import parse_window
@@ -245,7 +245,7 @@ def test_patterns_match_whole_names_as_in_a_shell(patterns: list[str], expected:
 
 
 DEGRADED = Fleet(FLEET.vms.values(), FLEET.groups.values(), [Host("host-a", HostState.DEGRADED), Host("host-b")])
-MANY = Fleet(hosts=[Host(f"h{number}") for number in range(MOST_HOSTS + 1)])
+MANY = Fleet(hosts=[Host(f"h{number}") for number in range(MAX_HOSTS + 1)])
 LIVE = Rollout("live-1", ("host-b",), Course(), "test", START, under_way=(("host-b", "op"),))
 PAUSED = LIVE._replace(stage=Stage.PAUSED, under_way=(), waiting=("host-b",))
 

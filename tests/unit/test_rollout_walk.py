@@ -21,7 +21,7 @@ from forewarn.core.events import Status
 from forewarn.core.explain import Wait, explain
 from forewarn.core.fleet import VM, Fleet, Host, HostState
 from forewarn.core.limits import Terms
-from forewarn.core.operations import Health, Progress, Request
+from forewarn.core.operations import CauseRequest, Health, Progress
 from forewarn.core.requests import request
 from forewarn.core.rollouts import Course, Stage
 from forewarn.core.windows import parse_window
@@ -119,7 +119,7 @@ class WalkMachine(MortalEngine):
         if what == "return":
             self.attempt(self.engine.execute(fleet_commands.return_host, host, "operator"))
         else:
-            self.attempt(self.engine.execute(request, Request(what, host=host), "operator"))
+            self.attempt(self.engine.execute(request, CauseRequest(what, host=host), "operator"))
 
     @rule(number=st.integers(0, 8), cause=st.sampled_from(["live-migration", "redeploy"]))
     def a_vm_is_moved(self, number: int, cause: str) -> None:

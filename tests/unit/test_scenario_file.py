@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.faults import FaultOrder
-from forewarn.core.scenarios import After, Expectation, Needs, Options, Step, Until
+from forewarn.core.faults import FaultSpec
+from forewarn.core.scenarios import Expectation, ExpectedVMState, Needs, ScenarioStep, StepOptions, WaitCondition
 from forewarn.errors import BadScenario
 from forewarn.files.scenario_file import parse_scenario
 from forewarn.scenarios import library
@@ -86,22 +86,31 @@ def test_everything_that_a_file_can_say() -> None:
     assert scenario.needs.in_words() == "3 Spot VMs in one availability-set in 2 update domains with a terminate notice"
     assert scenario.longest == 33 * MINUTE
     assert scenario.steps == (
-        Step(
+        ScenarioStep(
             do="host-update",
             title="begin",
-            options=Options((1, 3), "Freeze", timedelta(seconds=9), 20 * MINUTE, ("windows",)),
+            options=StepOptions((1, 3), "Freeze", timedelta(seconds=9), 20 * MINUTE, ("windows",)),
         ),
-        Step(do="rollout", options=Options(budget=7, pause=MINUTE)),
-        Step(do="postpone", options=Options(by=30 * MINUTE)),
-        Step(wait=8 * MINUTE),
-        Step(fault=FaultOrder("500", on="any", count=3, length=MINUTE)),
-        Step(fault=FaultOrder("slow", count=1, delay=timedelta(seconds=1))),
-        Step(until=Until.STARTED, within=15 * MINUTE),
-        Step(
-            until=Until.GONE,
+        ScenarioStep(do="rollout", options=StepOptions(budget=7, pause=MINUTE)),
+        ScenarioStep(do="postpone", options=StepOptions(by=30 * MINUTE)),
+        ScenarioStep(wait=8 * MINUTE),
+        ScenarioStep(fault=FaultSpec("500", on="any", count=3, length=MINUTE)),
+        ScenarioStep(fault=FaultSpec("slow", count=1, delay=timedelta(seconds=1))),
+        ScenarioStep(until=WaitCondition.STARTED, within=15 * MINUTE),
+        ScenarioStep(
+            until=WaitCondition.GONE,
             within=10 * MINUTE,
             expect=Expectation(
-                "Freeze", "Scheduled", "Platform", "", -1, 15 * MINUTE, 2, told=True, vm=After.MOVED, domains_at_once=1
+                "Freeze",
+                "Scheduled",
+                "Platform",
+                "",
+                -1,
+                15 * MINUTE,
+                2,
+                told=True,
+                vm=ExpectedVMState.MOVED,
+                domains_at_once=1,
             ),
         ),
     )

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from forewarn.cli.settings import command
-from forewarn.core.webhooks import Targets
+from forewarn.core.webhooks import AllowedNetworks
 from forewarn.errors import BadConfigFile, BadSetting, UnknownSetting
 from forewarn.settings import SETTINGS, SETTLING, resolve
 from forewarn.testing.running_service import read_settings
@@ -64,8 +64,8 @@ def test_the_data_folder_is_the_users_own_unless_said(tmp_path: Path) -> None:
         ("speed", "0.5", 0.5, "0.5"),
         ("metadata", "[::1]:80", "[::1]:80", "[::1]:80"),
         ("newer_versions", "newest", "newest", "newest"),
-        ("webhook_private_targets", "", Targets(), ""),
-        ("webhook_private_targets", "all", Targets(everything=True), "all"),
+        ("webhook_private_targets", "", AllowedNetworks(), ""),
+        ("webhook_private_targets", "all", AllowedNetworks(everything=True), "all"),
         ("webhook_timeout", "0.5s", timedelta(seconds=0.5), "0s"),
         ("webhook_attempts", "3", 3, "3"),
     ],

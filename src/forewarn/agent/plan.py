@@ -31,7 +31,7 @@ from forewarn.agent.decisions import (
 from forewarn.agent.explain import approval_of, failure_of
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy import SELF, listed
-from forewarn.core.durations import format_distance, format_duration, format_moment, to_text, to_text_if_any
+from forewarn.core.durations import format_duration, format_relative_time, format_time, to_text, to_text_if_any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -266,7 +266,7 @@ def plan_lines(found: Plan) -> list[str]:
 
 
 def _moment(moment: datetime, now: datetime) -> str:
-    return f"{format_moment(moment)} ({format_distance(moment, now)})"
+    return f"{format_time(moment)} ({format_relative_time(moment, now)})"
 
 
 def plan_json(found: Plan) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from forewarn.errors import (
     UnreadableDocument,
 )
 from forewarn.wire.document_reader import Reading, read_what_can_be
-from forewarn.wire.prefer_header import LONGEST_WAIT_SECONDS, parse_wait
+from forewarn.wire.prefer_header import MAX_WAIT_SECONDS, parse_wait
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Watch:
         """What to send now. A poll can be held only for one that says which document it has."""
         tag = self.tag if self._unchanged < _MOST_UNCHANGED else ""
         headers = dict(HEADERS)
-        wait = min(wait_seconds, LONGEST_WAIT_SECONDS) if tag and self.holds is not False else 0
+        wait = min(wait_seconds, MAX_WAIT_SECONDS) if tag and self.holds is not False else 0
         if tag:
             headers["If-None-Match"] = tag
         if wait > 0:

@@ -9,7 +9,7 @@ import click
 
 from forewarn.cli.client import TIMEOUT_SECONDS
 from forewarn.cli.output import print_json, service_command
-from forewarn.core.durations import format_moment, from_text
+from forewarn.core.durations import format_time, from_text
 from forewarn.errors import BadOption
 
 if TYPE_CHECKING:
@@ -74,4 +74,4 @@ def _print(clock: dict[str, Any], as_json: bool) -> None:
         print_json(clock)
         return
     speed = "" if clock["speed"] == 1 else f", notices {clock['speed']:g} times shorter"
-    click.echo(f"{format_moment(from_text(clock['now']))} ({clock['clock']} clock{speed})")
+    click.echo(f"{format_time(from_text(clock['now']))} ({clock['clock']} clock{speed})")

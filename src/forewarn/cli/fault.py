@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.output import print_json, print_table, service_command, when
-from forewarn.core.durations import format_exactly
+from forewarn.core.durations import format_exact_duration
 from forewarn.core.faults import FAULTS, GET, ON
 from forewarn.errors import BadOption
 
@@ -90,7 +90,7 @@ def list_faults(client: Client, as_json: bool) -> None:
             _vm(fault),
             fault["on"],
             _bounds(fault, now),
-            "" if fault["delay_seconds"] is None else format_exactly(timedelta(seconds=fault["delay_seconds"])),
+            "" if fault["delay_seconds"] is None else format_exact_duration(timedelta(seconds=fault["delay_seconds"])),
             f"{fault['struck']:,}",
             fault["added_by"],
         )

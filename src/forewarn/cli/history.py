@@ -9,7 +9,7 @@ import click
 
 from forewarn.cli.client import LARGEST_PAGE
 from forewarn.cli.output import names, print_json, print_table, service_command
-from forewarn.core.durations import format_moment, from_text
+from forewarn.core.durations import format_time, from_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ def _page(client: Client, query: list[tuple[str, str]]) -> dict[str, Any]:
 
 def row_of(entry: dict[str, Any]) -> tuple[str, str, str, str, str]:
     """A row of history in words: when, what, about whom, by whom, why."""
-    at = format_moment(from_text(entry["at"]), zone=False)
+    at = format_time(from_text(entry["at"]), zone=False)
     return at, entry["what"], _about(entry), entry["by"], entry["why"] or ""
 
 

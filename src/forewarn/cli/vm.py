@@ -9,7 +9,7 @@ import click
 
 from forewarn.cli.output import by_name, print_facts, print_json, print_table, service_command, when
 from forewarn.cli.requests import confirm, request_command, request_operations
-from forewarn.core.durations import format_distance, from_text
+from forewarn.core.durations import format_relative_time, from_text
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client
@@ -57,7 +57,7 @@ def list_vms(client: Client, as_json: bool) -> None:
 def _listening(vm: dict[str, Any], now: str) -> str:
     if vm["last_heard_at"] is None:
         return "never asked"
-    heard = format_distance(from_text(vm["last_heard_at"]), from_text(now))
+    heard = format_relative_time(from_text(vm["last_heard_at"]), from_text(now))
     return heard if vm["listening"] else f"no ({heard})"
 
 

@@ -25,7 +25,7 @@ from forewarn.control.schema import (
 )
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
-from forewarn.core.faults import FAULTS, GET, LONGEST_DELAY, MOST_STRIKES, ON, FaultOrder
+from forewarn.core.faults import FAULTS, GET, MAX_COUNT, MAX_DELAY, ON, FaultSpec
 from forewarn.errors import BadRequestBody, UnknownVM
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class FaultRequest(Body, kw_only=True):
         Annotated[str, choice(*ON)] | None, help_text("Which requests to strike; if it is not said, GET.")
     ] = None
     count: Annotated[
-        Annotated[int, whole(1, MOST_STRIKES)] | None,
+        Annotated[int, whole(1, MAX_COUNT)] | None,
         help_text("How many requests to strike; 1 if neither this nor a length is said."),
     ] = None
     for_: Annotated[
@@ -99,7 +99,7 @@ class FaultRequest(Body, kw_only=True):
     ] = field(name="for", default=None)
     delay: Annotated[
         Length | None,
-        help_text(f"How long to keep a client waiting, in real time, at most {LONGEST_DELAY.total_seconds():.0f}s."),
+        help_text(f"How long to keep a client waiting, in real time, at most {MAX_DELAY.total_seconds():.0f}s."),
     ] = None
 
 
@@ -143,7 +143,7 @@ class FaultControl:
         if body.vm == "":  # a name that was lost on the way must not strike them all
             problem = "must be the name of a VM. Omit it to affect the requests of all VMs"
             raise BadRequestBody(pointer="/vm", problem=problem, valid="the name of a VM")
-        order = FaultOrder(
+        order = FaultSpec(
             kind=body.kind,
             vm=body.vm or "",
             on=GET if body.on is None else body.on,

@@ -9,7 +9,7 @@ from msgspec import Meta
 from forewarn.control.paging import Paging, page, wanted
 from forewarn.control.routing import Endpoint, caller
 from forewarn.control.schema import Name, choice, help_text, page_of
-from forewarn.core.durations import A_PAST_MOMENT, A_SPAN, Span, parse_past_moment, parse_span
+from forewarn.core.durations import A_PAST_TIME, A_PERIOD, Period, parse_past_time, parse_period
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import CAUSES
 from forewarn.delivery.feed import KINDS
@@ -45,9 +45,9 @@ class HistoryQuery(Paging):
         tuple[Annotated[str, choice(*KINDS)], ...],
         help_text("Only what is of this kind. May be given several times."),
     ] = ()
-    since: Annotated[Name, Meta(examples=["30d"]), help_text(f"From then on: {A_PAST_MOMENT}.")] = ""
-    until: Annotated[Name, Meta(examples=["2026-03-05"]), help_text(f"Before then: {A_PAST_MOMENT}.")] = ""
-    during: Annotated[Name, Meta(examples=["2026-03"]), help_text(f"Only then: {A_SPAN}.")] = ""
+    since: Annotated[Name, Meta(examples=["30d"]), help_text(f"From then on: {A_PAST_TIME}.")] = ""
+    until: Annotated[Name, Meta(examples=["2026-03-05"]), help_text(f"Before then: {A_PAST_TIME}.")] = ""
+    during: Annotated[Name, Meta(examples=["2026-03"]), help_text(f"Only then: {A_PERIOD}.")] = ""
     order: Annotated[Name, choice(*ORDERS), help_text("Which come first; the oldest if it is not said.")] = ""
 
 
@@ -91,10 +91,10 @@ class HistoryControl:
 
     def _moment(self, name: str, text: str) -> datetime | None:
         try:
-            return parse_past_moment(text, self._engine.clock.now()) if text else None
+            return parse_past_time(text, self._engine.clock.now()) if text else None
         except ValueError:
-            problem = f"{text!r} is not a time in the past. Write {A_PAST_MOMENT}"
-            raise BadParameter(parameter=name, problem=problem, valid=A_PAST_MOMENT) from None
+            problem = f"{text!r} is not a time in the past. Write {A_PAST_TIME}"
+            raise BadParameter(parameter=name, problem=problem, valid=A_PAST_TIME) from None
 
 
 async def history_page(engine: Engine, request: HttpRequest, sought: HistoryFilter) -> Response:
@@ -110,11 +110,11 @@ async def history_page(engine: Engine, request: HttpRequest, sought: HistoryFilt
     return page("history", map(EntryShape.of, shown), part[-1].sequence if len(found) > asked.limit else None)
 
 
-def _during(text: str) -> Span | None:
+def _during(text: str) -> Period | None:
     try:
-        return parse_span(text) if text else None
+        return parse_period(text) if text else None
     except ValueError:
-        raise BadParameter(parameter="during", problem=f"{text!r} is not {A_SPAN}", valid=A_SPAN) from None
+        raise BadParameter(parameter="during", problem=f"{text!r} is not {A_PERIOD}", valid=A_PERIOD) from None
 
 
 def groups_seen(request: HttpRequest) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from forewarn.control.routing import caller
 from forewarn.control.schema import answer
-from forewarn.core.access import once
+from forewarn.core.access import run_once
 from forewarn.errors import BadParameter, IdempotencyKeyReused
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ async def make_once(engine: Engine, request: Request, decide: Decide, hidden: tu
     given = {name: value for name, value in request.state.body.items() if value is not None}
     content = json.dumps(given, sort_keys=True)
     fingerprint = sha256(f"{request.method} {request.url.path} {content}".encode()).hexdigest()
-    kept = await engine.execute(once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
+    kept = await engine.execute(run_once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
     if made:
         return answer(made[0], kept.status)
     whole = kept if kept.body else await engine.records.kept_answer(kept.key)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from forewarn.control.schema import LARGEST_NUMBER, properties_of
-from forewarn.core.durations import LONGEST, parse_duration, parse_future_moment
+from forewarn.core.durations import MAX_DURATION, parse_duration, parse_future_time
 from forewarn.errors import BadDuration, BadParameter, BadRequestBody, nearest
 
 if TYPE_CHECKING:
@@ -121,12 +121,12 @@ def read_moment(text: str | None, pointer: str, now: datetime) -> datetime | Non
     if not text:
         return None
     try:
-        moment = parse_future_moment(text, now)
+        moment = parse_future_time(text, now)
     except (ValueError, OverflowError):
         problem = f"{text!r} is not a time. Write {A_MOMENT}"
         raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT) from None
-    if abs(moment - now) > LONGEST:
-        problem = f"{text!r} is too far away. Write a time within {LONGEST.days} days"
+    if abs(moment - now) > MAX_DURATION:
+        problem = f"{text!r} is too far away. Write a time within {MAX_DURATION.days} days"
         raise BadRequestBody(pointer=pointer, problem=problem, valid=A_MOMENT)
     return moment
 

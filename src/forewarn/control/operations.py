@@ -29,7 +29,7 @@ from forewarn.control.schema import (
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.operations import CAUSES, OVERRIDES, FailedAttempt, Health, Operation, Progress, Request
+from forewarn.core.operations import CAUSES, OVERRIDES, CauseRequest, FailedAttempt, Health, Operation, Progress
 from forewarn.core.placement import choose_host
 from forewarn.core.requests import request as ask_for
 from forewarn.errors import BadRequestBody, UnknownResource, WrongOperationStatus
@@ -196,7 +196,7 @@ class OperationControl:
 
     async def request(self, request: HttpRequest) -> Response:
         body = await read_body(request, OperationRequest)
-        asked = Request(
+        asked = CauseRequest(
             cause=body.cause,
             vms=tuple(body.vms or ()),
             host=body.host or "",

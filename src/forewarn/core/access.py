@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core.durations import format_moment
+from forewarn.core.durations import format_time
 from forewarn.core.state import Entry
 from forewarn.errors import (
     BadOption,
@@ -78,7 +78,7 @@ def create_token(draft: Draft, now: datetime, terms: Terms, token: Token, by: st
     if known is not None and known.valid_at(now):
         raise TokenExists(name=token.name)
     if token.expires_at is not None and token.expires_at <= now:
-        raise BadOption(name="expires", value=format_moment(token.expires_at), problem="this time has passed.")
+        raise BadOption(name="expires", value=format_time(token.expires_at), problem="this time has passed.")
     if token.role is Role.TENANT and not token.group:
         raise GroupRequired
     if token.group and token.role is not Role.TENANT:
@@ -87,7 +87,7 @@ def create_token(draft: Draft, now: datetime, terms: Terms, token: Token, by: st
         draft.fleet.known_group(token.group)
     draft.changes.tokens[token.name] = token
     of_group = f" of {token.group}" if token.group else ""
-    draft.note(Entry(at=now, what="token created", by=by, why=f"{token.name}: {token.role}{of_group}"))
+    draft.record(Entry(at=now, what="token created", by=by, why=f"{token.name}: {token.role}{of_group}"))
     return token
 
 
@@ -100,17 +100,17 @@ def revoke_token(draft: Draft, now: datetime, terms: Terms, name: str, by: str) 
     if token.role is Role.ADMIN and not any(other.expires_at is None for other in others):
         raise LastAdmin(name=name)
     draft.changes.tokens[name] = None
-    draft.note(Entry(at=now, what="token revoked", by=by, why=name))
+    draft.record(Entry(at=now, what="token revoked", by=by, why=name))
     return token
 
 
 # --- Idempotency keys: a repeated request is done once --------------------------------------------
 
 
-KEPT_FOR = timedelta(days=1)
+RESPONSE_RETENTION = timedelta(days=1)
 
 
-class KeptAnswer(NamedTuple):
+class StoredResponse(NamedTuple):
     """The answer to a request with a key. In memory without its body, which the store has."""
 
     key: str
@@ -122,24 +122,24 @@ class KeptAnswer(NamedTuple):
     body: str = ""
 
 
-def once(
+def run_once(
     draft: Draft,
     now: datetime,
     terms: Terms,
     key: str,
     fingerprint: str,
     decide: Callable[[Draft, datetime, Terms], tuple[int, str]],
-) -> KeptAnswer:
+) -> StoredResponse:
     """The answer to keep: of the same request before, within a day; else what is decided now.
 
     What is decided and what is kept are one commit: after a crash either both are there or neither.
     """
     known = draft.kept(key)
-    if known is not None and now - known.at < KEPT_FOR:
+    if known is not None and now - known.at < RESPONSE_RETENTION:
         if known.fingerprint != fingerprint:
             raise IdempotencyKeyReused(key=key.partition(" ")[2])
         return known
     status, body = decide(draft, now, terms)
-    answer = KeptAnswer(key, fingerprint, now, status, body)
+    answer = StoredResponse(key, fingerprint, now, status, body)
     draft.changes.kept[key] = answer
     return answer

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forewarn.core import history
-from forewarn.core.durations import format_moment, whole_second_up
+from forewarn.core.durations import format_time, whole_second_up
 from forewarn.core.events import Trigger, step
 from forewarn.core.operations import CAUSES
-from forewarn.core.progress import TERMINATE, coupled_deletions, keeps_to_windows, move, put_off
+from forewarn.core.progress import TERMINATE, advance, coupled_deletions, keeps_to_windows, postpone_operation
 from forewarn.core.windows import next_common
 from forewarn.errors import BadOption, CannotPostpone, EventAlreadyStarted, UnknownStartRequest, WrongOperationStatus
 
@@ -38,7 +38,7 @@ def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: s
         after = step(event, Trigger.APPROVE, now, by=by)
         if after is not event:
             draft.put_event(after)
-            history.note_event(draft, now, "approved", by, after)
+            history.record_event(draft, now, "approved", by, after)
             # Deletions told for one moment go together, so one of them is enough to move them all.
             approved[(event.group, event.not_before) if event.type == TERMINATE else event.id] = event
     for event in approved.values():
@@ -53,7 +53,7 @@ def _move_with(draft: Draft, now: datetime, terms: Terms, event: Event) -> None:
     if coupled and now < event.not_before and any(other.approved_at is None for other in together):
         return  # they still wait for one another
     for operation_id in dict.fromkeys((event.operation, *(other.operation for other in coupled))):
-        move(draft, now, terms, operation_id, together=bool(coupled))
+        advance(draft, now, terms, operation_id, together=bool(coupled))
 
 
 def cancel(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, why: str = "") -> Event:
@@ -95,16 +95,16 @@ def postpone(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, 
             event_id=event_id, problem=f"{event.approved_by} has approved it. You can still cancel it."
         )
     if until <= event.not_before:
-        problem = f"the event's NotBefore is already {format_moment(event.not_before)}. Use a later time."
-        raise BadOption(name="until", value=format_moment(until), problem=problem)
+        problem = f"the event's NotBefore is already {format_time(event.not_before)}. Use a later time."
+        raise BadOption(name="until", value=format_time(until), problem=problem)
     moment: datetime | None = whole_second_up(until)
     if keeps_to_windows(operation):
         groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
         moment = next_common([draft.fleet.group(group).windows for group in groups], whole_second_up(until))
     deadline = operation.request.deadline
     if moment is None or moment > deadline:
-        window = f" (the next window opens at {format_moment(moment)})" if moment and moment > until else ""
-        problem = f"{format_moment(until)}{window} is after the postpone deadline, {format_moment(deadline)}."
+        window = f" (the next window opens at {format_time(moment)})" if moment and moment > until else ""
+        problem = f"{format_time(until)}{window} is after the postpone deadline, {format_time(deadline)}."
         raise CannotPostpone(event_id=event_id, problem=problem)
-    put_off(draft, now, operation, moment, by, "")
+    postpone_operation(draft, now, operation, moment, by, "")
     return draft.changes.events[event_id]

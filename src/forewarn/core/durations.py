@@ -16,7 +16,7 @@ from forewarn.errors import BadDuration
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _FORM = re.compile(r"(?:([0-9]+)d ?)?(?:([0-9]+)h ?)?(?:([0-9]+)m ?)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
 _ISO_FORM = re.compile(r"p((?:[0-9]+d)?)(?:t((?:[0-9]+h)?(?:[0-9]+m)?(?:[0-9]+(?:\.[0-9]+)?s)?))?")
-LONGEST = timedelta(days=3660)
+MAX_DURATION = timedelta(days=3660)
 """Of a length that somebody writes, and of how far from now a moment may be."""
 
 
@@ -36,7 +36,7 @@ def parse_duration(text: str) -> timedelta:
     seconds = sum(
         float(part) * factor for part, factor in zip(match.groups(), _UNITS.values(), strict=True) if part is not None
     )
-    if seconds > LONGEST.total_seconds():
+    if seconds > MAX_DURATION.total_seconds():
         raise BadDuration(text=text)
     return timedelta(seconds=seconds)
 
@@ -62,7 +62,7 @@ def format_seconds(seconds: float) -> str:
         return "longer than anybody can say"
 
 
-def format_exactly(length: timedelta) -> str:
+def format_exact_duration(length: timedelta) -> str:
     """A length as it was written, also where it has fractions of a second."""
     return format_duration(length) if not length.microseconds else f"{length.total_seconds():g}s"
 
@@ -104,12 +104,12 @@ def from_text(text: str) -> datetime:
 # --- Moments for people ---------------------------------------------------------------------------
 
 
-def format_moment(moment: datetime, *, zone: bool = True) -> str:
+def format_time(moment: datetime, *, zone: bool = True) -> str:
     """`2026-03-05 02:00:00 UTC`; without the zone where something else says it."""
     return f"{moment:%Y-%m-%d %H:%M:%S}{' UTC' if zone else ''}"
 
 
-def format_distance(moment: datetime, now: datetime) -> str:
+def format_relative_time(moment: datetime, now: datetime) -> str:
     """How far off a moment is: `in 5m`, `5m ago`, or `now` when it is less than a second."""
     away = moment - now
     if abs(away) < timedelta(seconds=1):
@@ -117,7 +117,7 @@ def format_distance(moment: datetime, now: datetime) -> str:
     return f"in {format_duration(away)}" if away > timedelta(0) else f"{format_duration(-away)} ago"
 
 
-def parse_moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Read a moment that somebody has written; one without a zone is in UTC. Else a ValueError."""
     moment = from_text(text)
     try:
@@ -126,12 +126,12 @@ def parse_moment(text: str) -> datetime:
         raise ValueError(text) from error
 
 
-def parse_future_moment(text: str, now: datetime) -> datetime:
+def parse_future_time(text: str, now: datetime) -> datetime:
     """Read a moment, or how long it is until then; else a ValueError."""
     return _parse_away(text, now, 1)
 
 
-def parse_past_moment(text: str, now: datetime) -> datetime:
+def parse_past_time(text: str, now: datetime) -> datetime:
     """Read a moment, or how long ago it was; else a ValueError."""
     return _parse_away(text, now, -1)
 
@@ -140,26 +140,26 @@ def _parse_away(text: str, now: datetime, sign: int) -> datetime:
     if not text.isdecimal():  # 20260101 is meant as a date, if anything
         with suppress(BadDuration):
             return now + sign * parse_duration(text)
-    return parse_moment(text)
+    return parse_time(text)
 
 
 # --- Periods of the past --------------------------------------------------------------------------
 
 
-A_PAST_MOMENT = "a time like 2026-03-05T02:00:00Z, a date like 2026-03-05, or how long ago, like 30d"
-A_SPAN = "a year like 2026, a month like 2026-03, or a day like 2026-03-05"
+A_PAST_TIME = "a time like 2026-03-05T02:00:00Z, a date like 2026-03-05, or how long ago, like 30d"
+A_PERIOD = "a year like 2026, a month like 2026-03, or a day like 2026-03-05"
 
 _SPAN = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?")
 
 
-class Span(NamedTuple):
+class Period(NamedTuple):
     """From a moment on, up to another, which is not part of it."""
 
     since: datetime
     until: datetime
 
 
-def parse_span(text: str) -> Span:
+def parse_period(text: str) -> Period:
     """Read a year, a month or a day; else a ValueError."""
     match = _SPAN.fullmatch(text)
     if match is None:
@@ -167,10 +167,10 @@ def parse_span(text: str) -> Span:
     year, month, day = (int(part) if part else 0 for part in match.groups())
     since = datetime(year, month or 1, day or 1, tzinfo=timezone.utc)
     if day:
-        return Span(since, datetime.fromordinal(since.toordinal() + 1).replace(tzinfo=timezone.utc))
+        return Period(since, datetime.fromordinal(since.toordinal() + 1).replace(tzinfo=timezone.utc))
     if month:
-        return Span(since, datetime(year + month // 12, month % 12 + 1, 1, tzinfo=timezone.utc))
-    return Span(since, datetime(year + 1, 1, 1, tzinfo=timezone.utc))
+        return Period(since, datetime(year + month // 12, month % 12 + 1, 1, tzinfo=timezone.utc))
+    return Period(since, datetime(year + 1, 1, 1, tzinfo=timezone.utc))
 
 
 # --- Backoff --------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def enable(draft: Draft, now: datetime, terms: Terms, group: str, by: str, enabl
     if not draft.fleet.members(group):  # it has left the fleet since it asked
         raise UnknownVM(name=group, hint="")
     draft.put_delivery(Delivery(group, True, enabling, len(draft.events_of(group))), now)
-    draft.note(Entry(at=now, what="enabled", by=by, group=group))
+    draft.record(Entry(at=now, what="enabled", by=by, group=group))
 
 
 def disable_if_silent(draft: Draft, now: datetime, terms: Terms, group: str) -> None:
@@ -52,7 +52,7 @@ def disable_if_silent(draft: Draft, now: datetime, terms: Terms, group: str) -> 
     if now >= heard_at + terms.quicken(terms.silence):
         draft.put_delivery(delivery._replace(enabled=False), heard_at)
         why = f"no poll for {format_duration(now - heard_at)}"
-        draft.note(Entry(at=now, what="disabled", by=ENGINE, group=group, why=why))
+        draft.record(Entry(at=now, what="disabled", by=ENGINE, group=group, why=why))
 
 
 def disable(draft: Draft, now: datetime, terms: Terms, groups: Iterable[str], by: str, why: str) -> list[str]:
@@ -62,6 +62,6 @@ def disable(draft: Draft, now: datetime, terms: Terms, groups: Iterable[str], by
         delivery = draft.delivery(group)
         if delivery is not None and delivery.enabled:
             draft.put_delivery(delivery._replace(enabled=False), draft.heard_at(group) or now)
-            draft.note(Entry(at=now, what="disabled", by=by, group=group, why=why))
+            draft.record(Entry(at=now, what="disabled", by=by, group=group, why=why))
             disabled.append(group)
     return disabled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history
-from forewarn.core.durations import format_moment
+from forewarn.core.durations import format_time
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import Health, Progress
 from forewarn.core.progress import coupled_deletions, keeps_to_windows, when_due
@@ -81,7 +81,7 @@ def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
         windows = draft.fleet.group(event.group).windows
         if windowed and windows and event.approved_at is None:
             closes = closes_at(windows, event.not_before)
-            until = f", which closes at {format_moment(closes)}" if closes is not None else ""
+            until = f", which closes at {format_time(closes)}" if closes is not None else ""
             words = "; ".join(map(format_window, windows)) + until
             yield Wait("window", over=False, group=event.group, until=event.not_before, words=words)
     if operation.holds_until is not None:
@@ -111,5 +111,5 @@ def _before_end(
 
 def _failure(failed: FailedAttempt) -> str:
     attempts = "the last attempt" if failed.failures == 1 else f"{failed.failures} attempts"
-    following = "is in progress" if failed.next_at is None else f"starts at {format_moment(failed.next_at)}"
+    following = "is in progress" if failed.next_at is None else f"starts at {format_time(failed.next_at)}"
     return f"; {attempts} failed: {failed.problem}; the next attempt {following}"

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import enabling
-from forewarn.core.durations import format_duration, format_exactly
+from forewarn.core.durations import format_duration, format_exact_duration
 from forewarn.core.state import Entry
 from forewarn.errors import BadOption, UnknownFault, nearest
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 GET, POST, ANY = "GET", "POST", "any"
 ON = (GET, POST, ANY)
-MOST_FAULTS = 100
+MAX_FAULTS = 100
 """At a time, so that what is looked through at each request stays small."""
-MOST_STRIKES = 1_000_000
-LONGEST_DELAY = timedelta(minutes=10)
-LONGEST_LENGTH = timedelta(days=366)
+MAX_COUNT = 1_000_000
+MAX_DELAY = timedelta(minutes=10)
+MAX_FAULT_DURATION = timedelta(days=366)
 
 
 class FaultKind(NamedTuple):
@@ -60,7 +60,7 @@ FAULTS = {
 }
 
 
-class FaultOrder(NamedTuple):
+class FaultSpec(NamedTuple):
     """Which fault is wanted, for whom, and for how long. Without a bound it strikes once."""
 
     kind: str
@@ -80,7 +80,7 @@ class Fault(NamedTuple):
     """A fault that was added, and how far it has come."""
 
     id: str
-    order: FaultOrder
+    order: FaultSpec
     by: str
     added_at: datetime
     until: datetime | None = None
@@ -107,7 +107,7 @@ class Fault(NamedTuple):
         return self._replace(left=None if self.left is None else self.left - 1, struck=self.struck + 1)
 
 
-def fill_in(asked: FaultOrder) -> FaultOrder:
+def fill_in(asked: FaultSpec) -> FaultSpec:
     """The order with what it leaves open, or an error that says what would be right."""
     kind = FAULTS.get(asked.kind)
     if kind is None:
@@ -124,23 +124,23 @@ def fill_in(asked: FaultOrder) -> FaultOrder:
     if asked.delay is not None and kind.delay is None:
         able = ", ".join(name for name, other in FAULTS.items() if other.delay is not None)
         problem = f"{kind.name} has no delay. Faults with a delay: {able}."
-        raise BadOption(name="delay", value=format_exactly(asked.delay), problem=problem)
+        raise BadOption(name="delay", value=format_exact_duration(asked.delay), problem=problem)
     return asked._replace(
         count=1 if asked.count is None and asked.length is None else asked.count,
         delay=asked.delay if asked.delay is not None else kind.delay,
     )
 
 
-def _check_bounds(asked: FaultOrder) -> None:
-    if asked.count is not None and not _is_whole(asked.count, 1, MOST_STRIKES):
-        problem = f"write a whole number from 1 to {MOST_STRIKES:,}."
+def _check_bounds(asked: FaultSpec) -> None:
+    if asked.count is not None and not _is_whole(asked.count, 1, MAX_COUNT):
+        problem = f"write a whole number from 1 to {MAX_COUNT:,}."
         raise BadOption(name="count", value=str(asked.count), problem=problem)
-    if asked.length is not None and not timedelta(0) < asked.length <= LONGEST_LENGTH:
-        problem = f"write more than 0s and at most {format_duration(LONGEST_LENGTH)}."
-        raise BadOption(name="for", value=format_exactly(asked.length), problem=problem)
-    if asked.delay is not None and not timedelta(0) < asked.delay <= LONGEST_DELAY:
-        problem = f"write more than 0s and at most {format_duration(LONGEST_DELAY)}."
-        raise BadOption(name="delay", value=format_exactly(asked.delay), problem=problem)
+    if asked.length is not None and not timedelta(0) < asked.length <= MAX_FAULT_DURATION:
+        problem = f"write more than 0s and at most {format_duration(MAX_FAULT_DURATION)}."
+        raise BadOption(name="for", value=format_exact_duration(asked.length), problem=problem)
+    if asked.delay is not None and not timedelta(0) < asked.delay <= MAX_DELAY:
+        problem = f"write more than 0s and at most {format_duration(MAX_DELAY)}."
+        raise BadOption(name="delay", value=format_exact_duration(asked.delay), problem=problem)
 
 
 def _is_whole(number: object, least: int, most: int) -> bool:
@@ -148,12 +148,12 @@ def _is_whole(number: object, least: int, most: int) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
 
 
-def _at_once(asked: FaultOrder) -> FaultOrder:
+def _at_once(asked: FaultSpec) -> FaultSpec:
     given = {
         "on": asked.on if asked.on != GET else None,
         "count": None if asked.count is None else str(asked.count),
-        "for": None if asked.length is None else format_exactly(asked.length),
-        "delay": None if asked.delay is None else format_exactly(asked.delay),
+        "for": None if asked.length is None else format_exact_duration(asked.length),
+        "delay": None if asked.delay is None else format_exact_duration(asked.delay),
     }
     for name, value in given.items():
         if value is not None:
@@ -162,7 +162,7 @@ def _at_once(asked: FaultOrder) -> FaultOrder:
     return asked
 
 
-def describe(order: FaultOrder) -> str:
+def describe(order: FaultSpec) -> str:
     """A fault in a few words, as history says it."""
     parts = [order.kind]
     if order.on != GET:
@@ -170,42 +170,42 @@ def describe(order: FaultOrder) -> str:
     if order.count is not None:
         parts.append("once" if order.count == 1 else f"{order.count:,} times")
     if order.length is not None:
-        parts.append(f"for {format_exactly(order.length)}")
+        parts.append(f"for {format_exact_duration(order.length)}")
     if order.delay is not None:
-        parts.append(f"with a delay of {format_exactly(order.delay)}")
+        parts.append(f"with a delay of {format_exact_duration(order.delay)}")
     return " ".join(parts)
 
 
 # --- What history says of them ------------------------------------------------------------------------
 
 
-def add(draft: Draft, now: datetime, terms: Terms, fault_id: str, asked: FaultOrder, by: str) -> Fault:
+def add(draft: Draft, now: datetime, terms: Terms, fault_id: str, asked: FaultSpec, by: str) -> Fault:
     """The fault, from now on; what happens at once has happened. Only history has it: the rest is in memory."""
     order = fill_in(asked)
     vm = draft.fleet.vm(order.vm) if order.vm else None
     until = None if order.length is None else now + order.length
     fault = Fault(fault_id, order, by, now, until, order.count)
-    draft.note(_entry(draft, Entry(now, "fault added", by, why=f"{fault_id}: {describe(order)}"), fault))
+    draft.record(_entry(draft, Entry(now, "fault added", by, why=f"{fault_id}: {describe(order)}"), fault))
     if FAULTS[order.kind].methods:
         return fault
     groups = {vm.group} if vm is not None else {vm.group for vm in draft.fleet.vms.values()}
     told = sorted(draft.deliveries_among(frozenset(groups)))
     disabled = enabling.disable(draft, now, terms, told, by, f"fault {fault_id}")
     fault = fault._replace(left=0, struck=len(disabled))
-    note_over(draft, now, terms, [fault], by)
+    record_expired(draft, now, terms, [fault], by)
     return fault
 
 
-def note_cleared(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
+def record_cleared(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
     """Faults were ended by hand."""
     for fault in faults:
-        draft.note(_entry(draft, Entry(now, "fault cleared", by, why=_course(fault)), fault))
+        draft.record(_entry(draft, Entry(now, "fault cleared", by, why=_course(fault)), fault))
 
 
-def note_over(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
+def record_expired(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
     """Faults have come to their bound."""
     for fault in faults:
-        draft.note(_entry(draft, Entry(now, "fault over", by, why=_course(fault)), fault))
+        draft.record(_entry(draft, Entry(now, "fault over", by, why=_course(fault)), fault))
 
 
 def _course(fault: Fault) -> str:

@@ -162,7 +162,7 @@ class Fleet:
 
     def _tenant(self, host: str) -> VM | None:
         """The VM that has this host, which is not declared, for its own."""
-        vm = self.vms.get(host.removesuffix(OWN_HOST))
+        vm = self.vms.get(host.removesuffix(OWN_HOST_SUFFIX))
         return vm if vm is not None and vm.host == host else None
 
     def domains_on(self, host: str) -> dict[str, frozenset[int]]:
@@ -215,7 +215,7 @@ class Fleet:
             index.update((getattr(vm, field), vm) for vm in after.values() if getattr(vm, field))
         members = {group.name: group.name for group in change.groups}
         self._list_anew(self._members, self.groups, "group", before, after.values(), members, change.groups_removed)
-        tenants = {host.name: host.name.removesuffix(OWN_HOST) for host in change.hosts}
+        tenants = {host.name: host.name.removesuffix(OWN_HOST_SUFFIX) for host in change.hosts}
         self._list_anew(self._on_host, self.hosts, "host", before, after.values(), tenants, change.hosts_removed)
 
     def _list_anew(
@@ -250,13 +250,13 @@ class Fleet:
         lists.update((name, list(names)) for name, names in touched.items() if name in declared)
 
 
-OWN_HOST = "-host"
+OWN_HOST_SUFFIX = "-host"
 """How the name of a VM's own host ends."""
 
 
 def own_host(vm_name: str) -> str:
     """The name of the host that a VM without one is given."""
-    return vm_name + OWN_HOST
+    return vm_name + OWN_HOST_SUFFIX
 
 
 def _renew(found: dict[str, _Named], gone: Iterable[str], renewed: Iterable[_Named]) -> None:
@@ -309,13 +309,13 @@ def difference(before: Fleet, after: Fleet) -> FleetChange:
     )
 
 
-def renew(before: Fleet, declared: Fleet, destinations: Set[str]) -> tuple[Fleet, FleetChange]:
+def apply_declared(before: Fleet, declared: Fleet, destinations: Set[str]) -> tuple[Fleet, FleetChange]:
     """The fleet after a file has been applied, and what that changes."""
-    after = keep_what_happened(before, declared, destinations)
+    after = keep_runtime_state(before, declared, destinations)
     return after, difference(before, after)
 
 
-def keep_what_happened(before: Fleet, declared: Fleet, destinations: Set[str] = frozenset()) -> Fleet:
+def keep_runtime_state(before: Fleet, declared: Fleet, destinations: Set[str] = frozenset()) -> Fleet:
     """The fleet that a file declares, with what has happened to its VMs and hosts since they were last declared.
 
     A VM that was moved stays where it is unless the file now says another host than before, or the place is not

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.core import history, placement
 from forewarn.core.fleet import FleetChange, GroupKind, HostState
 from forewarn.core.operations import Progress
-from forewarn.core.placement import get_on
-from forewarn.core.progress import coupled_deletions, move
+from forewarn.core.placement import can_share_host
+from forewarn.core.progress import advance, coupled_deletions
 from forewarn.core.state import Entry
 from forewarn.errors import DestinationConflict, NotScaleSet, VMHasLiveEvent
 
@@ -52,13 +52,13 @@ def apply_fleet(
         for name in sorted(draft.vms_with_work())
         if name in before_vms and name in fleet.vms and before_vms[name].host != fleet.vms[name].host
     ]
-    waiting = placement.let_go(draft, now, moved, "the fleet file puts the VM on another host")
+    waiting = placement.cancel_obsolete(draft, now, moved, "the fleet file puts the VM on another host")
     for event in touched:  # deletions that waited for one which is over now
         waiting += [other.operation for other in coupled_deletions(draft, event)]
     for operation_id in waiting:
-        move(draft, now, terms, operation_id)
+        advance(draft, now, terms, operation_id)
     summary = f"{len(change.added)} added, {len(change.changed)} changed, {len(change.removed)} removed"
-    draft.note(Entry(at=now, what="fleet applied", by=by, why=f"{why}: {summary}" if why else summary))
+    draft.record(Entry(at=now, what="fleet applied", by=by, why=f"{why}: {summary}" if why else summary))
 
 
 def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
@@ -68,7 +68,7 @@ def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
         for operation in draft.operations_bound_for(host):
             for name in [name for name, target in operation.moves if target == host and name in fleet.vms]:
                 for tenant in tenants:
-                    if not get_on(fleet.vms[name], tenant):
+                    if not can_share_host(fleet.vms[name], tenant):
                         raise DestinationConflict(vm=name, host=host, tenant=tenant.name, operation_id=operation.id)
                 tenants.append(fleet.vms[name])
 
@@ -78,7 +78,7 @@ def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -
     if draft.fleet.host(name).state is HostState.IN_USE:
         return []
     placement.set_host_state(draft, name, HostState.IN_USE)
-    draft.note(Entry(at=now, what=f"host {HostState.IN_USE}", by=by, why=name, host=name))
+    draft.record(Entry(at=now, what=f"host {HostState.IN_USE}", by=by, why=name, host=name))
     return [
         history.cancel(draft, now, operation, by, f"{name} was returned to service")
         for operation in draft.operations_at(name)
@@ -86,7 +86,7 @@ def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -
     ]
 
 
-class Policy(NamedTuple):
+class PolicyUpdate(NamedTuple):
     """What is to be another policy of a group; None: as it is."""
 
     auto_approve: tuple[str, ...] | None = None
@@ -95,7 +95,7 @@ class Policy(NamedTuple):
     windows: tuple[Window, ...] | None = None
 
 
-def set_policy(draft: Draft, now: datetime, terms: Terms, name: str, policy: Policy, by: str) -> Group:
+def set_policy(draft: Draft, now: datetime, terms: Terms, name: str, policy: PolicyUpdate, by: str) -> Group:
     """Change a group's policy. It holds for what is asked for from now on; windows also for what still waits."""
     group = draft.fleet.known_group(name)
     if policy.terminate_notice is not None and group.kind != GroupKind.SCALE_SET:
@@ -107,7 +107,7 @@ def set_policy(draft: Draft, now: datetime, terms: Terms, name: str, policy: Pol
     )
     if after != group:
         draft.change_fleet(FleetChange(groups=(after,)))
-        changed = [field for field in Policy._fields if field in group._fields]
+        changed = [field for field in PolicyUpdate._fields if field in group._fields]
         which = ", ".join(field for field in changed if getattr(group, field) != getattr(after, field))
-        draft.note(Entry(at=now, what="policy changed", by=by, group=name, why=which))
+        draft.record(Entry(at=now, what="policy changed", by=by, group=name, why=which))
     return after

@@ -87,9 +87,9 @@ def find_operation(draft: Draft, operation_id: str) -> Operation:
     return operation
 
 
-def note_event(draft: Draft, now: datetime, what: str, by: str, event: Event, why: str = "") -> None:
+def record_event(draft: Draft, now: datetime, what: str, by: str, event: Event, why: str = "") -> None:
     """A row of history about an event."""
-    draft.note(
+    draft.record(
         Entry(
             at=now,
             what=what,
@@ -104,9 +104,11 @@ def note_event(draft: Draft, now: datetime, what: str, by: str, event: Event, wh
     )
 
 
-def note_operation(draft: Draft, now: datetime, what: str, by: str, operation: Operation, why: str = "") -> None:
+def record_operation(draft: Draft, now: datetime, what: str, by: str, operation: Operation, why: str = "") -> None:
     """A row of history about an operation as a whole."""
-    draft.note(Entry(at=now, what=what, by=by, operation=operation.id, vms=operation.vms, why=why, host=operation.host))
+    draft.record(
+        Entry(at=now, what=what, by=by, operation=operation.id, vms=operation.vms, why=why, host=operation.host)
+    )
 
 
 def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, by: str, why: str = "") -> Operation:
@@ -124,11 +126,11 @@ def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, wh
     for event in events:
         started = event.status is Status.STARTED
         draft.put_event(step(event, Trigger.FINISH if started else Trigger.CANCEL, now))
-        note_event(draft, now, "completed" if started else "cancelled", by, event, why)
+        record_event(draft, now, "completed" if started else "cancelled", by, event, why)
 
 
 def cancel(draft: Draft, now: datetime, operation: Operation, by: str, why: str = "") -> Operation:
     """Withdraw an operation that has not started; all its events disappear."""
     if not events_of(draft, operation):  # else they say so
-        note_operation(draft, now, "cancelled", by, operation, why)
+        record_operation(draft, now, "cancelled", by, operation, why)
     return end(draft, now, operation, Progress.CANCELLED, by, why)

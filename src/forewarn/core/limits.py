@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core.operations import CAUSES
-from forewarn.core.webhooks import Targets
+from forewarn.core.webhooks import AllowedNetworks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Terms:
     """How long history is kept, by the clock; zero: for ever."""
     makes_hosts: bool = False
     """Whether a spare host can be had where none fits."""
-    webhook_targets: Targets = field(default_factory=Targets)
+    webhook_targets: AllowedNetworks = field(default_factory=AllowedNetworks)
     """Where webhooks may go beyond the public Internet."""
 
     def at(self, speed: float) -> Terms:

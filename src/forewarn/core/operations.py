@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
 
 
-class Target(StrEnum):
+class CauseTarget(StrEnum):
     """What a cause is aimed at, and so what happens together."""
 
     VM = "vm"
@@ -31,7 +31,7 @@ class Cause(NamedTuple):
     """What an operation of this cause tells, and does."""
 
     name: str
-    target: Target
+    target: CauseTarget
     types: tuple[str, ...]
     """The types of event it can make, the usual one first; none: it makes no event."""
     source: Source
@@ -59,7 +59,7 @@ CAUSES = {
     for row in (
         Cause(
             "restart",
-            Target.VM,
+            CauseTarget.VM,
             ("Reboot",),
             Source.USER,
             "Virtual machine is going to be restarted as requested by authorized user.",
@@ -70,7 +70,7 @@ CAUSES = {
         ),
         Cause(
             "redeploy",
-            Target.VM,
+            CauseTarget.VM,
             ("Redeploy",),
             Source.USER,
             "Virtual machine is going to be redeployed as requested by authorized user.",
@@ -81,7 +81,7 @@ CAUSES = {
         ),
         Cause(
             "start",
-            Target.VM,
+            CauseTarget.VM,
             (),
             Source.USER,
             "",
@@ -91,7 +91,7 @@ CAUSES = {
         ),
         Cause(
             "host-update",
-            Target.HOST,
+            CauseTarget.HOST,
             ("Freeze", "Reboot"),
             Source.PLATFORM,
             "Host server is undergoing maintenance.",
@@ -103,7 +103,7 @@ CAUSES = {
         ),
         Cause(
             "live-migration",
-            Target.SHARED,
+            CauseTarget.SHARED,
             ("Freeze",),
             Source.PLATFORM,
             "Virtual machine is being paused because of a memory-preserving Live Migration operation.",
@@ -115,7 +115,7 @@ CAUSES = {
         ),
         Cause(
             "degraded-hardware",
-            Target.TENANTS,
+            CauseTarget.TENANTS,
             ("Redeploy",),
             Source.PLATFORM,
             "",
@@ -127,7 +127,7 @@ CAUSES = {
         ),
         Cause(
             "hardware-failure",
-            Target.HOST,
+            CauseTarget.HOST,
             ("Redeploy", "Reboot"),
             Source.PLATFORM,
             "Virtual machine has encountered a failure.",
@@ -138,7 +138,7 @@ CAUSES = {
         ),
         Cause(
             "emergency-repair",
-            Target.HOST,
+            CauseTarget.HOST,
             ("Reboot",),
             Source.PLATFORM,
             "Host server is undergoing an emergency repair.",
@@ -148,7 +148,7 @@ CAUSES = {
         ),
         Cause(
             "eviction",
-            Target.VM,
+            CauseTarget.VM,
             ("Preempt",),
             Source.PLATFORM,
             "",
@@ -158,7 +158,7 @@ CAUSES = {
         ),
         Cause(
             "rebalance",
-            Target.VM,
+            CauseTarget.VM,
             ("SpotRebalanceRecommendation",),
             Source.PLATFORM,
             "",
@@ -168,7 +168,7 @@ CAUSES = {
         ),
         Cause(
             "delete",
-            Target.VM,
+            CauseTarget.VM,
             ("Terminate",),
             Source.USER,
             "",
@@ -178,7 +178,7 @@ CAUSES = {
         ),
         Cause(
             "scale-in",
-            Target.VM,
+            CauseTarget.VM,
             ("Terminate",),
             Source.PLATFORM,
             "",
@@ -188,7 +188,7 @@ CAUSES = {
         ),
         Cause(
             "instance-repair",
-            Target.VM,
+            CauseTarget.VM,
             ("Terminate",),
             Source.PLATFORM,
             "",
@@ -219,7 +219,7 @@ OVERRIDES = {
 """What an operator can insist on. Each use is written to history."""
 
 
-class Request(NamedTuple):
+class CauseRequest(NamedTuple):
     """What is asked for. Of `vms` and `host` the one that the cause is aimed at."""
 
     cause: str
@@ -267,7 +267,7 @@ class Operation(NamedTuple):
     """A cause at work on some VMs. Makes one event per group that listens; starts when all of them may."""
 
     id: str
-    request: Request
+    request: CauseRequest
     vms: tuple[str, ...]
     requested_by: str
     requested_at: datetime

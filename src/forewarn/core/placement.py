@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from forewarn.core import history
 from forewarn.core.event_types import Verb
 from forewarn.core.fleet import VM, FleetChange, Host, HostState
-from forewarn.core.operations import CAUSES, Progress, Target
+from forewarn.core.operations import CAUSES, CauseTarget, Progress
 from forewarn.core.state import Entry
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _in_turn(wishes: Sequence[tuple[str, str, int]], counts: Mapping[str, int]) 
     return domains
 
 
-class Places:
+class HostSelector:
     """Hosts in use by how many VMs are on them or on their way there, the emptiest first, as far as a draft knows.
 
     A heap whose counts may be out of date: VMs only come while a fleet is the same, so one that is looked at
@@ -103,7 +103,11 @@ class Places:
                 heappush(self._heap, (len(tenants), host))
                 continue
             passed.append((known, host))
-            if host != vm.host and not self._draft.operations_at(host) and all(get_on(vm, one) for one in tenants):
+            if (
+                host != vm.host
+                and not self._draft.operations_at(host)
+                and all(can_share_host(vm, one) for one in tenants)
+            ):
                 chosen = host
         for place in passed:
             heappush(self._heap, place)
@@ -116,9 +120,9 @@ def choose_host(draft: Draft, vm: VM) -> str | None:
     It fits when the domains hold: what a host takes down of a group is one update domain and one fault
     domain. Nor do VMs of different zones share a host.
     """
-    if draft.places is None:
-        draft.places = Places(draft)
-    return draft.places.choose(vm)
+    if draft.host_selector is None:
+        draft.host_selector = HostSelector(draft)
+    return draft.host_selector.choose(vm)
 
 
 def spare_name(fleet: Fleet) -> str:
@@ -134,7 +138,7 @@ def _tenants(draft: Draft, host: str) -> Iterator[VM]:
         yield from (fleet.vms[name] for name, target in operation.moves if target == host and name in fleet.vms)
 
 
-def get_on(vm: VM, tenant: VM) -> bool:
+def can_share_host(vm: VM, tenant: VM) -> bool:
     """Whether two VMs may be on one host."""
     if vm.zone != tenant.zone:
         return False
@@ -164,7 +168,7 @@ def choose_destinations(draft: Draft, now: datetime, terms: Terms, operation: Op
             note = Entry(
                 now, "spare host added", history.ENGINE, operation=operation.id, vms=(name,), why=why, host=host
             )
-            draft.note(note)
+            draft.record(note)
         if host is not None:
             operation = operation._replace(moves=(*operation.moves, (name, host)))
             draft.put_operation(operation)  # at once: the next VM must find the place taken
@@ -208,7 +212,7 @@ def remove_vms(draft: Draft, now: datetime, gone: tuple[VM, ...], why: str) -> l
     for group in {vm.group for vm in gone}:
         if not draft.fleet.members(group):
             draft.forget_delivery(group)
-    return let_go(draft, now, gone, why)
+    return cancel_obsolete(draft, now, gone, why)
 
 
 def _moved(vm: VM, host: str) -> VM:
@@ -218,10 +222,10 @@ def _moved(vm: VM, host: str) -> VM:
 
 def _replace(draft: Draft, now: datetime, vms: list[VM], why: str) -> list[str]:
     draft.change_fleet(FleetChange(changed=tuple(vms), in_place=True))
-    return let_go(draft, now, vms, why)
+    return cancel_obsolete(draft, now, vms, why)
 
 
-def let_go(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str]:
+def cancel_obsolete(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str]:
     """Withdraw what is scheduled for VMs to which it does not apply any more.
 
     What an event names does not change: it stays while there is one VM that it still concerns.
@@ -244,7 +248,7 @@ def let_go(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str
 def _withdraw_if_idle(draft: Draft, now: datetime, operation_id: str, why: str) -> bool:
     """Whether nothing is left to do for an operation, which then ends. Work on a host remains without its VMs."""
     operation = history.find_operation(draft, operation_id)
-    if CAUSES[operation.cause].target is Target.HOST or operation.concerned(draft.fleet):
+    if CAUSES[operation.cause].target is CauseTarget.HOST or operation.concerned(draft.fleet):
         return False
     history.cancel(draft, now, operation, history.ENGINE, why)
     return True

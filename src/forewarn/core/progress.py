@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import format_moment, whole_second_up
+from forewarn.core.durations import format_time, whole_second_up
 from forewarn.core.event_types import Verb
 from forewarn.core.events import Event, Status, Trigger, due, may_start, step
-from forewarn.core.operations import CAUSES, Health, Operation, Progress, Target
+from forewarn.core.operations import CAUSES, CauseTarget, Health, Operation, Progress
 from forewarn.core.rollouts import out_of_use
 from forewarn.core.windows import is_open, next_common
 from forewarn.errors import WrongOperationStatus
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from forewarn.core.state import Draft, ServiceState
 
 TERMINATE = "Terminate"
-LOOK_AGAIN = timedelta(days=1)
+WINDOW_RECHECK = timedelta(days=1)
 """When windows have no common moment (any more), how long it is waited until they are looked at again."""
 
 
-def move(draft: Draft, now: datetime, terms: Terms, operation_id: str, *, together: bool = False) -> Operation | None:
+def advance(
+    draft: Draft, now: datetime, terms: Terms, operation_id: str, *, together: bool = False
+) -> Operation | None:
     """Take an operation as far as it may go now: start it when every group may, end it when it has settled.
 
     `together`: that deletions told for the same moment wait for one another has been looked at already.
@@ -44,7 +46,7 @@ def move(draft: Draft, now: datetime, terms: Terms, operation_id: str, *, togeth
     if operation.progress is Progress.STARTED and _has_settled(operation, now):
         operation = history.end(draft, now, operation, Progress.DONE, history.ENGINE)
         for other in placement.after_end(draft, now, operation):
-            move(draft, now, terms, other)
+            advance(draft, now, terms, other)
     return operation
 
 
@@ -103,11 +105,13 @@ def _put_off(draft: Draft, now: datetime, operation: Operation) -> Operation:
     if until is None and deadline is not None and now >= deadline:
         why = "the maintenance windows no longer overlap, and the postpone deadline has passed"
         return history.cancel(draft, now, operation, history.ENGINE, why)
-    until = until or moment + LOOK_AGAIN
-    return put_off(draft, now, operation, until, history.ENGINE, "the maintenance window was closed")
+    until = until or moment + WINDOW_RECHECK
+    return postpone_operation(draft, now, operation, until, history.ENGINE, "the maintenance window was closed")
 
 
-def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, why: str) -> Operation:
+def postpone_operation(
+    draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, why: str
+) -> Operation:
     """Let an operation start later: no event of it may be earlier than the others that are not approved."""
     moved_any = False
     for event in history.events_of(draft, operation):
@@ -115,8 +119,8 @@ def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, 
         if after is not event:
             moved_any = True
             draft.put_event(after)
-            moved = f"from {format_moment(event.not_before, zone=False)} to {format_moment(until)}"
-            history.note_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
+            moved = f"from {format_time(event.not_before, zone=False)} to {format_time(until)}"
+            history.record_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
     told = {event.group for event in history.events_of(draft, operation)}
     # Where no event says how long it waits, the operation itself must.
     if not moved_any or any(group not in told for group in _windowed(draft, operation)):
@@ -129,7 +133,7 @@ def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, 
 
 
 def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation, events: list[Event]) -> Operation:
-    bound = operation.host and operation.vms and CAUSES[operation.cause].target is not Target.HOST
+    bound = operation.host and operation.vms and CAUSES[operation.cause].target is not CauseTarget.HOST
     if bound and not operation.concerned(draft.fleet):
         return history.cancel(draft, now, operation, history.ENGINE, "it no longer applies to its VMs")
     if operation.request.rollout and (why := out_of_use(draft.fleet, operation.host)):
@@ -146,7 +150,7 @@ def _start(draft: Draft, now: datetime, terms: Terms, operation: Operation, even
     )
     for event in events:
         draft.put_event(step(event, Trigger.START, now))
-        history.note_event(draft, now, "started", history.ENGINE, event, _why_started(event, now))
+        history.record_event(draft, now, "started", history.ENGINE, event, _why_started(event, now))
     draft.put_operation(operation)
     return operation
 
@@ -175,10 +179,10 @@ def carried_out(draft: Draft, now: datetime, terms: Terms, operation_id: str, by
         health=Health.GOOD if by_hand else operation.health,
     )
     draft.put_operation(operation)
-    history.note_operation(draft, now, "carried out", by, operation, _what_was_done(operation))
+    history.record_operation(draft, now, "carried out", by, operation, _what_was_done(operation))
     for other in placement.after_work(draft, now, operation):
-        move(draft, now, terms, other)
-    move(draft, now, terms, operation_id)
+        advance(draft, now, terms, other)
+    advance(draft, now, terms, operation_id)
 
 
 def _what_was_done(operation: Operation) -> str:
@@ -186,21 +190,21 @@ def _what_was_done(operation: Operation) -> str:
     return f"{operation.cause}: {moved}" if moved else operation.cause
 
 
-def done_by_hand(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str) -> Operation:
+def mark_done(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str) -> Operation:
     """Somebody says that the work is done, and all is well."""
     operation = _find_started(draft, operation_id)
     carried_out(draft, now, terms, operation_id, by)
     if operation.carried_out_at is not None:  # it only settled, or its health was still looked at
         draft.put_operation(operation._replace(settles_at=now, health=Health.GOOD))
-        history.note_operation(draft, now, "said to be done", by, operation)
-        move(draft, now, terms, operation_id)
+        history.record_operation(draft, now, "said to be done", by, operation)
+        advance(draft, now, terms, operation_id)
     return draft.changes.operations[operation_id]
 
 
 def failed(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str, why: str) -> Operation:
     """The work could not be done. The events end: whoever prepared for it can go back."""
     operation = _find_started(draft, operation_id)._replace(health=Health.BAD)
-    history.note_operation(draft, now, "failed", by, operation, why)
+    history.record_operation(draft, now, "failed", by, operation, why)
     return history.end(draft, now, operation, Progress.FAILED, by, why)
 
 
@@ -218,9 +222,11 @@ def checked(draft: Draft, now: datetime, terms: Terms, operation_id: str, bad: S
         return
     operation = operation._replace(health=Health.BAD if bad else Health.GOOD, outcome=_bad_words(bad))
     draft.put_operation(operation)
-    history.note_operation(draft, now, "unhealthy" if bad else "healthy", history.ENGINE, operation, operation.outcome)
+    history.record_operation(
+        draft, now, "unhealthy" if bad else "healthy", history.ENGINE, operation, operation.outcome
+    )
     draft.rollouts_to_step[operation.request.rollout] = None
-    move(draft, now, terms, operation_id)
+    advance(draft, now, terms, operation_id)
 
 
 def _bad_words(bad: Sequence[str]) -> str:

@@ -6,14 +6,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import format_duration, format_exactly, format_moment, whole_second_up
+from forewarn.core.durations import format_duration, format_exact_duration, format_time, whole_second_up
 from forewarn.core.enabling import why_no_notice
 from forewarn.core.event_types import EVENT_TYPES, Verb
 from forewarn.core.events import Event, Source, Status, Trigger, step
 from forewarn.core.fleet import GroupKind
-from forewarn.core.operations import CAUSES, OVERRIDES, Cause, Operation, Request, Target, cause_named
+from forewarn.core.operations import CAUSES, OVERRIDES, Cause, CauseRequest, CauseTarget, Operation, cause_named
 from forewarn.core.placement import choose_host
-from forewarn.core.progress import TERMINATE, keeps_to_windows, move
+from forewarn.core.progress import TERMINATE, advance, keeps_to_windows
 from forewarn.core.state import Entry
 from forewarn.core.windows import next_common
 from forewarn.errors import (
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 
     from forewarn.core.fleet import VM, Fleet, Group
     from forewarn.core.limits import Terms
-    from forewarn.core.operations import Request
+    from forewarn.core.operations import CauseRequest
     from forewarn.core.state import Draft
 
 
 DELETIONS = tuple(name for name, cause in CAUSES.items() if cause.verb is Verb.DELETE)
 ONCE = ("start", "live-migration", "eviction", "rebalance", *DELETIONS)
 """What makes no sense for a VM to which it is about to happen already."""
-LONGEST_PAUSE = timedelta(hours=1)
+MAX_FREEZE = timedelta(hours=1)
 """Nobody calls it a freeze after that."""
 
 
-def least_notice(event_type: str) -> timedelta:
+def minimum_notice(event_type: str) -> timedelta:
     return EVENT_TYPES[event_type].least_notice if event_type else timedelta(0)
 
 
-def fill_in(asked: Request, cause: Cause, now: datetime) -> Request:
+def fill_in(asked: CauseRequest, cause: Cause, now: datetime) -> CauseRequest:
     """The request with what it leaves to the cause, or an error that says what would be right."""
     _check_target(asked, cause)
     asked = asked._replace(type=_type(asked, cause))
@@ -66,27 +66,27 @@ def fill_in(asked: Request, cause: Cause, now: datetime) -> Request:
         if not cause.routine:
             raise BadOption(
                 name="postpone_until",
-                value=format_moment(asked.deadline),
+                value=format_time(asked.deadline),
                 problem=f"{cause.name} cannot be postponed. Omit the deadline.",
             )
         if asked.deadline <= now and not asked.rollout:  # a long walk may outlast it: then nothing is postponed
             raise BadOption(
                 name="postpone_until",
-                value=format_moment(asked.deadline),
-                problem=f"this time has passed. It is {format_moment(now)}.",
+                value=format_time(asked.deadline),
+                problem=f"this time has passed. It is {format_time(now)}.",
             )
     return asked._replace(duration=_duration(asked, cause), overrides=_needed(asked, cause))
 
 
-def _needed(asked: Request, cause: Cause) -> tuple[str, ...]:
+def _needed(asked: CauseRequest, cause: Cause) -> tuple[str, ...]:
     """The overrides that override something: what goes to history should mean something."""
-    short = asked.notice is not None and asked.notice < least_notice(asked.type)
+    short = asked.notice is not None and asked.notice < minimum_notice(asked.type)
     needed = {"notice": short, "windows": cause.routine}
     return tuple(name for name in dict.fromkeys(asked.overrides) if needed[name])
 
 
-def _check_target(asked: Request, cause: Cause) -> None:
-    if cause.target in (Target.HOST, Target.TENANTS):
+def _check_target(asked: CauseRequest, cause: Cause) -> None:
+    if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):
         if asked.vms or not asked.host:
             raise BadOption(
                 name="host", value=asked.host, problem=f"{cause.name} affects a host. Name one host and no VMs."
@@ -95,7 +95,7 @@ def _check_target(asked: Request, cause: Cause) -> None:
         raise BadOption(name="host", value=asked.host, problem=f"{cause.name} affects VMs. Name VMs and no host.")
 
 
-def _type(asked: Request, cause: Cause) -> str:
+def _type(asked: CauseRequest, cause: Cause) -> str:
     if not asked.type:
         return cause.types[0] if cause.types else ""
     for known in cause.types:
@@ -106,41 +106,41 @@ def _type(asked: Request, cause: Cause) -> str:
     raise BadOption(name="type", value=asked.type, problem=problem)
 
 
-def _check_notice(asked: Request, cause: Cause) -> None:
+def _check_notice(asked: CauseRequest, cause: Cause) -> None:
     if asked.notice is None:
         return
-    value = format_exactly(asked.notice)
+    value = format_exact_duration(asked.notice)
     if cause.notice == timedelta(0) or not asked.type or not EVENT_TYPES[asked.type].starts:
         raise BadOption(name="notice", value=value, problem=f"{cause.name} has no notice. Omit it.")
     if cause.verb is Verb.DELETE:
         problem = "a deletion uses the terminate_notice of its scale set. Set it there."
         raise BadOption(name="notice", value=value, problem=problem)
-    least = least_notice(asked.type)
+    least = minimum_notice(asked.type)
     if asked.notice < least and "notice" not in asked.overrides:
         problem = f"the minimum for {asked.type} is {format_duration(least)}. Use a longer one, or --override-notice."
         raise BadOption(name="notice", value=value, problem=problem)
 
 
-def _duration(asked: Request, cause: Cause) -> timedelta | None:
+def _duration(asked: CauseRequest, cause: Cause) -> timedelta | None:
     if asked.type != "Freeze":
         if asked.duration is not None:
             problem = "only a Freeze has a duration. Omit it."
-            raise BadOption(name="duration", value=format_exactly(asked.duration), problem=problem)
+            raise BadOption(name="duration", value=format_exact_duration(asked.duration), problem=problem)
         return None
     duration = asked.duration if asked.duration is not None else cause.duration
-    if duration is not None and not timedelta(seconds=1) <= duration <= LONGEST_PAUSE:
-        problem = f"a Freeze lasts from 1s to {format_duration(LONGEST_PAUSE)}."
-        raise BadOption(name="duration", value=format_exactly(duration), problem=problem)
+    if duration is not None and not timedelta(seconds=1) <= duration <= MAX_FREEZE:
+        problem = f"a Freeze lasts from 1s to {format_duration(MAX_FREEZE)}."
+        raise BadOption(name="duration", value=format_exact_duration(duration), problem=problem)
     return duration
 
 
 # --- The state of what it is aimed at -----------------------------------------------------------------
 
 
-def refuse_unfit(draft: Draft, terms: Terms, asked: Request) -> None:
+def check_vms(draft: Draft, terms: Terms, asked: CauseRequest) -> None:
     """Refuse what cannot happen to these VMs now."""
     cause = CAUSES[asked.cause]
-    if cause.target in (Target.HOST, Target.TENANTS):  # what happens to a host asks no VM
+    if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):  # what happens to a host asks no VM
         return
     for vm in (draft.fleet.vm(name) for name in asked.vms):
         _refuse_state(cause, vm)
@@ -183,11 +183,11 @@ def _refuse_too_many(draft: Draft, terms: Terms, vm: VM) -> None:
 # --- Requesting -----------------------------------------------------------------------------------
 
 
-MOST_VMS = 1000
+MAX_VMS = 1000
 """How many VMs one request may name: what happens to more is better done by a rollout, a part at a time."""
 
 
-def request(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) -> list[Operation]:
+def request(draft: Draft, now: datetime, terms: Terms, asked: CauseRequest, by: str) -> list[Operation]:
     """Begin what is asked for: tell every group that listens, and start at once where nobody must be waited for."""
     cause = cause_named(asked.cause)
     asked = fill_in(asked, cause, now)
@@ -195,33 +195,33 @@ def request(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) 
     if asked.cause in placement.HOST_STATES:
         state = placement.HOST_STATES[asked.cause]
         placement.set_host_state(draft, asked.host, state)
-        draft.note(Entry(at=now, what=f"host {state}", by=by, why=asked.host, host=asked.host))
+        draft.record(Entry(at=now, what=f"host {state}", by=by, why=asked.host, host=asked.host))
     operations = []
     for part in parts:
-        refuse_unfit(draft, terms, part)  # one after the other: each may be what is too much for the next
+        check_vms(draft, terms, part)  # one after the other: each may be what is too much for the next
         operations.append(_begin(draft, now, terms, part, by))
     return operations
 
 
-def _parts(fleet: Fleet, cause: Cause, asked: Request) -> list[Request]:
+def _parts(fleet: Fleet, cause: Cause, asked: CauseRequest) -> list[CauseRequest]:
     """One request for each operation: the smallest sets that must be hit together."""
-    if cause.target in (Target.HOST, Target.TENANTS):
+    if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):
         running = tuple(name for name in fleet.on_host(asked.host) if not fleet.vms[name].deallocated)
-        if cause.target is Target.HOST:
+        if cause.target is CauseTarget.HOST:
             return [asked._replace(vms=running)]
         return [asked._replace(vms=(name,)) for name in running]
     names = list(dict.fromkeys(fleet.vm(name).name for name in asked.vms))
     if not names:
         raise NoVMNamed
-    if len(names) > MOST_VMS:
+    if len(names) > MAX_VMS:
         raise LimitExceeded(
             count=len(names),
             things="VMs",
             what="request",
-            most=MOST_VMS,
+            most=MAX_VMS,
             remedy="Name fewer, or use a rollout over their hosts.",
         )
-    if cause.target is Target.VM:
+    if cause.target is CauseTarget.VM:
         return [asked._replace(vms=(name,)) for name in names]
     by_host: dict[str, list[str]] = {}
     for name in names:
@@ -229,7 +229,7 @@ def _parts(fleet: Fleet, cause: Cause, asked: Request) -> list[Request]:
     return [asked._replace(host=host, vms=tuple(together)) for host, together in by_host.items()]
 
 
-def _begin(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) -> Operation:
+def _begin(draft: Draft, now: datetime, terms: Terms, asked: CauseRequest, by: str) -> Operation:
     operation = Operation(id=draft.new_id(), request=asked, vms=asked.vms, requested_by=by, requested_at=now)
     of_group: dict[str, list[str]] = {}
     for name in asked.vms:
@@ -249,45 +249,45 @@ def _begin(draft: Draft, now: datetime, terms: Terms, asked: Request, by: str) -
         unnoticed=tuple(unnoticed.items()),
         holds_until=_holds_until(draft.fleet, operation, list(unnoticed), earliest),
     )
-    history.note_operation(draft, now, "requested", by, operation, _in_words(terms, operation))
+    history.record_operation(draft, now, "requested", by, operation, _in_words(terms, operation))
     for group, why in unnoticed.items():
         vms = tuple(of_group[group])
         untold = Entry(now, "not told", history.ENGINE, group=group, operation=operation.id, vms=vms, why=why)
-        draft.note(untold._replace(host=operation.host))
+        draft.record(untold._replace(host=operation.host))
     for event in events:
         _tell(draft, now, by, operation, event)
     draft.put_operation(operation)
-    move(draft, now, terms, operation.id)
+    advance(draft, now, terms, operation.id)
     return draft.changes.operations[operation.id]
 
 
 def _tell(draft: Draft, now: datetime, by: str, operation: Operation, event: Event) -> None:
-    history.note_event(draft, now, "scheduled", by, event, f"NotBefore {format_moment(event.not_before)}")
+    history.record_event(draft, now, "scheduled", by, event, f"NotBefore {format_time(event.not_before)}")
     word = CAUSES[operation.cause].auto_approve
     if word and word in draft.fleet.group(event.group).auto_approve:
         event = step(event, Trigger.APPROVE, now, by=history.ENGINE)
-        history.note_event(draft, now, "approved", history.ENGINE, event, "automatic approval")
+        history.record_event(draft, now, "approved", history.ENGINE, event, "automatic approval")
     draft.put_event(event)
 
 
 def _why_untold(draft: Draft, now: datetime, terms: Terms, operation: Operation, group: str) -> str:
     """Why the group gets no notice; empty when it does."""
-    if operation.type == TERMINATE and not tells_of_deletion(draft.fleet.group(group)):
+    if operation.type == TERMINATE and not has_terminate_notice(draft.fleet.group(group)):
         return f"{group} has no terminate notice"
     return why_no_notice(draft, group, now, terms)
 
 
-def tells_of_deletion(group: Group) -> bool:
+def has_terminate_notice(group: Group) -> bool:
     return group.kind == GroupKind.SCALE_SET and group.terminate_notice is not None
 
 
 # --- When ---------------------------------------------------------------------------------------------
 
 
-def _notice(terms: Terms, asked: Request) -> timedelta:
+def _notice(terms: Terms, asked: CauseRequest) -> timedelta:
     cause = CAUSES[asked.cause]
     notice = asked.notice if asked.notice is not None else cause.notice
-    return terms.at(asked.speed).quicken(notice if notice is not None else least_notice(asked.type))
+    return terms.at(asked.speed).quicken(notice if notice is not None else minimum_notice(asked.type))
 
 
 def _earliest(fleet: Fleet, now: datetime, terms: Terms, operation: Operation, groups: list[str]) -> datetime:
@@ -340,7 +340,7 @@ def _holds_until(fleet: Fleet, operation: Operation, untold: list[str], earliest
     return None
 
 
-def _deadline(terms: Terms, asked: Request, earliest: datetime) -> datetime | None:
+def _deadline(terms: Terms, asked: CauseRequest, earliest: datetime) -> datetime | None:
     """Up to when it may be postponed."""
     if not CAUSES[asked.cause].routine:
         return None
@@ -351,8 +351,8 @@ def _deadline(terms: Terms, asked: Request, earliest: datetime) -> datetime | No
     if asked.deadline < earliest:
         raise BadOption(
             name="postpone_until",
-            value=format_moment(asked.deadline),
-            problem=f"the operation cannot start before {format_moment(earliest)}. Use a later time.",
+            value=format_time(asked.deadline),
+            problem=f"the operation cannot start before {format_time(earliest)}. Use a later time.",
         )
     return asked.deadline
 

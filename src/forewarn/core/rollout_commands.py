@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history
 from forewarn.core.durations import format_duration, whole_second_up
-from forewarn.core.operations import CAUSES, Health, Operation, Progress, Request
-from forewarn.core.requests import fill_in, least_notice, request
+from forewarn.core.operations import CAUSES, CauseRequest, Health, Operation, Progress
+from forewarn.core.requests import fill_in, minimum_notice, request
 from forewarn.core.rollouts import Course, Rollout, Stage, Walk, in_order, matching, out_of_use
 from forewarn.core.state import Entry
 from forewarn.core.windows import next_common
@@ -67,7 +67,7 @@ def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: C
     """The waves to come, as the fleet is now."""
     course = rollout.course
     terms = terms.at(course.speed)
-    notice = terms.quicken(course.notice if course.notice is not None else least_notice(course.type))
+    notice = terms.quicken(course.notice if course.notice is not None else minimum_notice(course.type))
     settle, pause = terms.settle_time(UPDATE), terms.quicken(course.pause)
     gate = max(settle, terms.quicken(course.health_time))
     listens = cache(listens)
@@ -119,12 +119,12 @@ class Part:
 # --- Commands -------------------------------------------------------------------------------------
 
 
-MOST_HOSTS = 10_000
-MOST_PATTERNS = 100
+MAX_HOSTS = 10_000
+MAX_PATTERNS = 100
 LARGEST_BUDGET = 1000
-LAST_LOOK = timedelta(minutes=5)
+HEALTH_CHECK_GRACE = timedelta(minutes=5)
 """How long a last look at VMs may take."""
-LOOK_AGAIN = timedelta(minutes=1)
+BUSY_RECHECK = timedelta(minutes=1)
 """When all hosts that wait are busy with something else, how long it is until they are looked at again."""
 
 
@@ -144,12 +144,12 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], course: Course
     course = _fill_in(course, now)
     if not patterns or not all(patterns):
         raise BadOption(name="hosts", value=", ".join(patterns), problem="name hosts, or a pattern like 'rack-1-*'.")
-    if len(patterns) > MOST_PATTERNS:
+    if len(patterns) > MAX_PATTERNS:
         raise LimitExceeded(
             count=len(patterns),
             things="patterns",
             what="rollout",
-            most=MOST_PATTERNS,
+            most=MAX_PATTERNS,
             remedy="Use fewer, wider patterns.",
         )
     names = fleet.host_names()
@@ -157,9 +157,9 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], course: Course
         if not matching(names, [pattern]):
             raise NoMatchingHost(pattern=pattern, hint=nearest(pattern, names))
     hosts = matching(names, patterns)
-    if len(hosts) > MOST_HOSTS:
+    if len(hosts) > MAX_HOSTS:
         raise LimitExceeded(
-            count=len(hosts), things="hosts", what="rollout", most=MOST_HOSTS, remedy="Use a narrower pattern."
+            count=len(hosts), things="hosts", what="rollout", most=MAX_HOSTS, remedy="Use a narrower pattern."
         )
     for other in draft.live_rollouts():
         if shared := sorted({*hosts} & {*other.hosts}):
@@ -194,8 +194,8 @@ def _fill_in(course: Course, now: datetime) -> Course:
     return course._replace(type=asked.type, duration=asked.duration)
 
 
-def _request(course: Course, host: str, rollout: str = "") -> Request:
-    return Request(
+def _request(course: Course, host: str, rollout: str = "") -> CauseRequest:
+    return CauseRequest(
         UPDATE,
         host=host,
         type=course.type,
@@ -266,7 +266,7 @@ def _problem(draft: Draft, now: datetime, terms: Terms, operation: Operation) ->
     if overdue is None or now < overdue:
         return ""
     why = f"not finished {format_duration(now - (operation.started_at or now))} after its start"
-    history.note_operation(draft, now, "unhealthy", history.ENGINE, operation, why)
+    history.record_operation(draft, now, "unhealthy", history.ENGINE, operation, why)
     draft.put_operation(operation._replace(health=Health.BAD, outcome=why))
     return why
 
@@ -285,7 +285,7 @@ def overdue_at(terms: Terms, operation: Operation) -> datetime | None:
     closes_at = gate_closes_at(terms, operation)
     if closes_at is None or operation.carried_out_at is None:
         return closes_at
-    return closes_at + terms.at(operation.request.speed).quicken(LAST_LOOK)
+    return closes_at + terms.at(operation.request.speed).quicken(HEALTH_CHECK_GRACE)
 
 
 def when_due(rollout: Rollout) -> datetime | None:
@@ -307,7 +307,7 @@ def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Ro
     wave = walk.next_wave(rollout.course.budget, busy=lambda host: _is_busy(draft, host))
     rollout = rollout._replace(waiting=tuple(walk.waiting), skipped=tuple(skipped), next_at=None)
     if not wave:
-        later = now + terms.at(rollout.course.speed).quicken(LOOK_AGAIN)
+        later = now + terms.at(rollout.course.speed).quicken(BUSY_RECHECK)
         return rollout._replace(next_at=later if rollout.waiting else None)
     under_way = []
     for host in wave:
@@ -377,4 +377,4 @@ def cancel(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) 
 
 
 def _note(draft: Draft, now: datetime, what: str, by: str, rollout: Rollout, why: str = "") -> None:
-    draft.note(Entry(at=now, what=what, by=by, operation=rollout.id, why=why))
+    draft.record(Entry(at=now, what=what, by=by, operation=rollout.id, why=why))

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import format_duration
 from forewarn.core.operations import CAUSES
-from forewarn.core.requests import tells_of_deletion
+from forewarn.core.requests import has_terminate_notice
 from forewarn.errors import BadOption, ScenarioDoesNotFit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from forewarn.core.faults import FaultOrder
+    from forewarn.core.faults import FaultSpec
     from forewarn.core.fleet import Fleet
 
 
 ROLLOUT, APPROVE, CANCEL, POSTPONE, RETURN_HOST = "rollout", "approve", "cancel", "postpone", "return-host"
 
 _OF_CAUSES = ("type", "duration", "notice", "overrides")
-ACTS: dict[str, tuple[str, ...]] = {
+ACTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(CAUSES, _OF_CAUSES),
     ROLLOUT: (*_OF_CAUSES, "budget", "pause"),
     APPROVE: (),
@@ -32,18 +32,18 @@ ACTS: dict[str, tuple[str, ...]] = {
 }
 """What a step can `do`, each with the options that it takes besides `vms`."""
 
-ANSWERS = (APPROVE, CANCEL, POSTPONE)
+EVENT_ACTIONS = (APPROVE, CANCEL, POSTPONE)
 """What is said to events that are there already; once they have started it is too late for it."""
 
 
-class Until(StrEnum):
+class WaitCondition(StrEnum):
     """What a step can wait for."""
 
     STARTED = "Started"
     GONE = "gone"
 
 
-class After(StrEnum):
+class ExpectedVMState(StrEnum):
     """What can be true of a VM afterwards."""
 
     RUNNING = "running"
@@ -79,7 +79,7 @@ class Needs(NamedTuple):
         return words + (" with a terminate notice" if self.terminate_notice else "")
 
 
-class Options(NamedTuple):
+class StepOptions(NamedTuple):
     """How something is done; what is not said is left to the cause."""
 
     vms: tuple[int, ...] = ()
@@ -107,7 +107,7 @@ class Expectation(NamedTuple):
     """How many VMs the event names."""
     told: bool | None = None
     """Whether anything of it is in the document."""
-    vm: After | None = None
+    vm: ExpectedVMState | None = None
     domains_at_once: int | None = None
     """How many update domains of a group were out at one time, at most."""
 
@@ -117,15 +117,15 @@ class Expectation(NamedTuple):
         return any(value is not None for value in self[:7])
 
 
-class Step(NamedTuple):
+class ScenarioStep(NamedTuple):
     """One thing that is done or waited for, and what is expected then."""
 
     do: str = ""
-    options: Options = Options()
-    until: Until | None = None
+    options: StepOptions = StepOptions()
+    until: WaitCondition | None = None
     within: timedelta = timedelta(0)
     wait: timedelta | None = None
-    fault: FaultOrder | None = None
+    fault: FaultSpec | None = None
     expect: Expectation | None = None
     title: str = ""
 
@@ -155,7 +155,7 @@ class Scenario(NamedTuple):
     needs: Needs
     fleet: str
     """The text of a fleet file with which it can be played from nothing; empty: none is given."""
-    steps: tuple[Step, ...]
+    steps: tuple[ScenarioStep, ...]
 
     @property
     def longest(self) -> timedelta:
@@ -311,7 +311,7 @@ def _problem_of_one(fleet: Fleet, needs: Needs, name: str) -> str:
         return f"{name} is {vm.priority}"
     if needs.group and group.kind != needs.group:
         return f"{name} is in a {group.kind}"
-    if needs.terminate_notice and not tells_of_deletion(group):
+    if needs.terminate_notice and not has_terminate_notice(group):
         return f"{vm.group} has no terminate notice"
     return ""
 

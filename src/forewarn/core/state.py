@@ -13,11 +13,11 @@ from forewarn.core.fleet import Fleet
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from forewarn.core.access import KeptAnswer, Token
+    from forewarn.core.access import StoredResponse, Token
     from forewarn.core.events import Event
     from forewarn.core.fleet import FleetChange
     from forewarn.core.operations import Operation
-    from forewarn.core.placement import Places
+    from forewarn.core.placement import HostSelector
     from forewarn.core.rollouts import Rollout
     from forewarn.core.webhooks import Undelivered, Webhook
 
@@ -61,7 +61,7 @@ class Changes:
     """What made this fleet of the last one, in its order."""
     facts: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, Token | None] = field(default_factory=dict)
-    kept: dict[str, KeptAnswer] = field(default_factory=dict)
+    kept: dict[str, StoredResponse] = field(default_factory=dict)
     webhooks: dict[str, Webhook | None] = field(default_factory=dict)
     undelivered: dict[tuple[str, int], Undelivered | None] = field(default_factory=dict)
     """By webhook and sequence; None: it is delivered, or its webhook is gone."""
@@ -116,7 +116,7 @@ class ServiceState:
         self.heard: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
         self.tokens: dict[str, Token] = {}
-        self.answers: dict[str, KeptAnswer] = {}
+        self.answers: dict[str, StoredResponse] = {}
         self.webhook_deliveries = WebhookDeliveries()
         self.sequence = 0
         self._of_group: dict[str, dict[str, None]] = {}
@@ -133,7 +133,7 @@ class ServiceState:
     def all_tokens(self) -> list[Token]:
         return list(self.tokens.values())
 
-    def kept(self, key: str) -> KeptAnswer | None:
+    def kept(self, key: str) -> StoredResponse | None:
         return self.answers.get(key)
 
     def rollout(self, rollout_id: str) -> Rollout | None:
@@ -201,7 +201,7 @@ class ServiceState:
             return Document(group, "", len(events), events, enabled=False)
         return Document(group, delivery.enabling, delivery.incarnation, events, enabled=True)
 
-    def note_seen(self, moments: Mapping[str, datetime]) -> None:
+    def record_seen(self, moments: Mapping[str, datetime]) -> None:
         """Groups have polled. It is on disk with the next write of it."""
         self.heard.update(moments)
 
@@ -224,7 +224,7 @@ class ServiceState:
             if operation.host:
                 _list(self._at_host, operation.host, operation.id, operation.progress.live)
             for host in destinations(operation):
-                _list(self._bound_for, host, operation.id, is_bringing(operation))
+                _list(self._bound_for, host, operation.id, is_moving_vms(operation))
         for rollout in changes.rollouts.values():
             if rollout.stage.live:
                 self.rollouts[rollout.id] = rollout
@@ -264,7 +264,7 @@ def destinations(operation: Operation) -> set[str]:
     return {host for _, host in operation.moves}
 
 
-def is_bringing(operation: Operation) -> bool:
+def is_moving_vms(operation: Operation) -> bool:
     """Whether its VMs are still on their way, or about to set out."""
     return operation.progress.live and operation.carried_out_at is None
 
@@ -365,7 +365,7 @@ class Draft:
         """Where the ids of new things come from: the core draws no lots."""
         self.changes = Changes()
         self._own_fleet: Fleet | None = None
-        self.places: Places | None = None
+        self.host_selector: HostSelector | None = None
         """Hosts by how full they are, remembered by who chooses among them."""
         # What of the changes is about which VM, host or group: with many changes, looking at all is too slow.
         self._on_vm: dict[str, dict[str, None]] = {}
@@ -398,7 +398,7 @@ class Draft:
         found = {token.name: token for token in self._base.all_tokens()} | self.changes.tokens
         return [token for token in found.values() if token is not None]
 
-    def kept(self, key: str) -> KeptAnswer | None:
+    def kept(self, key: str) -> StoredResponse | None:
         """The answer that was given to a request with this key."""
         return self.changes.kept.get(key) or self._base.kept(key)
 
@@ -423,7 +423,7 @@ class Draft:
     def operations_bound_for(self, host: str) -> list[Operation]:
         """The operations under way that bring VMs to this host."""
         found = self._changed(self._base.operations_bound_for(host), self._bound_for.get(host, ()))
-        return [operation for operation in found if is_bringing(operation)]
+        return [operation for operation in found if is_moving_vms(operation)]
 
     def _changed(self, before: Iterable[Operation], changed: Iterable[str]) -> list[Operation]:
         # Also those from before that have changed, and are not about the same any more.
@@ -484,9 +484,9 @@ class Draft:
 
     def put_operation(self, operation: Operation) -> None:
         self.changes.operations[operation.id] = operation
-        self._note_operation(operation)
+        self._index_operation(operation)
 
-    def _note_operation(self, operation: Operation) -> None:
+    def _index_operation(self, operation: Operation) -> None:
         for vm in operation.vms:
             self._on_vm.setdefault(vm, {})[operation.id] = None
         if operation.host:
@@ -497,11 +497,11 @@ class Draft:
     def absorb(self, later: Draft) -> None:
         """Take over what was decided on a draft of this one."""
         for operation in later.changes.operations.values():
-            self._note_operation(operation)
+            self._index_operation(operation)
         for event in later.changes.events.values():
             self._events_of.setdefault(event.group, {})[event.id] = None
         self.changes = self.changes.absorb(later.changes)
-        self.places = None
+        self.host_selector = None
 
     def put_rollout(self, rollout: Rollout) -> None:
         self.changes.rollouts[rollout.id] = rollout
@@ -531,7 +531,7 @@ class Draft:
     def put_fleet(self, fleet: Fleet, change: FleetChange) -> None:
         self.changes.fleet = fleet
         self.changes.fleet_changes.append(change)
-        self.places = None
+        self.host_selector = None
 
     def change_fleet(self, change: FleetChange) -> None:
         """The same for a change of a few. A draft has a fleet of its own after the first: no other is copied."""
@@ -541,7 +541,7 @@ class Draft:
             self._own_fleet = self.fleet.changed_by(change)
         self.put_fleet(self._own_fleet, change)
 
-    def note(self, entry: Entry) -> None:
+    def record(self, entry: Entry) -> None:
         self.changes.history.append(entry)
 
 

@@ -17,13 +17,13 @@ from urllib.parse import urljoin, urlsplit
 import httpcore
 
 from forewarn import __version__
-from forewarn.core.webhooks import SETTING, check_target
+from forewarn.core.webhooks import SETTING, check_url
 from forewarn.errors import ForbiddenWebhookAddress, ForewarnError, NameNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from forewarn.core.webhooks import Targets
+    from forewarn.core.webhooks import AllowedNetworks
 
 
 class Lookup:
@@ -97,7 +97,7 @@ class DeliveryOutcome(NamedTuple):
 class Outbound:
     """Sends what it is given to where it may go."""
 
-    def __init__(self, targets: Targets, timeout_seconds: float) -> None:
+    def __init__(self, targets: AllowedNetworks, timeout_seconds: float) -> None:
         self._targets = targets
         self._timeout_seconds = timeout_seconds
         self._pool: httpcore.AsyncConnectionPool | None = None
@@ -158,7 +158,7 @@ class Outbound:
         self, pool: httpcore.AsyncConnectionPool, url: str, headers: dict[str, str], body: bytes, deadline: float
     ) -> tuple[int, str]:
         """The status, and where it says to go instead. A body that never ends does not change the answer."""
-        parts = check_target(url, self._targets)
+        parts = check_url(url, self._targets)
         sent = {"Host": parts.netloc, "User-Agent": f"Forewarn/{__version__}", "Accept": "*/*", **headers}
         async with AsyncExitStack() as stack:
             async with asyncio.timeout_at(deadline):
@@ -192,7 +192,7 @@ def _words(error: BaseException) -> str:
 class _Checked(httpcore.AsyncNetworkBackend):
     """Connects to allowed addresses alone."""
 
-    def __init__(self, targets: Targets) -> None:
+    def __init__(self, targets: AllowedNetworks) -> None:
         self._targets = targets
         self._lookup = Lookup()
         self._network = httpcore.AnyIOBackend()

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds, unix_seconds
-from forewarn.core.webhooks import MOST_GIVEN_UP, MOST_IN_DOUBT, Outbox, find_webhook
+from forewarn.core.webhooks import MAX_FAILED_ROWS, MAX_UNCONFIRMED, Outbox, find_webhook
 from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, trial_event
 from forewarn.delivery.outbound import LONGEST_PROBLEM, DeliveryOutcome
 from forewarn.errors import ServiceStopping, StoreFailed
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.limits import Terms
     from forewarn.core.state import Changes, DeliveryStats, Draft, Entry
-    from forewarn.core.webhooks import Attempt, Pace, Settlement, Undelivered, Webhook
+    from forewarn.core.webhooks import Attempt, DeliveryUpdate, Undelivered, Webhook, WebhookRetryPolicy
     from forewarn.delivery.outbound import Outbound
     from forewarn.engine.engine import Engine
 
@@ -165,7 +165,7 @@ class Channel:
             self.outbox.failed(attempt, outcome.problem, real_seconds(), luck)
         self._log(outcome)
         self._begin_write()
-        if not outcome.delivered or self.outbox.in_doubt >= MOST_IN_DOUBT:
+        if not outcome.delivered or self.outbox.in_doubt >= MAX_UNCONFIRMED:
             await self._until_written()
 
     def _log(self, outcome: DeliveryOutcome) -> None:
@@ -193,7 +193,7 @@ class Channel:
             await asyncio.wait([self._write_task])  # to cancel this does not cancel the task
             self._begin_write()
 
-    async def _write(self, settlement: Settlement | None) -> None:
+    async def _write(self, settlement: DeliveryUpdate | None) -> None:
         """Put on disk what came of the attempts; what ends meanwhile is written together, next time."""
         while settlement is not None:
             self.writing = settlement.after
@@ -218,7 +218,7 @@ class Channel:
                 self._engine.count_lost(self._webhook.name, dropped)
                 if not self._dropping:  # it is likely to go on like this: the count says how long
                     what = "Webhook %s: more than %s rows were given up; the oldest are kept no more."
-                    logger.warning(what, self._webhook.name, MOST_GIVEN_UP)
+                    logger.warning(what, self._webhook.name, MAX_FAILED_ROWS)
                 self._dropping = True
             settlement = self.outbox.settlement()
 
@@ -233,7 +233,7 @@ _INSTALLATION = "installation"
 class Dispatcher:
     """Begins and ends a channel for each webhook, as they are added and removed."""
 
-    def __init__(self, engine: Engine, outbound: Outbound, pace: Pace) -> None:
+    def __init__(self, engine: Engine, outbound: Outbound, pace: WebhookRetryPolicy) -> None:
         self._engine = engine
         self._outbound = outbound
         self._pace = pace

@@ -17,7 +17,7 @@ from forewarn.core.durations import backoff_seconds
 from forewarn.core.event_types import Verb
 from forewarn.core.operations import FailedAttempt, Health
 from forewarn.errors import ForewarnError, IncompleteFabric, ServiceStopping, StoreFailed, WorkFailed
-from forewarn.ports import Order
+from forewarn.ports import WorkOrder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -103,7 +103,7 @@ LOOK_AGAIN = timedelta(seconds=10)
 """How long after a look at VMs that are not well the next one comes, by the clock."""
 
 
-def verbs_of(fabric: Fabric) -> dict[Verb, Callable[[Order], Awaitable[None]]]:
+def verbs_of(fabric: Fabric) -> dict[Verb, Callable[[WorkOrder], Awaitable[None]]]:
     """The fabric's method for each verb. A missing one is an error at the start, not at the first such operation."""
     methods = {verb: getattr(fabric, verb.value, None) for verb in Verb}
     missing = [verb.value for verb, method in methods.items() if not callable(method)]
@@ -176,7 +176,7 @@ class Executor:
     async def _work(self, operation: Operation, vms: tuple[str, ...]) -> bool:
         """Have it done; False when it cannot be."""
         moves = tuple((name, host) for name, host in operation.moves if name in vms)
-        order = Order(operation.id, vms, operation.request.duration, operation.cause, operation.host, moves)
+        order = WorkOrder(operation.id, vms, operation.request.duration, operation.cause, operation.host, moves)
         failures = 0
         while True:
             try:

@@ -20,24 +20,24 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from forewarn.core.event_types import Verb
 from forewarn.errors import Invalid, Unavailable, WorkFailed
-from forewarn.ports import Machine
+from forewarn.ports import MachineState
 from forewarn.system.child_process import ChildProcess
 from forewarn.system.files import sync_folder, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from forewarn.ports import Order
+    from forewarn.ports import WorkOrder
 
 
-class End(NamedTuple):
+class WorkResult(NamedTuple):
     """How a run ended; without a code where the shell was killed too."""
 
     code: int | None
     last_line: str
 
 
-class Journal:
+class OrderFolder:
     """One order's folder. It blocks: a disk is waited for."""
 
     def __init__(self, folder: Path) -> None:
@@ -54,14 +54,14 @@ class Journal:
         """Whether it has ended so that it is not to be run again. Ask when it is no longer at work."""
         return self._child.exit_code() not in (None, os.EX_TEMPFAIL)
 
-    def end(self) -> End:
+    def end(self) -> WorkResult:
         """How it ended. Ask when it is no longer at work: the exit code is there before the lock is let go of."""
         try:
             with self._errors.open("rb") as errors:
                 said = last_line(errors)
         except FileNotFoundError:
             said = ""
-        return End(self._child.exit_code(), said)
+        return WorkResult(self._child.exit_code(), said)
 
     def begin(self, command: Sequence[str], order: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Note that it begins, start it, and return its process. What is noted is on disk before it starts.
@@ -114,7 +114,7 @@ _EXPECTED = (
 )
 
 
-class Program:
+class OperatorProgram:
     """What the operator has given us to run."""
 
     def __init__(self, words: Sequence[str], inspect_seconds: float) -> None:
@@ -142,7 +142,7 @@ class Program:
         # The whole path: what was looked at here is what the shell executes.
         return [str(Path(path).absolute()), *self._words[1:], verb]
 
-    async def inspect(self, vm: str) -> Machine:
+    async def inspect(self, vm: str) -> MachineState:
         """What the program says of a machine. Not every program can tell; then it counts as running."""
         async with self._inspections:
             try:
@@ -150,7 +150,7 @@ class Program:
             except OSError as error:
                 raise Unavailable(problem=f"cannot run {self} inspect ({error})") from error
         if code == os.EX_USAGE:
-            return Machine(vm, running=True, boots=1)
+            return MachineState(vm, running=True, boots=1)
         machine = _read_machine(vm, said) if code == 0 else None
         if machine is None:
             found = (
@@ -207,7 +207,7 @@ def _interpreter(path: str) -> str:
     return os.fsdecode(first[2:].strip(b" \t\n").replace(b"\t", b" ").split(b" ")[0]) if first[:2] == b"#!" else ""
 
 
-def _read_machine(vm: str, said: bytes) -> Machine | None:
+def _read_machine(vm: str, said: bytes) -> MachineState | None:
     try:
         found = json.loads(said)
     except (ValueError, RecursionError):
@@ -217,7 +217,7 @@ def _read_machine(vm: str, said: bytes) -> Machine | None:
     running, boots = found.get("running"), found.get("boots", 1)
     if not isinstance(running, bool) or not isinstance(boots, int) or isinstance(boots, bool):
         return None
-    return Machine(vm, running, boots)
+    return MachineState(vm, running, boots)
 
 
 # --- The fabric -----------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class CommandFabric:
     makes_hosts = False
 
     def __init__(self, program: Sequence[str], folder: Path, *, inspect_seconds: float = INSPECT_SECONDS) -> None:
-        self._program = Program(program, inspect_seconds)
+        self._program = OperatorProgram(program, inspect_seconds)
         self._folder = folder.absolute()
         # One thread for all journals: disks block, and one order given twice at once must not begin twice.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="command-fabric")
@@ -248,28 +248,28 @@ class CommandFabric:
         self._let_go: dict[str, None] = {}
         """Orders that nobody waits for, the one that was left longest ago first."""
 
-    async def inspect(self, vm: str) -> Machine:
+    async def inspect(self, vm: str) -> MachineState:
         return await self._program.inspect(vm)
 
-    async def freeze(self, order: Order) -> None:
+    async def freeze(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.FREEZE, order)
 
-    async def migrate(self, order: Order) -> None:
+    async def migrate(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.MIGRATE, order)
 
-    async def reboot(self, order: Order) -> None:
+    async def reboot(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.REBOOT, order)
 
-    async def redeploy(self, order: Order) -> None:
+    async def redeploy(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.REDEPLOY, order)
 
-    async def deallocate(self, order: Order) -> None:
+    async def deallocate(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.DEALLOCATE, order)
 
-    async def start(self, order: Order) -> None:
+    async def start(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.START, order)
 
-    async def delete(self, order: Order) -> None:
+    async def delete(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.DELETE, order)
 
     async def recover(self, unfinished: Sequence[str]) -> None:
@@ -280,11 +280,11 @@ class CommandFabric:
         await asyncio.Event().wait()  # the program speaks only when it is asked
         yield ""  # is never reached; it makes this an iterator
 
-    async def _carry_out(self, verb: Verb, order: Order) -> None:
+    async def _carry_out(self, verb: Verb, order: WorkOrder) -> None:
         """Cancelled, it leaves the program at its work; the same order finds it again."""
         if not _SAFE_ID.fullmatch(order.operation):
             raise WorkFailed(problem=f"{order.operation!r} is not a valid operation id; expected an id like a UUID")
-        journal = Journal(self._folder / order.operation)
+        journal = OrderFolder(self._folder / order.operation)
         await self._make_room()
         self._let_go.pop(order.operation, None)
         try:
@@ -307,7 +307,7 @@ class CommandFabric:
             del self._let_go[oldest]
             gone = False
             try:
-                gone = await self._in_thread(Journal(self._folder / oldest).remove_if_over)
+                gone = await self._in_thread(OrderFolder(self._folder / oldest).remove_if_over)
             finally:
                 if not gone:
                     self._let_go[oldest] = None
@@ -321,7 +321,7 @@ class CommandFabric:
 
     # --- In the thread --------------------------------------------------------------------------------
 
-    def _take_up(self, journal: Journal, verb: Verb, order: Order) -> subprocess.Popen[bytes] | None:
+    def _take_up(self, journal: OrderFolder, verb: Verb, order: WorkOrder) -> subprocess.Popen[bytes] | None:
         """Start the program and return its process; None if an earlier run is at work or has ended for good."""
         self._reap()
         if journal.at_work() or journal.over():
@@ -331,7 +331,7 @@ class CommandFabric:
         self._children.add(child)
         return child
 
-    def _look(self, journal: Journal) -> End | None:
+    def _look(self, journal: OrderFolder) -> WorkResult | None:
         self._reap()
         return None if journal.at_work() else journal.end()
 
@@ -344,7 +344,7 @@ class CommandFabric:
         for folder in self._folder.glob("*"):
             if folder.name in unfinished or not _SAFE_ID.fullmatch(folder.name) or not folder.is_dir():
                 continue
-            journal = Journal(folder)
+            journal = OrderFolder(folder)
             if not journal.at_work():
                 journal.remove()
 
@@ -370,7 +370,7 @@ async def _until_it_may_have_ended(child: subprocess.Popen[bytes] | None) -> Non
         os.close(watched)
 
 
-def _in_words(verb: Verb, order: Order) -> dict[str, Any]:
+def _in_words(verb: Verb, order: WorkOrder) -> dict[str, Any]:
     """The order as the program reads it."""
     return {
         "verb": verb,
@@ -383,7 +383,7 @@ def _in_words(verb: Verb, order: Order) -> dict[str, Any]:
     }
 
 
-def _failure(name: str, end: End) -> Unavailable | WorkFailed:
+def _failure(name: str, end: WorkResult) -> Unavailable | WorkFailed:
     if end.code is None:
         return Unavailable(problem=f"{name} was killed and left no exit code; it runs again with 'again' set to true")
     last_line = end.last_line or "no error output"

@@ -13,7 +13,7 @@ from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread
 from forewarn.core.windows import parse_window
 from forewarn.errors import nearest
 from forewarn.files.policy import parse_terminate_notice
-from forewarn.files.toml_reader import Entry, TomlFile
+from forewarn.files.toml_reader import TomlFile, TomlTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ _LISTEN = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})(?:-([0-9]{1,5})
 _LAST_PORT = 65535
 
 
-def read_vms(entry: Entry, groups: Mapping[str, Group], hosts: Mapping[str, Host]) -> Iterator[VM]:
+def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, Host]) -> Iterator[VM]:
     """What one entry declares. Domains that it does not give are left UNPLACED."""
     entry.refuse_unknown(_KEYS)
     _check_set_keys(entry)
@@ -79,7 +79,7 @@ def read_vms(entry: Entry, groups: Mapping[str, Group], hosts: Mapping[str, Host
         )
 
 
-def check_name(entry: Entry, key: str, name: str) -> None:
+def check_name(entry: TomlTable, key: str, name: str) -> None:
     """Refuse what cannot be a name, of whatever kind of thing."""
     if "{n}" in name:
         problem = "{n} is the number of a VM in a set. Write a name without it"
@@ -90,7 +90,7 @@ def check_name(entry: Entry, key: str, name: str) -> None:
         raise entry.wrong(f"{problem}, {without}.", key)
 
 
-def _check_set_keys(entry: Entry) -> None:
+def _check_set_keys(entry: TomlTable) -> None:
     if "count" not in entry:
         for key, remedy in _SET_KEYS.items():
             if key in entry:
@@ -101,7 +101,7 @@ def _check_set_keys(entry: Entry) -> None:
         raise entry.wrong("Write host (one for all VMs) or hosts (assigned in turn), not both.", "hosts")
 
 
-def _declared(entry: Entry, declared: Mapping[str, _Declared], name: str, key: str, *deeper: int) -> _Declared:
+def _declared(entry: TomlTable, declared: Mapping[str, _Declared], name: str, key: str, *deeper: int) -> _Declared:
     found = declared.get(name)
     if found is None:
         table = key.removesuffix("s")
@@ -109,7 +109,7 @@ def _declared(entry: Entry, declared: Mapping[str, _Declared], name: str, key: s
     return found
 
 
-def _name_pattern(entry: Entry, group: Group | None) -> str:
+def _name_pattern(entry: TomlTable, group: Group | None) -> str:
     """The name of a VM, or the names of a set with {n} for the number. Azure prescribes some forms."""
     if group and group.kind == GroupKind.SCALE_SET:
         return _scale_set_pattern(entry, group.name)
@@ -121,7 +121,7 @@ def _name_pattern(entry: Entry, group: Group | None) -> str:
     return name
 
 
-def _scale_set_pattern(entry: Entry, scale_set: str) -> str:
+def _scale_set_pattern(entry: TomlTable, scale_set: str) -> str:
     if "count" in entry:
         if entry.text("name", scale_set) != scale_set:
             problem = f"Omit it. The VMs of this scale set are named {scale_set}_0, {scale_set}_1 and so on."
@@ -134,7 +134,7 @@ def _scale_set_pattern(entry: Entry, scale_set: str) -> str:
     return name
 
 
-def _cloud_service_pattern(entry: Entry) -> str:
+def _cloud_service_pattern(entry: TomlTable) -> str:
     if "count" in entry:
         remedy = 'Write only the role, like "Worker". Its VMs are named Worker_IN_0, Worker_IN_1 and so on.'
         role = entry.required_text("name", remedy)
@@ -148,7 +148,7 @@ def _cloud_service_pattern(entry: Entry) -> str:
     return name
 
 
-def _numbered(entry: Entry, key: str, pattern: str, numbers: Sequence[int]) -> list[str]:
+def _numbered(entry: TomlTable, key: str, pattern: str, numbers: Sequence[int]) -> list[str]:
     """The pattern with each number in turn."""
     if "count" not in entry:
         check_name(entry, key, pattern)
@@ -158,7 +158,7 @@ def _numbered(entry: Entry, key: str, pattern: str, numbers: Sequence[int]) -> l
     return numbered
 
 
-def _refuse_group_names(entry: Entry, names: Sequence[str], groups: Mapping[str, Group]) -> None:
+def _refuse_group_names(entry: TomlTable, names: Sequence[str], groups: Mapping[str, Group]) -> None:
     """A VM without a group is a scope of its own, which goes by the VM's name."""
     for name in names:
         if name in groups:
@@ -166,7 +166,7 @@ def _refuse_group_names(entry: Entry, names: Sequence[str], groups: Mapping[str,
             raise entry.wrong(problem, "name")
 
 
-def _hostnames(entry: Entry, group: Group | None, names: list[str], numbers: Sequence[int]) -> list[str]:
+def _hostnames(entry: TomlTable, group: Group | None, names: list[str], numbers: Sequence[int]) -> list[str]:
     if "hostname" in entry:
         return _numbered(entry, "hostname", entry.text("hostname"), numbers)
     if group and group.kind == GroupKind.SCALE_SET:
@@ -182,18 +182,18 @@ def _base36(number: int) -> str:
     return digits.rjust(6, "0")
 
 
-def _given_domain(entry: Entry, key: str, count: int) -> int:
+def _given_domain(entry: TomlTable, key: str, count: int) -> int:
     reason = f", because the group has {count}" if count > 1 else ", because there is only one"
     return entry.whole_number(key, UNPLACED, 0, count - 1, reason)
 
 
-def _auto_approve(entry: Entry, group: Group | None) -> tuple[str, ...]:
+def _auto_approve(entry: TomlTable, group: Group | None) -> tuple[str, ...]:
     if group and "auto_approve" in entry:
         raise entry.wrong(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", "auto_approve")
     return entry.words("auto_approve", AUTO_APPROVE_WORDS)
 
 
-def _hosts(entry: Entry, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
+def _hosts(entry: TomlTable, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
     if "host" in entry:
         return [_declared(entry, declared, entry.text("host"), "host").name] * len(names)
     if "hosts" in entry:
@@ -210,7 +210,7 @@ def _hosts(entry: Entry, declared: Mapping[str, Host], names: Sequence[str]) -> 
     return own_hosts
 
 
-def _addresses(entry: Entry, count: int) -> list[str]:
+def _addresses(entry: TomlTable, count: int) -> list[str]:
     if "address" in entry:
         return [str(_address(entry, "address", entry.text("address")))]
     if "addresses" not in entry:
@@ -225,7 +225,7 @@ def _addresses(entry: Entry, count: int) -> list[str]:
     return [str(type(first)(number)) for number in range(int(first), int(first) + count)]
 
 
-def _address_range(entry: Entry, text: str) -> tuple[_Address, _Address]:
+def _address_range(entry: TomlTable, text: str) -> tuple[_Address, _Address]:
     """The first and the last address of `A-B`, of a network's usable ones, or of all from `A` upwards."""
     if "/" in text:
         return _usable(entry, text)
@@ -236,7 +236,7 @@ def _address_range(entry: Entry, text: str) -> tuple[_Address, _Address]:
     return first, type(first)(2**first.max_prefixlen - 1)
 
 
-def _usable(entry: Entry, text: str) -> tuple[_Address, _Address]:
+def _usable(entry: TomlTable, text: str) -> tuple[_Address, _Address]:
     """A network without its own address and, in IPv4, without the broadcast address."""
     try:
         network = ip_network(text)
@@ -248,7 +248,7 @@ def _usable(entry: Entry, text: str) -> tuple[_Address, _Address]:
     return _unmapped(network[1]), _unmapped(network[-2 if network.version == 4 else -1])
 
 
-def _address(entry: Entry, key: str, text: str) -> _Address:
+def _address(entry: TomlTable, key: str, text: str) -> _Address:
     try:
         address = ip_address(text)
     except ValueError:
@@ -265,7 +265,7 @@ def _unmapped(address: _Address) -> _Address:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _listeners(entry: Entry, count: int) -> list[str]:
+def _listeners(entry: TomlTable, count: int) -> list[str]:
     if "listen" not in entry:
         return [""] * count
     parts = _LISTEN.fullmatch(entry.text("listen"))
@@ -313,7 +313,7 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     groups = there.groups | _read_declared(tables["group"], _read_group)
     hosts = there.hosts | _read_declared(tables["host"], _read_host)
     vms: list[VM] = []
-    entries: list[Entry] = []  # of each VM, the entry that declares it
+    entries: list[TomlTable] = []  # of each VM, the entry that declares it
     for entry in tables["vm"]:
         declared = list(read_vms(entry, groups, hosts))
         for vm in declared:
@@ -329,7 +329,7 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     return Fleet(spread_domains([*there.vms.values(), *vms], groups), groups.values(), hosts.values())
 
 
-def _read_tables(file: TomlFile) -> dict[str, list[Entry]]:
+def _read_tables(file: TomlFile) -> dict[str, list[TomlTable]]:
     document = file.load()
     for table, rows in document.items():
         if table not in _TABLES:
@@ -339,15 +339,15 @@ def _read_tables(file: TomlFile) -> dict[str, list[Entry]]:
             problem = f"Must be written [[{table}]] with double brackets, once for each {table}."
             raise file.wrong(problem, table, (table,))
     return {
-        table: [Entry(file, table, index, row) for index, row in enumerate(document.get(table, ()))]
+        table: [TomlTable(file, table, index, row) for index, row in enumerate(document.get(table, ()))]
         for table in _TABLES
     }
 
 
-def _read_declared(entries: Iterable[Entry], read: Callable[[Entry, str], _Declared]) -> dict[str, _Declared]:
+def _read_declared(entries: Iterable[TomlTable], read: Callable[[TomlTable, str], _Declared]) -> dict[str, _Declared]:
     """Groups or hosts, by name."""
     declared: dict[str, _Declared] = {}
-    firsts: dict[str, Entry] = {}
+    firsts: dict[str, TomlTable] = {}
     for entry in entries:
         name = entry.required_text("name", 'Write it like name = "web".')
         check_name(entry, "name", name)
@@ -359,7 +359,7 @@ def _read_declared(entries: Iterable[Entry], read: Callable[[Entry, str], _Decla
     return declared
 
 
-def _read_group(entry: Entry, name: str) -> Group:
+def _read_group(entry: TomlTable, name: str) -> Group:
     entry.refuse_unknown(_GROUP_KEYS)
     entry.required_text("kind", f"Write one of {', '.join(_KINDS)}.")
     kind = entry.word("kind", _KINDS, "")
@@ -378,7 +378,7 @@ def _read_group(entry: Entry, name: str) -> Group:
     )
 
 
-def _terminate_notice(entry: Entry, kind: str) -> timedelta | None:
+def _terminate_notice(entry: TomlTable, kind: str) -> timedelta | None:
     if "terminate_notice" not in entry:
         return None
     if kind != GroupKind.SCALE_SET:
@@ -391,7 +391,7 @@ def _terminate_notice(entry: Entry, kind: str) -> timedelta | None:
         raise entry.wrong(str(error), "terminate_notice") from None
 
 
-def _windows(entry: Entry) -> tuple[Window, ...]:
+def _windows(entry: TomlTable) -> tuple[Window, ...]:
     windows = []
     for index, text in enumerate(entry.texts("windows")):
         try:
@@ -401,12 +401,12 @@ def _windows(entry: Entry) -> tuple[Window, ...]:
     return tuple(dict.fromkeys(windows))
 
 
-def _read_host(entry: Entry, name: str) -> Host:
+def _read_host(entry: TomlTable, name: str) -> Host:
     entry.refuse_unknown(_HOST_KEYS)
     return Host(name)
 
 
-def _refuse_doubles(vms: Sequence[VM], entries: Sequence[Entry]) -> None:
+def _refuse_doubles(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
     """No two VMs have a name, an address or a listener in common."""
     for field in ("name", "address", "listen"):
         holders: dict[str, int] = {}
@@ -420,7 +420,7 @@ def _refuse_doubles(vms: Sequence[VM], entries: Sequence[Entry]) -> None:
                 raise entries[position].wrong(problem, key)
 
 
-def _refuse_company(vms: Sequence[VM], entries: Sequence[Entry], groups: Mapping[str, Group]) -> None:
+def _refuse_company(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
     """A standalone group holds one VM at most."""
     held: dict[str, str] = {}
     for vm, entry in zip(vms, entries, strict=True):
@@ -433,7 +433,7 @@ def _refuse_company(vms: Sequence[VM], entries: Sequence[Entry], groups: Mapping
             raise entry.wrong(problem, "group")
 
 
-def _refuse_clash(vms: Sequence[VM], entries: Sequence[Entry]) -> None:
+def _refuse_clash(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
     """A host holds at most one update domain of a group."""
     clash = find_clash(vms)
     if clash is not None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core.durations import format_moment
+from forewarn.core.durations import format_time
 from forewarn.errors import DocumentNotSeen, ServiceStopping, WaitAbandoned
 from forewarn.wire.document import entity_tag, parse_start_requests, tag_matches
 
@@ -229,4 +229,4 @@ class Audience:
             remedy = "A fault with a duration does not end while the clock waits. Limit it by count instead."
         now = self._engine.clock.now()
         seconds = self._limit.total_seconds()
-        return DocumentNotSeen(vm=name, limit=seconds, did=did, now=format_moment(now), remedy=remedy)
+        return DocumentNotSeen(vm=name, limit=seconds, did=did, now=format_time(now), remedy=remedy)

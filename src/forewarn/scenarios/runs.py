@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from forewarn.core.scenarios import RunOptions, Scenario
     from forewarn.engine.engine import Engine, Published
     from forewarn.engine.faults import Faults
-    from forewarn.ports import Audience
+    from forewarn.ports import ClockBarrier
     from forewarn.wire.versions import ApiVersion
 
-    Gather = Callable[[Sequence[str]], AbstractContextManager[Audience]]
+    Gather = Callable[[Sequence[str]], AbstractContextManager[ClockBarrier]]
 
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class ScenarioRuns:
         options: RunOptions,
         vms: tuple[str, ...],
         by: str,
-        audience: Audience | None,
+        audience: ClockBarrier | None,
         stack: ExitStack,
     ) -> Run:
         engine = self._engine

@@ -8,12 +8,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from forewarn.core.durations import format_duration, to_text, to_text_if_any
 from forewarn.core.faults import describe
-from forewarn.core.scenarios import Expectation, Options, RunState, StepState
+from forewarn.core.scenarios import Expectation, RunState, StepOptions, StepState
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from forewarn.core.scenarios import Needs, Run, Scenario, Step, StepResult
+    from forewarn.core.scenarios import Needs, Run, Scenario, ScenarioStep, StepResult
 
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -80,19 +80,19 @@ class ScenarioShape(Struct, forbid_unknown_fields=True):
         return shape
 
 
-def _how(step: Step) -> str:
+def _how(step: ScenarioStep) -> str:
     """What a step does, with its options, whatever its title says."""
     if step.fault is not None:
         return f"fault {describe(step.fault)}"
     plain = step._replace(title="").in_words()
-    return ", ".join([plain, *_pairs(step.options, Options())])
+    return ", ".join([plain, *_pairs(step.options, StepOptions())])
 
 
-def _expects(step: Step) -> list[str]:
+def _expects(step: ScenarioStep) -> list[str]:
     return _pairs(step.expect, Expectation()) if step.expect is not None else []
 
 
-def _pairs(value: Options | Expectation, usual: Options | Expectation) -> list[str]:
+def _pairs(value: StepOptions | Expectation, usual: StepOptions | Expectation) -> list[str]:
     """What is said, each with its name."""
     given = value._asdict().items()
     return [f"{name} {_word(each)}" for name, each in given if each != getattr(usual, name)]
@@ -120,7 +120,7 @@ class RunStepShape(Struct, forbid_unknown_fields=True):
     problem: str | None
 
     @classmethod
-    def of(cls, result: StepResult, step: Step) -> Self:
+    def of(cls, result: StepResult, step: ScenarioStep) -> Self:
         return cls(
             what=result.what,
             state=result.state.value,

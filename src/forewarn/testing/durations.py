@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.durations import LONGEST, format_duration, parse_duration
+from forewarn.core.durations import MAX_DURATION, format_duration, parse_duration
 from forewarn.errors import BadOption, nearest
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def distance(length: object, units: Mapping[str, Any]) -> timedelta:
             total += timedelta(**{unit: number})
         except (TypeError, ValueError, OverflowError):
             raise BadOption(name=unit, value=number, problem=f"use a number, as in {unit}=15.") from None
-    if not timedelta(0) <= total <= LONGEST:
-        problem = f"the clock only moves forward, by at most {LONGEST.days} days at a time."
+    if not timedelta(0) <= total <= MAX_DURATION:
+        problem = f"the clock only moves forward, by at most {MAX_DURATION.days} days at a time."
         raise BadOption(name="length", value=format_duration(total), problem=problem)
     return total
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.faults import FaultOrder
-from forewarn.core.operations import Request
+from forewarn.core.faults import FaultSpec
+from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request
 from forewarn.errors import BadOption, NoticeNotPossible, nearest
 from forewarn.testing.durations import Length, length_if_any, length_of, moment_of
@@ -32,7 +32,7 @@ class Requests:
         asked = read_request(cause, tuple(map(one_name, vms)), options)
         return self._events_of(self._request(asked))
 
-    def event_for(self, vm: str, asked: Request) -> Event:
+    def event_for(self, vm: str, asked: CauseRequest) -> Event:
         """Request an operation of which this VM is notified; its event. If it would not be, that is an error, and
         nothing is requested."""
         __tracebackhide__ = True
@@ -42,7 +42,7 @@ class Requests:
             raise NoticeNotPossible(vm=vm, cause=asked.cause, problem=why or "it is not on that host")
         return next(event for event in self._events_of(self._request(asked)) if vm in event.vms)
 
-    def _request(self, asked: Request) -> Iterable[Operation]:
+    def _request(self, asked: CauseRequest) -> Iterable[Operation]:
         __tracebackhide__ = True
         return self._running.loop.run(self._running.assembly.engine.request(asked, OPERATOR))
 
@@ -73,7 +73,7 @@ class Requests:
         __tracebackhide__ = True
         name = "" if vm is None else one_name(vm)
         bounds = length_if_any("seconds", seconds), length_if_any("delay", delay)
-        order = FaultOrder(str(kind), name, on, count, *bounds)
+        order = FaultSpec(str(kind), name, on, count, *bounds)
         self._running.loop.run(self._running.assembly.faults.add(order, OPERATOR))
 
     def clear_faults(self) -> None:
@@ -115,11 +115,11 @@ OPTIONS: dict[str, Callable[[str, Any], Any]] = {
 """The options beyond the cause and its VMs, and how each is read. None means that an option is not given."""
 
 
-def read_request(cause: str, vms: tuple[str, ...], options: dict[str, Any]) -> Request:
+def read_request(cause: str, vms: tuple[str, ...], options: dict[str, Any]) -> CauseRequest:
     """The request, or an error that says which options there are."""
     for name in options:
         if name not in OPTIONS:
             problem = f"unknown option. Options: {', '.join(OPTIONS)}.{nearest(name, OPTIONS)}"
             raise BadOption(name=name, value=options[name], problem=problem)
     given = {name: OPTIONS[name](name, value) for name, value in options.items() if value is not None}
-    return Request(_text("cause", cause), vms, **given)
+    return CauseRequest(_text("cause", cause), vms, **given)

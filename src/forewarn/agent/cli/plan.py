@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config
 from forewarn.agent.clock import EndpointClock
 from forewarn.agent.files import read_bounded, read_whole
-from forewarn.core.durations import parse_moment
+from forewarn.core.durations import parse_time
 from forewarn.errors import BadCommandLine, BadOption, UnreadableDocument, UnreadableFile
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _events(path: str) -> tuple[ToldEvent, ...]:
 
 def _moment(text: str) -> datetime:
     try:
-        return parse_moment(text.upper())
+        return parse_time(text.upper())
     except ValueError:
         raise BadOption(name="--now", value=text, problem="write it like 2026-11-20T02:00:00Z.") from None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from forewarn.agent.cli.options import Parser, add_places, choose_places, config_path, load_config
 from forewarn.agent.logs import printable
 from forewarn.agent.status_server import connect
-from forewarn.core.durations import format_distance, format_moment, format_seconds, from_text
+from forewarn.core.durations import format_relative_time, format_seconds, format_time, from_text
 from forewarn.errors import AgentHung, ForewarnError, NoAgentRuns, NotPermitted, UnreadableFile
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def _when(moment: str | None, now: datetime | None, *, with_moment: bool = True)
     if not moment:
         return ""
     at = from_text(moment)
-    shown = f" {format_moment(at)}" if with_moment else ""
-    return shown if now is None else f"{shown} ({format_distance(at, now)})"
+    shown = f" {format_time(at)}" if with_moment else ""
+    return shown if now is None else f"{shown} ({format_relative_time(at, now)})"
 
 
 def _done(snapshot: Mapping[str, Any]) -> list[str]:

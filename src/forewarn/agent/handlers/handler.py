@@ -14,7 +14,7 @@ from forewarn.core.durations import to_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
     from forewarn.wire.document_reader import ToldEvent
 
 
@@ -78,7 +78,7 @@ class Handler(ABC):
     """
 
     @abstractmethod
-    def __init__(self, options: Entry) -> None:
+    def __init__(self, options: TomlTable) -> None:
         """Read the options; `options.wrong(...)` makes the error that says what is wrong with one.
 
         `kind`, `file` and `timeout` are read by the agent; `options.refuse_unknown({..., *COMMON})` allows them.

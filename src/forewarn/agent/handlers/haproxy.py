@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.agent.handlers.handler import Job
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
 
 
 # --- The runtime socket of HAProxy ----------------------------------------------------------------
@@ -148,7 +148,7 @@ _T = TypeVar("_T")
 class HAProxy(Handler):
     """Drains: who has a session keeps it, nobody new comes."""
 
-    def __init__(self, options: Entry) -> None:
+    def __init__(self, options: TomlTable) -> None:
         options.refuse_unknown({"socket", "server", "servers", "drain_timeout", "on_remaining", *COMMON})
         self._called = options.required_text("socket", 'Write it like "/run/haproxy/admin.sock" or "127.0.0.1:9999".')
         self._address = _read_address(options, self._called)
@@ -266,7 +266,7 @@ class HAProxy(Handler):
         raise HandlerFailed(problem=f"HAProxy has no server {name}; it has {there}.{nearest(name, servers)}")
 
 
-def _read_address(options: Entry, text: str) -> str | tuple[str, int]:
+def _read_address(options: TomlTable, text: str) -> str | tuple[str, int]:
     if text.startswith("/"):
         return text
     try:
