@@ -1,4 +1,4 @@
-"""What can be said to an event: go on, not at all, not yet."""
+"""Approve, cancel or postpone an event."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: str, group: str | None = None) -> None:
-    """Let the events start early: all of them or, when one is unknown, none.
+    """Approve the events: all of them, or none if one is unknown.
 
-    With a group, only its own events are known: another scope's id is as good as a made-up one.
+    With a group, only its own events are known. The id of another group's event is rejected like an invented one.
     """
     events = []
     for event_id in dict.fromkeys(ids):
@@ -39,34 +39,34 @@ def approve(draft: Draft, now: datetime, terms: Terms, ids: Sequence[str], by: s
         if after is not event:
             draft.put_event(after)
             history.record_event(draft, now, "approved", by, after)
-            # Deletions told for one moment go together, so one of them is enough to move them all.
+            # Deletions with the same NotBefore start together, so advancing one of them advances all.
             approved[(event.group, event.not_before) if event.type == TERMINATE else event.id] = event
     for event in approved.values():
         _move_with(draft, now, terms, event)
 
 
 def _move_with(draft: Draft, now: datetime, terms: Terms, event: Event) -> None:
-    """Move an event's operation, and deletions that may have waited for it."""
+    """Advance the operation of an event, and deletions that may have waited for it."""
     coupled = coupled_deletions(draft, event)
     itself = draft.event(event.id)
     together = [*coupled, itself] if itself is not None else coupled
     if coupled and now < event.not_before and any(other.approved_at is None for other in together):
-        return  # they still wait for one another
+        return  # they still wait for each other
     for operation_id in dict.fromkeys((event.operation, *(other.operation for other in coupled))):
         advance(draft, now, terms, operation_id, together=bool(coupled))
 
 
 def cancel(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, why: str = "") -> Event:
-    """Withdraw the operation behind an event that has not started; all its events disappear."""
+    """Cancel the operation of an event that has not started, and with it all events of the operation."""
     event = history.find_event(draft, event_id)
-    step(event, Trigger.CANCEL, now)  # or it says why not
+    step(event, Trigger.CANCEL, now)  # raises if the event cannot be cancelled
     history.cancel(draft, now, history.find_operation(draft, event.operation), by, why)
     _move_with(draft, now, terms, event)
     return draft.changes.events[event_id]
 
 
 def cancel_operation(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str, why: str = "") -> Operation:
-    """The same, by the operation's id: it may have told nobody."""
+    """Cancel an operation by its id. It may have no events."""
     operation = history.find_operation(draft, operation_id)
     if operation.started_at is not None or not operation.progress.live:
         raise WrongOperationStatus(
@@ -82,7 +82,7 @@ def cancel_operation(draft: Draft, now: datetime, terms: Terms, operation_id: st
 
 
 def postpone(draft: Draft, now: datetime, terms: Terms, event_id: str, by: str, until: datetime) -> Event:
-    """Let routine work of the platform start later for all whom it touches: in their windows, by its deadline."""
+    """Postpone routine platform work for all affected groups, within their windows and up to the deadline."""
     event = history.find_event(draft, event_id)
     operation = history.find_operation(draft, event.operation)
     if event.started_at is not None:

@@ -1,4 +1,4 @@
-"""Events, the document that lists them, and their life as a table (docs/contract.md, section 4)."""
+"""Events, the document that lists them, and their state machine (docs/contract.md, section 4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forewarn.errors import EventAlreadyStarted, EventEnded, EventNotDue, EventN
 
 
 class Status(StrEnum):
-    """Where an event is in its life. Only the first two are ever on the wire."""
+    """Status of an event. Only Scheduled and Started appear on the wire."""
 
     SCHEDULED = "Scheduled"
     STARTED = "Started"
@@ -25,14 +25,14 @@ class Status(StrEnum):
 
 
 class Source(StrEnum):
-    """Who brought the event about."""
+    """Who caused the event."""
 
     PLATFORM = "Platform"
     USER = "User"
 
 
 class Event(NamedTuple):
-    """What one group is told of one operation. Its id never changes."""
+    """The notice of one operation to one group. Its id never changes."""
 
     id: str
     operation: str
@@ -53,10 +53,10 @@ class Event(NamedTuple):
 
 
 class Document(NamedTuple):
-    """What a group would be answered now: its live events in the order they came about.
+    """The current document of a group: its active events in the order of their creation.
 
-    `enabling` names the period since the group's service was last enabled; incarnations
-    count within it. It is empty while the group has never asked.
+    `enabling` identifies the period since the group was last enabled. Incarnations count within it.
+    It is empty while the group has never polled.
     """
 
     group: str
@@ -66,11 +66,11 @@ class Document(NamedTuple):
     enabled: bool
 
 
-# --- The life of an event (contract, section 4) ---------------------------------------------------
+# --- State machine of an event (contract, section 4)------------------------------------------------
 
 
 class Trigger(StrEnum):
-    """What can be asked of an event."""
+    """Transitions of an event."""
 
     APPROVE = "approve"
     START = "start"
@@ -87,7 +87,7 @@ TRANSITIONS: dict[tuple[Status, Trigger], Status | type[ForewarnError]] = {
     (_S.SCHEDULED, _T.FINISH): EventNotStarted,
     (_S.SCHEDULED, _T.CANCEL): _S.CANCELLED,
     (_S.SCHEDULED, _T.POSTPONE): _S.SCHEDULED,
-    # A client repeats its approval on every poll: once started it is simply heard again.
+    # Clients repeat their approval on every poll, so approving a started event is not an error.
     (_S.STARTED, _T.APPROVE): _S.STARTED,
     (_S.STARTED, _T.START): _S.STARTED,
     (_S.STARTED, _T.FINISH): _S.COMPLETED,
@@ -107,7 +107,7 @@ TRANSITIONS: dict[tuple[Status, Trigger], Status | type[ForewarnError]] = {
 
 
 def step(event: Event, trigger: Trigger, now: datetime, by: str = "", until: datetime | None = None) -> Event:
-    """The event after the trigger; the same object when nothing changes. NotBefore only ever moves later."""
+    """Return the event after the trigger, or the same object if nothing changes. NotBefore only moves later."""
     after = TRANSITIONS[event.status, trigger]
     if not isinstance(after, Status):
         raise after(event_id=event.id, status=event.status.lower())
@@ -125,12 +125,12 @@ def step(event: Event, trigger: Trigger, now: datetime, by: str = "", until: dat
 
 
 def may_start(event: Event, now: datetime) -> bool:
-    """Approved, or its time has come; advice never does."""
+    """Return whether the event is approved or due. A recommendation never starts."""
     return EVENT_TYPES[event.type].starts and (event.approved_at is not None or now >= event.not_before)
 
 
 def due(event: Event) -> datetime | None:
-    """When time alone lets this event start; None when nothing is left to wait for, or it never starts."""
+    """Return the time at which the event becomes due; None if it is approved, has started or never starts."""
     if event.status is Status.SCHEDULED and event.approved_at is None and EVENT_TYPES[event.type].starts:
         return event.not_before
     return None

@@ -1,4 +1,4 @@
-"""Why is it waiting? What an operation waits for, what comes next, and when at the latest."""
+"""Explain what an operation waits for, what happens next, and when at the latest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Wait(NamedTuple):
-    """One thing that an operation waits for, or no longer does."""
+    """One condition that an operation waits for, or has waited for."""
 
     what: str
     """approval, notice, window, deletion, fabric, gate or settling."""
@@ -33,25 +33,25 @@ class Wait(NamedTuple):
     by: str = ""
     """Who approved."""
     at: datetime | None = None
-    """When that was."""
+    """When the condition was met."""
     until: datetime | None = None
-    """When it is over at the latest."""
+    """When the wait ends at the latest."""
     words: str = ""
 
 
 class Explanation(NamedTuple):
-    """Where an operation stands."""
+    """The waits of an operation, and its next step."""
 
     waits: tuple[Wait, ...]
     next: str
     latest: datetime | None
-    """When that comes at the latest, as far as time decides it."""
+    """When the next step happens at the latest; None if it does not depend on time."""
 
 
 def explain(
     draft: Draft, terms: Terms, operation: Operation, rollout: Rollout | None, failed: FailedAttempt | None = None
 ) -> Explanation:
-    """What the operation waits for, and what then happens. `failed`: the fabric's last attempt, where it failed."""
+    """Explain what the operation waits for and what happens next. `failed`: the fabric's last failed attempt."""
     if operation.progress is Progress.PENDING:
         waits = tuple(_before_start(draft, operation))
         if operation.type and not EVENT_TYPES[operation.type].starts:

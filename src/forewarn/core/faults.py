@@ -1,4 +1,4 @@
-"""FAULTS: one row for each way in which the endpoint can be made to fail on purpose, and what may be asked of it."""
+"""FAULTS: one row for each fault that can be injected into the metadata endpoint, and the checks of their options."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 GET, POST, ANY = "GET", "POST", "any"
 ON = (GET, POST, ANY)
 MAX_FAULTS = 100
-"""At a time, so that what is looked through at each request stays small."""
+"""Limits the work per request, which checks all active faults."""
 MAX_COUNT = 1_000_000
 MAX_DELAY = timedelta(minutes=10)
 MAX_FAULT_DURATION = timedelta(days=366)
 
 
 class FaultKind(NamedTuple):
-    """One way to fail."""
+    """A kind of fault."""
 
     name: str
-    """What the user types."""
+    """The name on the command line and in the API."""
     meaning: str
     methods: tuple[str, ...] = (GET,)
-    """The requests that it can strike; none: it happens at once, and waits for no request."""
+    """The methods of the requests that it can affect; none: it takes effect immediately."""
     delay: timedelta | None = None
-    """How long a client is kept waiting if nothing else is said; None: it is not."""
+    """The default delay; None: the fault has no delay."""
 
 
 FAULTS = {
@@ -61,54 +61,54 @@ FAULTS = {
 
 
 class FaultSpec(NamedTuple):
-    """Which fault is wanted, for whom, and for how long. Without a bound it strikes once."""
+    """A requested fault: its kind, its requests and its limits. Without a limit it affects one request."""
 
     kind: str
     vm: str = ""
-    """Only requests of this VM; empty: of all."""
+    """Affects only requests of this VM; empty: of all VMs."""
     on: str = GET
-    """Which requests it strikes: GET, POST or any."""
-    count: int | None = None  # type: ignore[assignment]  # the word the user types; nobody counts in this tuple
-    """How many requests it strikes."""
+    """The method of the requests that it affects: GET, POST or any."""
+    count: int | None = None  # type: ignore[assignment]  # hides tuple.count, which is not used
+    """How many requests it affects."""
     length: timedelta | None = None
-    """How long it stays, by the service's clock. With a count too, whichever ends first."""
+    """How long it is active, by the service's clock. With a count, the limit that is reached first ends it."""
     delay: timedelta | None = None
-    """How long a client is kept waiting, in real time."""
+    """The delay of the response, in real time."""
 
 
 class Fault(NamedTuple):
-    """A fault that was added, and how far it has come."""
+    """An added fault, with its progress."""
 
     id: str
     order: FaultSpec
     by: str
     added_at: datetime
     until: datetime | None = None
-    """When it is over by time; None: only by its count."""
+    """When it expires; None: only its count ends it."""
     left: int | None = None
-    """How many requests it will still strike; None: any number."""
+    """How many more requests it affects; None: no limit."""
     struck: int = 0
 
     def fits(self, vm: str, method: str) -> bool:
-        """Whether it can strike this request."""
+        """Return whether the fault affects this request."""
         wanted = self.order.on in (method, ANY) and method in FAULTS[self.order.kind].methods
         return wanted and self.order.vm in (vm, "")
 
     @property
     def is_spent(self) -> bool:
-        """Whether it has struck as often as it was to."""
+        """Whether it has reached its count."""
         return self.left is not None and self.left <= 0
 
     def is_over(self, now: datetime) -> bool:
         return self.is_spent or (self.until is not None and now >= self.until)
 
     def strike(self) -> Fault:
-        """The same after one more request."""
+        """Return the fault after one more affected request."""
         return self._replace(left=None if self.left is None else self.left - 1, struck=self.struck + 1)
 
 
 def fill_in(asked: FaultSpec) -> FaultSpec:
-    """The order with what it leaves open, or an error that says what would be right."""
+    """Return the request with default values filled in. Raises an error if it is invalid."""
     kind = FAULTS.get(asked.kind)
     if kind is None:
         raise UnknownFault(name=asked.kind, known=", ".join(FAULTS), hint=nearest(asked.kind, FAULTS))
@@ -144,7 +144,7 @@ def _check_bounds(asked: FaultSpec) -> None:
 
 
 def _is_whole(number: object, least: int, most: int) -> bool:
-    """Also of what a program hands over, which may be anything: to Python, True is a number."""
+    """Return whether it is an int in the range. The test kit may pass any type, and True is an int in Python."""
     return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
 
 
@@ -163,7 +163,7 @@ def _at_once(asked: FaultSpec) -> FaultSpec:
 
 
 def describe(order: FaultSpec) -> str:
-    """A fault in a few words, as history says it."""
+    """Describe a fault in a few words, for history."""
     parts = [order.kind]
     if order.on != GET:
         parts.append(f"on {order.on}")
@@ -176,11 +176,11 @@ def describe(order: FaultSpec) -> str:
     return " ".join(parts)
 
 
-# --- What history says of them ------------------------------------------------------------------------
+# --- History of faults -------------------------------------------------------------------------------
 
 
 def add(draft: Draft, now: datetime, terms: Terms, fault_id: str, asked: FaultSpec, by: str) -> Fault:
-    """The fault, from now on; what happens at once has happened. Only history has it: the rest is in memory."""
+    """Add a fault. Only its history row is stored; active faults are in memory."""
     order = fill_in(asked)
     vm = draft.fleet.vm(order.vm) if order.vm else None
     until = None if order.length is None else now + order.length
@@ -197,13 +197,13 @@ def add(draft: Draft, now: datetime, terms: Terms, fault_id: str, asked: FaultSp
 
 
 def record_cleared(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
-    """Faults were ended by hand."""
+    """Record that an operator cleared faults."""
     for fault in faults:
         draft.record(_entry(draft, Entry(now, "fault cleared", by, why=_course(fault)), fault))
 
 
 def record_expired(draft: Draft, now: datetime, terms: Terms, faults: Sequence[Fault], by: str) -> None:
-    """Faults have come to their bound."""
+    """Record that faults reached their limits."""
     for fault in faults:
         draft.record(_entry(draft, Entry(now, "fault over", by, why=_course(fault)), fault))
 

@@ -1,4 +1,4 @@
-"""Commands that change the fleet: a new fleet file, a host back in use, another policy for a group."""
+"""Commands that change the fleet: apply a fleet file, return a host to service, change the policy of a group."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def apply_fleet(
     draft: Draft, now: datetime, terms: Terms, fleet: Fleet, change: FleetChange, by: str, *, force: bool, why: str
 ) -> None:
-    """Replace the fleet. A VM with a live event may only leave, or change group, by force."""
-    # What costs time with a large fleet is in the change already: it was made aside (fleet_change.difference).
+    """Replace the fleet. A VM with an active event may leave or change its group only with `force`."""
+    # The caller computes the difference in another thread, because that is slow for a large fleet.
     leaving = change.leaving
     touched = [event for event in draft.live_events() if not leaving.isdisjoint(event.resources)]
     if touched and not force:
@@ -42,7 +42,7 @@ def apply_fleet(
     for declared in change.groups:
         before = draft.fleet.groups.get(declared.name)
         if before is not None and before.kind != declared.kind and draft.events_of(declared.name):
-            draft.count_change(declared.name)  # names may be written otherwise from now on
+            draft.count_change(declared.name)  # the document writes names differently for some kinds
     before_vms = draft.fleet.vms
     draft.put_fleet(fleet, change)
     for group in draft.deliveries_among(change.vacated):
@@ -53,7 +53,7 @@ def apply_fleet(
         if name in before_vms and name in fleet.vms and before_vms[name].host != fleet.vms[name].host
     ]
     waiting = placement.cancel_obsolete(draft, now, moved, "the fleet file puts the VM on another host")
-    for event in touched:  # deletions that waited for one which is over now
+    for event in touched:  # deletions that waited for a cancelled one
         waiting += [other.operation for other in coupled_deletions(draft, event)]
     for operation_id in waiting:
         advance(draft, now, terms, operation_id)
@@ -62,7 +62,7 @@ def apply_fleet(
 
 
 def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
-    """What is on its way arrives: the new fleet must have room for its domains there."""
+    """Reject a fleet in which a VM that is being moved would conflict with another on its destination."""
     for host in draft.destinations():
         tenants = [fleet.vms[name] for name in fleet.on_host(host)] if host in fleet.hosts else []
         for operation in draft.operations_bound_for(host):
@@ -74,7 +74,7 @@ def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
 
 
 def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -> list[Operation]:
-    """A host is well again: it may be used, and nobody need be moved away from it. Returns what is withdrawn."""
+    """Return a host to service and cancel the pending moves away from it. Returns the cancelled operations."""
     if draft.fleet.host(name).state is HostState.IN_USE:
         return []
     placement.set_host_state(draft, name, HostState.IN_USE)
@@ -87,7 +87,7 @@ def return_host(draft: Draft, now: datetime, terms: Terms, name: str, by: str) -
 
 
 class PolicyUpdate(NamedTuple):
-    """What is to be another policy of a group; None: as it is."""
+    """A change of a group's policy; None: unchanged."""
 
     auto_approve: tuple[str, ...] | None = None
     terminate_notice: timedelta | None = None
@@ -96,7 +96,7 @@ class PolicyUpdate(NamedTuple):
 
 
 def set_policy(draft: Draft, now: datetime, terms: Terms, name: str, policy: PolicyUpdate, by: str) -> Group:
-    """Change a group's policy. It holds for what is asked for from now on; windows also for what still waits."""
+    """Change a group's policy. It applies to new operations; windows also apply to pending ones."""
     group = draft.fleet.known_group(name)
     if policy.terminate_notice is not None and group.kind != GroupKind.SCALE_SET:
         raise NotScaleSet(group=name, kind=group.kind)

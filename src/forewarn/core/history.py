@@ -58,20 +58,20 @@ HISTORY_KINDS = {
 }
 
 
-# --- What commands write and look up --------------------------------------------------------------
+# --- Lookups and records of commands -------------------------------------------------------------
 
 
 ENGINE = "forewarn"
-"""Who did what nobody asked for: time, policy, the fabric's reports."""
+"""Author of changes that nobody requested: due times, policies and reports of the fabric."""
 
 
 def events_of(draft: Draft | ServiceState, operation: Operation) -> list[Event]:
-    """The live events of an operation."""
+    """Return the active events of an operation."""
     return [event for event_id in operation.events if (event := draft.event(event_id)) is not None]
 
 
 def find_event(draft: Draft, event_id: str) -> Event:
-    """The live event of that id."""
+    """Return the active event of that id."""
     event = draft.event(event_id)
     if event is None:
         known = (event.id for event in islice(draft.live_events(), 100))
@@ -80,7 +80,7 @@ def find_event(draft: Draft, event_id: str) -> Event:
 
 
 def find_operation(draft: Draft, operation_id: str) -> Operation:
-    """The operation of that id, if it is live."""
+    """Return the active operation of that id."""
     operation = draft.operation(operation_id)
     if operation is None:
         raise UnknownResource(what="active operation", name=operation_id, hint="")
@@ -88,7 +88,7 @@ def find_operation(draft: Draft, operation_id: str) -> Operation:
 
 
 def record_event(draft: Draft, now: datetime, what: str, by: str, event: Event, why: str = "") -> None:
-    """A row of history about an event."""
+    """Record a history row about an event."""
     draft.record(
         Entry(
             at=now,
@@ -105,14 +105,14 @@ def record_event(draft: Draft, now: datetime, what: str, by: str, event: Event, 
 
 
 def record_operation(draft: Draft, now: datetime, what: str, by: str, operation: Operation, why: str = "") -> None:
-    """A row of history about an operation as a whole."""
+    """Record a history row about an operation."""
     draft.record(
         Entry(at=now, what=what, by=by, operation=operation.id, vms=operation.vms, why=why, host=operation.host)
     )
 
 
 def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, by: str, why: str = "") -> Operation:
-    """End an operation, and with it its events: what has started is completed, what has not is cancelled."""
+    """End an operation and its events. Started events are completed, others are cancelled."""
     end_events(draft, now, events_of(draft, operation), by, why)
     operation = operation._replace(progress=progress, ended_at=now, outcome=why or operation.outcome)
     draft.put_operation(operation)
@@ -122,7 +122,7 @@ def end(draft: Draft, now: datetime, operation: Operation, progress: Progress, b
 
 
 def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, why: str = "") -> None:
-    """Take events out of their documents."""
+    """Complete or cancel events, which removes them from the documents."""
     for event in events:
         started = event.status is Status.STARTED
         draft.put_event(step(event, Trigger.FINISH if started else Trigger.CANCEL, now))
@@ -130,7 +130,7 @@ def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, wh
 
 
 def cancel(draft: Draft, now: datetime, operation: Operation, by: str, why: str = "") -> Operation:
-    """Withdraw an operation that has not started; all its events disappear."""
-    if not events_of(draft, operation):  # else they say so
+    """Cancel an operation that has not started, and its events."""
+    if not events_of(draft, operation):  # otherwise the rows of its events say it
         record_operation(draft, now, "cancelled", by, operation, why)
     return end(draft, now, operation, Progress.CANCELLED, by, why)

@@ -1,4 +1,4 @@
-"""Limits and times that the operator chose for all groups."""
+"""Limits and times that the operator sets for all groups."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How fast things go, and how much may be asked for. The clock itself stays true."""
+    """Limits and times from the settings."""
 
     speed: float = 1.0
-    """Notices, settle times, pauses and silence are this many times shorter."""
+    """Notices, settle times, pauses and the inactivity timeout are divided by this."""
     silence: timedelta = timedelta(hours=24)
     settle: Mapping[str, timedelta] = field(default_factory=dict)
-    """Settle times by cause, where they are not the published ones."""
+    """Settle times by cause that differ from the published ones."""
     pending_user_operations: int = 0
-    """How many operations of users a group may have pending; 0: any number."""
+    """Maximum number of pending user operations of a group; 0: no limit."""
     postponement: timedelta = timedelta(days=7)
-    """How far a routine operation may be postponed, counted from its first NotBefore."""
+    """How long a routine operation may be postponed after its first NotBefore."""
     history_retention: timedelta = timedelta(days=400)
-    """How long history is kept, by the clock; zero: for ever."""
+    """How long history is kept; zero: without limit."""
     makes_hosts: bool = False
-    """Whether a spare host can be had where none fits."""
+    """Whether the fabric can add a spare host if no host can take a VM."""
     webhook_targets: AllowedNetworks = field(default_factory=AllowedNetworks)
-    """Where webhooks may go beyond the public Internet."""
+    """Private networks that webhooks may be sent to."""
 
     def at(self, speed: float) -> Terms:
-        """The terms for something that goes so many times faster still."""
+        """Return these limits with an additional speed factor."""
         return self if speed == 1 else replace(self, speed=self.speed * speed)
 
     def quicken(self, length: timedelta) -> timedelta:

@@ -1,4 +1,4 @@
-"""Where VMs are: on which hosts, in which domains, and where an operation leaves them."""
+"""Placement of VMs on hosts and in domains, and the effects of operations on it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 UNPLACED = -1
-"""The domain of a VM that was given none. It exists only until `spread_domains` has run."""
+"""Domain of a VM without an assigned one, until `spread_domains` has run."""
 
 
 def spread_hosts(hosts: Sequence[str], wanted: int) -> list[str]:
-    """A host for each of so many VMs, taken in turn."""
+    """Assign hosts to VMs in turn."""
     return list(islice(cycle(hosts), wanted))
 
 
 def find_clash(vms: Iterable[VM]) -> tuple[int, int] | None:
-    """The positions of two VMs of a group that share a host but were given different update domains.
+    """Return the positions of two VMs of a group that share a host but have different update domains.
 
     A host goes down as a whole, so it may hold at most one update domain of a group.
     """
@@ -47,7 +47,7 @@ def find_clash(vms: Iterable[VM]) -> tuple[int, int] | None:
 
 
 def spread_domains(vms: Sequence[VM], groups: Mapping[str, Group]) -> list[VM]:
-    """The same VMs, each with both its domains. A VM whose group is not declared is alone: domain 0."""
+    """Return the VMs with both domains assigned. A VM without a declared group gets domain 0."""
     update_domains = _in_turn(
         [(vm.group, vm.host, vm.update_domain) for vm in vms],
         {group.name: group.update_domains for group in groups.values()},
@@ -63,10 +63,10 @@ def spread_domains(vms: Sequence[VM], groups: Mapping[str, Group]) -> list[VM]:
 
 
 def _in_turn(wishes: Sequence[tuple[str, str, int]], counts: Mapping[str, int]) -> list[int]:
-    """A domain for each (group, host, domain or UNPLACED): the given one, the host's, or the next in turn."""
+    """Return a domain for each (group, host, domain or UNPLACED): the given one, the host's, or the next in turn."""
     of_host: dict[tuple[str, str], int] = {}
     for group, host, given in wishes:
-        # All given domains come first: one may stand further down the file than a VM that must follow it.
+        # First all given domains: a VM may depend on a domain that is given later in the file.
         if given != UNPLACED:
             of_host.setdefault((group, host), given)
     turns: dict[str, int] = {}
@@ -82,10 +82,10 @@ def _in_turn(wishes: Sequence[tuple[str, str, int]], counts: Mapping[str, int]) 
 
 
 class HostSelector:
-    """Hosts in use by how many VMs are on them or on their way there, the emptiest first, as far as a draft knows.
+    """Selects hosts in service with the fewest VMs, including VMs that are on their way to them.
 
-    A heap whose counts may be out of date: VMs only come while a fleet is the same, so one that is looked at
-    and has more by now goes back to its place.
+    A heap whose counts may be outdated. Counts only grow while the fleet is unchanged, so an entry with a
+    higher current count is pushed back.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -93,7 +93,7 @@ class HostSelector:
         self._heap = draft.fleet.hosts_by_load().copy()  # sorted, and so a heap
 
     def choose(self, vm: VM) -> str | None:
-        """The emptiest host that fits."""
+        """Return the suitable host with the fewest VMs."""
         passed: list[tuple[int, str]] = []
         chosen = None
         while self._heap and chosen is None:
@@ -115,10 +115,9 @@ class HostSelector:
 
 
 def choose_host(draft: Draft, vm: VM) -> str | None:
-    """The host to which a VM is best moved: in use, left alone, with the fewest VMs; None when none fits.
+    """Return the best destination for a VM: in service, without pending work, with the fewest VMs. None if there is none.
 
-    It fits when the domains hold: what a host takes down of a group is one update domain and one fault
-    domain. Nor do VMs of different zones share a host.
+    A host holds at most one update domain and one fault domain of a group, and VMs of only one zone.
     """
     if draft.host_selector is None:
         draft.host_selector = HostSelector(draft)
@@ -126,12 +125,12 @@ def choose_host(draft: Draft, vm: VM) -> str | None:
 
 
 def spare_name(fleet: Fleet) -> str:
-    """A name for a host that is not there yet."""
+    """Return an unused name for a spare host."""
     return next(name for number in count(1) if (name := f"spare-{number}") not in fleet.hosts)
 
 
 def _tenants(draft: Draft, host: str) -> Iterator[VM]:
-    """The VMs on a host, and those on their way to it."""
+    """VMs on a host, and VMs that are being moved to it."""
     fleet = draft.fleet
     yield from (fleet.vms[name] for name in fleet.on_host(host))
     for operation in draft.operations_bound_for(host):
@@ -139,7 +138,7 @@ def _tenants(draft: Draft, host: str) -> Iterator[VM]:
 
 
 def can_share_host(vm: VM, tenant: VM) -> bool:
-    """Whether two VMs may be on one host."""
+    """Return whether two VMs may be on one host."""
     if vm.zone != tenant.zone:
         return False
     return vm.group != tenant.group or (vm.update_domain, vm.fault_domain) == (
@@ -148,18 +147,18 @@ def can_share_host(vm: VM, tenant: VM) -> bool:
     )
 
 
-# --- What an operation leaves behind --------------------------------------------------------------
+# --- Effects of operations -----------------------------------------------------------------------
 
 
 HOST_STATES = {"degraded-hardware": HostState.DEGRADED, "hardware-failure": HostState.FAILED}
-"""What some causes make of their host."""
+"""Host states that some causes set."""
 
 
 def choose_destinations(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> Operation:
-    """Decide where each VM goes. Where no host fits, a spare one is added if the fabric can; else it gets none."""
+    """Choose a destination for each VM. If no host is suitable, add a spare host if the fabric can."""
     for name in operation.concerned(draft.fleet):
         if operation.verb is Verb.START and draft.fleet.host(draft.fleet.vm(name).host).state is HostState.IN_USE:
-            continue  # it starts where it was
+            continue  # it starts on its host
         host = choose_host(draft, draft.fleet.vm(name))
         if host is None and terms.makes_hosts:
             host = spare_name(draft.fleet)
@@ -171,20 +170,20 @@ def choose_destinations(draft: Draft, now: datetime, terms: Terms, operation: Op
             draft.record(note)
         if host is not None:
             operation = operation._replace(moves=(*operation.moves, (name, host)))
-            draft.put_operation(operation)  # at once: the next VM must find the place taken
+            draft.put_operation(operation)  # now, because the choice for the next VM depends on it
     return operation
 
 
 def set_host_state(draft: Draft, name: str, state: HostState) -> None:
-    """Take a host out of use, or back into it."""
+    """Set the state of a host. A failed host does not become degraded."""
     host = draft.fleet.host(name)
     if host.state is not state and not (host.state is HostState.FAILED and state is HostState.DEGRADED):
         draft.change_fleet(FleetChange(hosts=(host._replace(state=state),), in_place=True))
 
 
 def after_work(draft: Draft, now: datetime, operation: Operation) -> list[str]:
-    """The work is done. Returns the ids of other operations that may be able to go on because of it."""
-    if operation.verb in (Verb.FREEZE, Verb.REBOOT, Verb.DELETE):  # the VM is as it was, or goes when its event does
+    """Apply the effect of finished work. Returns ids of other operations that may now be able to start."""
+    if operation.verb in (Verb.FREEZE, Verb.REBOOT, Verb.DELETE):  # no change, or the VM is removed when the event ends
         return []
     fleet = draft.fleet
     present = [fleet.vms[name] for name in operation.vms if name in fleet.vms]
@@ -199,7 +198,7 @@ def after_work(draft: Draft, now: datetime, operation: Operation) -> list[str]:
 
 
 def after_end(draft: Draft, now: datetime, operation: Operation) -> list[str]:
-    """The event has gone. A deleted VM leaves the fleet with it."""
+    """Remove deleted VMs from the fleet, when their operation has ended."""
     if operation.verb is not Verb.DELETE:
         return []
     gone = tuple(draft.fleet.vms[name] for name in operation.vms if name in draft.fleet.vms)
@@ -207,7 +206,7 @@ def after_end(draft: Draft, now: datetime, operation: Operation) -> list[str]:
 
 
 def remove_vms(draft: Draft, now: datetime, gone: tuple[VM, ...], why: str) -> list[str]:
-    """Take VMs out of the fleet."""
+    """Remove VMs from the fleet."""
     draft.change_fleet(FleetChange(removed=gone, leaving=frozenset(vm.name for vm in gone)))
     for group in {vm.group for vm in gone}:
         if not draft.fleet.members(group):
@@ -226,9 +225,9 @@ def _replace(draft: Draft, now: datetime, vms: list[VM], why: str) -> list[str]:
 
 
 def cancel_obsolete(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str]:
-    """Withdraw what is scheduled for VMs to which it does not apply any more.
+    """Cancel pending work that no longer applies to these VMs.
 
-    What an event names does not change: it stays while there is one VM that it still concerns.
+    The resources of an event do not change: the event stays while it applies to at least one of its VMs.
     """
     touched: dict[str, None] = {}
     for vm in vms:
@@ -236,7 +235,7 @@ def cancel_obsolete(draft: Draft, now: datetime, vms: Iterable[VM], why: str) ->
             if operation.progress is not Progress.PENDING or operation.concerns(draft.fleet, vm.name):
                 continue
             touched[operation.id] = None
-            # For good: should it come back to this host, it would be hit without having been told.
+            # Permanently: if the VM came back to this host, it would be affected without a notice.
             operation = operation._replace(vms=tuple(name for name in operation.vms if name != vm.name))
             draft.put_operation(operation)
             for event in history.events_of(draft, operation):
@@ -246,7 +245,7 @@ def cancel_obsolete(draft: Draft, now: datetime, vms: Iterable[VM], why: str) ->
 
 
 def _withdraw_if_idle(draft: Draft, now: datetime, operation_id: str, why: str) -> bool:
-    """Whether nothing is left to do for an operation, which then ends. Work on a host remains without its VMs."""
+    """Cancel an operation that applies to no VM, and return whether it did. Work on a host remains without VMs."""
     operation = history.find_operation(draft, operation_id)
     if CAUSES[operation.cause].target is CauseTarget.HOST or operation.concerned(draft.fleet):
         return False

@@ -1,4 +1,4 @@
-"""How operations go on: they start when every group may, are carried out, settle, and are over."""
+"""Progress of operations: start, execution, settling and end."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 TERMINATE = "Terminate"
 WINDOW_RECHECK = timedelta(days=1)
-"""When windows have no common moment (any more), how long it is waited until they are looked at again."""
+"""How long to wait before checking windows again that do not overlap."""
 
 
 def advance(
     draft: Draft, now: datetime, terms: Terms, operation_id: str, *, together: bool = False
 ) -> Operation | None:
-    """Take an operation as far as it may go now: start it when every group may, end it when it has settled.
+    """Start an operation if all its events may start, or end it if it has settled.
 
-    `together`: that deletions told for the same moment wait for one another has been looked at already.
+    `together`: the caller has already checked deletions that wait for each other.
     """
     operation = draft.operation(operation_id)
     if operation is None or not operation.progress.live:
@@ -51,19 +51,19 @@ def advance(
 
 
 def _may_start(draft: Draft, now: datetime, operation: Operation, events: list[Event], *, together: bool) -> bool:
-    """Whether every group has approved or is due; of deletions, also every other that was told for the same time."""
+    """Return whether all events may start, including coupled deletions."""
     if operation.holds_until is not None and now < operation.holds_until:
         return False
     return all(may_start(event, now) and (together or not _coupled(draft, event, now)) for event in events)
 
 
 def _coupled(draft: Draft, event: Event, now: datetime) -> bool:
-    """Whether a VM's deletion waits for another with the same NotBefore that is not yet approved (section 4)."""
+    """Return whether a deletion waits for another with the same NotBefore that is not approved (contract, section 4)."""
     return now < event.not_before and any(other.approved_at is None for other in coupled_deletions(draft, event))
 
 
 def coupled_deletions(draft: Draft | ServiceState, event: Event) -> list[Event]:
-    """Other deletions of the group, scheduled for the same moment."""
+    """Return the other deletions of the group with the same NotBefore."""
     if event.type != TERMINATE:
         return []
     return [
@@ -84,14 +84,14 @@ def keeps_to_windows(operation: Operation) -> bool:
 
 
 def _windowed(draft: Draft, operation: Operation) -> list[str]:
-    """The groups that have not approved, and so are not to be touched outside their windows."""
+    """Return the groups with windows that have not approved."""
     approved = {event.group for event in history.events_of(draft, operation) if event.approved_at is not None}
     groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
     return [group for group in groups if group not in approved and draft.fleet.group(group).windows]
 
 
 def _windows_closed(draft: Draft, now: datetime, operation: Operation) -> bool:
-    """Whether a window has closed before the start: the service was down, or the policy has changed."""
+    """Return whether a window closed before the start: the service was down, or the policy has changed."""
     return keeps_to_windows(operation) and any(
         not is_open(draft.fleet.group(group).windows, now) for group in _windowed(draft, operation)
     )
@@ -112,7 +112,7 @@ def _put_off(draft: Draft, now: datetime, operation: Operation) -> Operation:
 def postpone_operation(
     draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, why: str
 ) -> Operation:
-    """Let an operation start later: no event of it may be earlier than the others that are not approved."""
+    """Postpone an operation: all its events that are not approved get the same NotBefore."""
     moved_any = False
     for event in history.events_of(draft, operation):
         after = step(event, Trigger.POSTPONE, now, until=until) if event.approved_at is None else event
@@ -122,7 +122,7 @@ def postpone_operation(
             moved = f"from {format_time(event.not_before, zone=False)} to {format_time(until)}"
             history.record_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
     told = {event.group for event in history.events_of(draft, operation)}
-    # Where no event says how long it waits, the operation itself must.
+    # Without an event that carries the time, the operation must.
     if not moved_any or any(group not in told for group in _windowed(draft, operation)):
         operation = operation._replace(holds_until=max(until, operation.holds_until or until))
         draft.put_operation(operation)
@@ -168,7 +168,7 @@ def _has_settled(operation: Operation, now: datetime) -> bool:
 
 
 def carried_out(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str = history.ENGINE) -> None:
-    """The fabric has done the work of a started operation; or somebody says so, and then it need not settle."""
+    """Record that the work is done. If an operator reports it, the operation ends without settling."""
     operation = draft.operation(operation_id)
     if operation is None or operation.progress is not Progress.STARTED or operation.carried_out_at is not None:
         return
@@ -191,10 +191,10 @@ def _what_was_done(operation: Operation) -> str:
 
 
 def mark_done(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str) -> Operation:
-    """Somebody says that the work is done, and all is well."""
+    """Mark a started operation as done and healthy, on behalf of an operator."""
     operation = _find_started(draft, operation_id)
     carried_out(draft, now, terms, operation_id, by)
-    if operation.carried_out_at is not None:  # it only settled, or its health was still looked at
+    if operation.carried_out_at is not None:  # it was settling, or its health was being checked
         draft.put_operation(operation._replace(settles_at=now, health=Health.GOOD))
         history.record_operation(draft, now, "said to be done", by, operation)
         advance(draft, now, terms, operation_id)
@@ -202,21 +202,21 @@ def mark_done(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: 
 
 
 def failed(draft: Draft, now: datetime, terms: Terms, operation_id: str, by: str, why: str) -> Operation:
-    """The work could not be done. The events end: whoever prepared for it can go back."""
+    """Fail an operation. Its events end, so that applications can undo their preparations."""
     operation = _find_started(draft, operation_id)._replace(health=Health.BAD)
     history.record_operation(draft, now, "failed", by, operation, why)
     return history.end(draft, now, operation, Progress.FAILED, by, why)
 
 
 def failed_if_live(draft: Draft, now: datetime, terms: Terms, operation_id: str, why: str) -> None:
-    """The same, as the fabric says it: it may be over already, by somebody's word."""
+    """Fail an operation that the fabric reports as failed, unless an operator has ended it already."""
     operation = draft.operation(operation_id)
     if operation is not None and operation.progress is Progress.STARTED and operation.carried_out_at is None:
         failed(draft, now, terms, operation_id, history.ENGINE, why)
 
 
 def checked(draft: Draft, now: datetime, terms: Terms, operation_id: str, bad: Sequence[str]) -> None:
-    """The fabric has been asked, after the work, whether the VMs are well."""
+    """Record the health of the VMs after the work."""
     operation = draft.operation(operation_id)
     if operation is None or operation.progress is not Progress.STARTED or operation.health is not Health.UNKNOWN:
         return
@@ -244,7 +244,7 @@ def _find_started(draft: Draft, operation_id: str) -> Operation:
 
 
 def when_due(draft: Draft | ServiceState, operation: Operation) -> datetime | None:
-    """When time alone moves an operation on."""
+    """Return when the operation becomes due without any further request."""
     if operation.progress is Progress.PENDING:
         events = history.events_of(draft, operation)
         moments = [due(event) or (event.not_before if event.type == TERMINATE else None) for event in events]

@@ -1,4 +1,4 @@
-"""Requesting an operation: what a request must be, whom it notifies, and when it can start."""
+"""Request operations: validate the request, schedule events, and compute the earliest start."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 DELETIONS = tuple(name for name, cause in CAUSES.items() if cause.verb is Verb.DELETE)
 ONCE = ("start", "live-migration", "eviction", "rebalance", *DELETIONS)
-"""What makes no sense for a VM to which it is about to happen already."""
+"""Causes that a VM can have only once at a time."""
 MAX_FREEZE = timedelta(hours=1)
-"""Nobody calls it a freeze after that."""
+"""A longer interruption is not a freeze."""
 
 
 def minimum_notice(event_type: str) -> timedelta:
@@ -51,7 +51,7 @@ def minimum_notice(event_type: str) -> timedelta:
 
 
 def fill_in(asked: CauseRequest, cause: Cause, now: datetime) -> CauseRequest:
-    """The request with what it leaves to the cause, or an error that says what would be right."""
+    """Return the request with the defaults of the cause filled in. Raises an error if it is invalid."""
     _check_target(asked, cause)
     asked = asked._replace(type=_type(asked, cause))
     for name in asked.overrides:
@@ -69,7 +69,7 @@ def fill_in(asked: CauseRequest, cause: Cause, now: datetime) -> CauseRequest:
                 value=format_time(asked.deadline),
                 problem=f"{cause.name} cannot be postponed. Omit the deadline.",
             )
-        if asked.deadline <= now and not asked.rollout:  # a long walk may outlast it: then nothing is postponed
+        if asked.deadline <= now and not asked.rollout:  # a long rollout may outlast it, and is then not postponed
             raise BadOption(
                 name="postpone_until",
                 value=format_time(asked.deadline),
@@ -79,7 +79,7 @@ def fill_in(asked: CauseRequest, cause: Cause, now: datetime) -> CauseRequest:
 
 
 def _needed(asked: CauseRequest, cause: Cause) -> tuple[str, ...]:
-    """The overrides that override something: what goes to history should mean something."""
+    """Return the overrides that have an effect, so that history records only those."""
     short = asked.notice is not None and asked.notice < minimum_notice(asked.type)
     needed = {"notice": short, "windows": cause.routine}
     return tuple(name for name in dict.fromkeys(asked.overrides) if needed[name])
@@ -134,13 +134,13 @@ def _duration(asked: CauseRequest, cause: Cause) -> timedelta | None:
     return duration
 
 
-# --- The state of what it is aimed at -----------------------------------------------------------------
+# --- Current state of the VMs --------------------------------------------------------------------------
 
 
 def check_vms(draft: Draft, terms: Terms, asked: CauseRequest) -> None:
-    """Refuse what cannot happen to these VMs now."""
+    """Reject a request that is not possible in the current state of its VMs."""
     cause = CAUSES[asked.cause]
-    if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):  # what happens to a host asks no VM
+    if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):  # host work does not depend on the state of VMs
         return
     for vm in (draft.fleet.vm(name) for name in asked.vms):
         _refuse_state(cause, vm)
@@ -184,11 +184,11 @@ def _refuse_too_many(draft: Draft, terms: Terms, vm: VM) -> None:
 
 
 MAX_VMS = 1000
-"""How many VMs one request may name: what happens to more is better done by a rollout, a part at a time."""
+"""For more VMs, use a rollout."""
 
 
 def request(draft: Draft, now: datetime, terms: Terms, asked: CauseRequest, by: str) -> list[Operation]:
-    """Begin what is asked for: tell every group that listens, and start at once where nobody must be waited for."""
+    """Create the operations of a request, schedule events for enabled groups, and start what need not wait."""
     cause = cause_named(asked.cause)
     asked = fill_in(asked, cause, now)
     parts = _parts(draft.fleet, cause, asked)
@@ -198,13 +198,13 @@ def request(draft: Draft, now: datetime, terms: Terms, asked: CauseRequest, by: 
         draft.record(Entry(at=now, what=f"host {state}", by=by, why=asked.host, host=asked.host))
     operations = []
     for part in parts:
-        check_vms(draft, terms, part)  # one after the other: each may be what is too much for the next
+        check_vms(draft, terms, part)  # one by one, because each counts towards the limits of the next
         operations.append(_begin(draft, now, terms, part, by))
     return operations
 
 
 def _parts(fleet: Fleet, cause: Cause, asked: CauseRequest) -> list[CauseRequest]:
-    """One request for each operation: the smallest sets that must be hit together."""
+    """Split the request into one for each operation."""
     if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):
         running = tuple(name for name in fleet.on_host(asked.host) if not fleet.vms[name].deallocated)
         if cause.target is CauseTarget.HOST:
@@ -271,7 +271,7 @@ def _tell(draft: Draft, now: datetime, by: str, operation: Operation, event: Eve
 
 
 def _why_untold(draft: Draft, now: datetime, terms: Terms, operation: Operation, group: str) -> str:
-    """Why the group gets no notice; empty when it does."""
+    """Return why the group gets no notice, or an empty string if it gets one."""
     if operation.type == TERMINATE and not has_terminate_notice(draft.fleet.group(group)):
         return f"{group} has no terminate notice"
     return why_no_notice(draft, group, now, terms)
@@ -281,7 +281,7 @@ def has_terminate_notice(group: Group) -> bool:
     return group.kind == GroupKind.SCALE_SET and group.terminate_notice is not None
 
 
-# --- When ---------------------------------------------------------------------------------------------
+# --- Times --------------------------------------------------------------------------------------------
 
 
 def _notice(terms: Terms, asked: CauseRequest) -> timedelta:
@@ -291,9 +291,9 @@ def _notice(terms: Terms, asked: CauseRequest) -> timedelta:
 
 
 def _earliest(fleet: Fleet, now: datetime, terms: Terms, operation: Operation, groups: list[str]) -> datetime:
-    """The end of the notice; for work that keeps to windows, the first moment then that is in every group's."""
+    """Return the end of the notice. Work that keeps to windows starts in the next common window after that."""
     notice = _notice(terms, operation.request)
-    if not notice:  # it has happened already, or is only advice
+    if not notice:  # it has already happened, or is a recommendation
         return now.replace(microsecond=0)
     moment = whole_second_up(now + notice)
     if not keeps_to_windows(operation):
@@ -334,14 +334,14 @@ def _event(
 
 
 def _holds_until(fleet: Fleet, operation: Operation, untold: list[str], earliest: datetime) -> datetime | None:
-    """Groups that are not told have their windows all the same."""
+    """Return when the windows of groups without notice allow the start."""
     if keeps_to_windows(operation) and any(fleet.group(group).windows for group in untold):
         return earliest
     return None
 
 
 def _deadline(terms: Terms, asked: CauseRequest, earliest: datetime) -> datetime | None:
-    """Up to when it may be postponed."""
+    """Return the time up to which the operation may be postponed."""
     if not CAUSES[asked.cause].routine:
         return None
     if asked.deadline is None:
@@ -358,7 +358,7 @@ def _deadline(terms: Terms, asked: CauseRequest, earliest: datetime) -> datetime
 
 
 def _in_words(terms: Terms, operation: Operation) -> str:
-    """The cause, its host, and what was insisted on, for history."""
+    """Describe the request for history: cause, host and overrides."""
     asked = operation.request
     words = asked.cause + (f" of {asked.host}" if asked.host else "")
     if asked.notice is not None:

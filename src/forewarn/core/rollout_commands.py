@@ -1,4 +1,4 @@
-"""Planning a rollout, and commands about rollouts: start, step, pause, resume, cancel."""
+"""Plan a rollout; commands to start, step, pause, resume and cancel it."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ UPDATE = "host-update"
 
 
 class Wave(NamedTuple):
-    """Hosts that are out together."""
+    """Hosts that are updated together."""
 
     hosts: tuple[str, ...]
     domains: tuple[tuple[str, int], ...]
-    """Groups, each with the update domain that is out."""
+    """Affected groups, each with its update domain."""
     vms: int
     announced_at: datetime
     starts_at: datetime
-    """When it starts if nobody approves."""
+    """When it starts without approvals."""
     ends_at: datetime
 
 
 class Plan(NamedTuple):
-    """A rollout as it would go now."""
+    """The expected course of a rollout."""
 
     waves: tuple[Wave, ...]
     skipped: tuple[tuple[str, str], ...]
     expected_end: datetime
-    """If nobody approves early and all is well."""
+    """Without approvals and failures."""
     longest_end: datetime
-    """If moreover every health gate takes all the time it has. Pauses by hand and postponements come on top."""
+    """If every health check takes its maximum time. Manual pauses and postponements are not included."""
 
 
 def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: Callable[[str], bool]) -> Plan:
-    """The waves to come, as the fleet is now."""
+    """Plan the remaining waves for the current fleet."""
     course = rollout.course
     terms = terms.at(course.speed)
     notice = terms.quicken(course.notice if course.notice is not None else minimum_notice(course.type))
@@ -95,7 +95,7 @@ def plan(fleet: Fleet, terms: Terms, rollout: Rollout, now: datetime, listens: C
 
 
 class Part:
-    """One host of a wave: when it would start if nobody approves."""
+    """A host of a planned wave, with its start time without approvals."""
 
     def __init__(self, fleet: Fleet, host: str, listens: Callable[[str], bool], *, keep_windows: bool) -> None:
         vms = (fleet.vms[name] for name in fleet.on_host(host))
@@ -105,11 +105,11 @@ class Part:
         self._windows: tuple[Sequence[Window], ...] = tuple(windows)
 
     def can_start(self, announced: datetime, notice: timedelta) -> bool:
-        """Whether the windows of its groups have a moment in common."""
+        """Return whether the windows of its groups overlap."""
         return not self._windows or next_common(self._windows, whole_second_up(announced + notice)) is not None
 
     def start(self, announced: datetime, notice: timedelta) -> datetime:
-        """At once where nobody is told; else after the notice, in the windows."""
+        """Return the start: immediately without notices and windows, otherwise after the notice and in the windows."""
         if not self._told and not self._windows:
             return announced
         moment = whole_second_up(announced + notice)
@@ -123,13 +123,13 @@ MAX_HOSTS = 10_000
 MAX_PATTERNS = 100
 LARGEST_BUDGET = 1000
 HEALTH_CHECK_GRACE = timedelta(minutes=5)
-"""How long a last look at VMs may take."""
+"""Additional time for the last health check."""
 BUSY_RECHECK = timedelta(minutes=1)
-"""When all hosts that wait are busy with something else, how long it is until they are looked at again."""
+"""How long to wait before checking again, if all pending hosts are busy with other work."""
 
 
 def start(draft: Draft, now: datetime, terms: Terms, patterns: Sequence[str], course: Course, by: str) -> Rollout:
-    """Begin to walk the hosts that the patterns fit."""
+    """Start a rollout over the hosts that match the patterns."""
     rollout = prepare(draft, now, patterns, course, by)
     draft.put_rollout(rollout)
     what = f"{len(rollout.waiting)} hosts, at most {course.budget} at once, {rollout.course.type}"
@@ -139,7 +139,7 @@ def start(draft: Draft, now: datetime, terms: Terms, patterns: Sequence[str], co
 
 
 def prepare(draft: Draft, now: datetime, patterns: Sequence[str], course: Course, by: str) -> Rollout:
-    """The rollout as it would begin, or an error that says what would be right."""
+    """Return the new rollout. Raises an error if the request is invalid."""
     fleet = draft.fleet
     course = _fill_in(course, now)
     if not patterns or not all(patterns):
@@ -209,11 +209,11 @@ def _request(course: Course, host: str, rollout: str = "") -> CauseRequest:
     )
 
 
-# --- The walk -------------------------------------------------------------------------------------------
+# --- Steps ----------------------------------------------------------------------------------------------
 
 
 def step(draft: Draft, now: datetime, terms: Terms, rollout_id: str) -> None:
-    """Take stock of the wave that is out; stop if a gate fails, announce the next if it is over."""
+    """Check the current wave. Stop if a health check failed; schedule the next wave if this one is finished."""
     rollout = draft.rollout(rollout_id)
     if rollout is None:
         return
@@ -235,7 +235,7 @@ def step(draft: Draft, now: datetime, terms: Terms, rollout_id: str) -> None:
 
 
 def _take_stock(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> tuple[Rollout, str]:
-    """The rollout without the hosts that are over; and what is wrong with one of them, if anything is."""
+    """Return the rollout without its finished hosts, and the first failure, if any."""
     if not rollout.under_way:
         return rollout, ""
     still, done, skipped, bad = [], list(rollout.done), list(rollout.skipped), ""
@@ -259,7 +259,7 @@ def _take_stock(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> 
 
 
 def _problem(draft: Draft, now: datetime, terms: Terms, operation: Operation) -> str:
-    """Why the gate of this host has failed; empty: it has not, so far."""
+    """Return why the health check of this host failed, or an empty string."""
     if operation.health is Health.BAD:
         return operation.outcome or "the update failed"
     overdue = overdue_at(terms, operation)
@@ -272,7 +272,7 @@ def _problem(draft: Draft, now: datetime, terms: Terms, operation: Operation) ->
 
 
 def gate_closes_at(terms: Terms, operation: Operation) -> datetime | None:
-    """Until when an operation of a rollout must be well; None: that is settled, or it has not started."""
+    """Return when an operation must be healthy; None: the health is known, or it has not started."""
     health_time = operation.request.health_time
     if operation.progress is not Progress.STARTED or operation.health is not Health.UNKNOWN or health_time is None:
         return None
@@ -281,7 +281,7 @@ def gate_closes_at(terms: Terms, operation: Operation) -> datetime | None:
 
 
 def overdue_at(terms: Terms, operation: Operation) -> datetime | None:
-    """When nobody is asked any more. Who looks after the VMs speaks at the last moment, and is waited for."""
+    """Return when the health check fails. A check that starts just before the end gets some more time."""
     closes_at = gate_closes_at(terms, operation)
     if closes_at is None or operation.carried_out_at is None:
         return closes_at
@@ -289,12 +289,12 @@ def overdue_at(terms: Terms, operation: Operation) -> datetime | None:
 
 
 def when_due(rollout: Rollout) -> datetime | None:
-    """When time alone moves a rollout on."""
+    """Return when the next wave may be scheduled."""
     return rollout.next_at if rollout.stage is Stage.WALKING else None
 
 
 def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Rollout:
-    """Announce the next wave. What cannot be walked any more is skipped."""
+    """Schedule the next wave. Hosts that cannot be updated are skipped."""
     fleet = draft.fleet
     skipped = list(rollout.skipped)
     hosts = []
@@ -313,7 +313,7 @@ def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Ro
     for host in wave:
         try:
             (operation,) = request(draft, now, terms, _request(rollout.course, host, rollout.id), rollout.requested_by)
-        except ForewarnError as error:  # it does not matter which: the others are still to be walked
+        except ForewarnError as error:  # the other hosts are updated anyway
             skipped.append((host, str(error)))
         else:
             under_way.append((host, operation.id))
@@ -323,14 +323,14 @@ def _announce(draft: Draft, now: datetime, terms: Terms, rollout: Rollout) -> Ro
 
 
 def _is_busy(draft: Draft, host: str) -> bool:
-    """Whether other work is done on the host, or VMs are on their way to it: they must not arrive while it is out."""
+    """Return whether the host has other work, or VMs are being moved to it."""
     return bool(draft.operations_at(host) or draft.operations_bound_for(host))
 
 
 def _stop(draft: Draft, now: datetime, rollout: Rollout, stage: Stage, by: str, why: str) -> None:
-    """End the walk, and withdraw what is only scheduled."""
+    """End a rollout, and cancel its pending operations."""
     rollout = rollout._replace(stage=stage, outcome=why, ended_at=now, next_at=None)
-    draft.put_rollout(rollout)  # first, so that what is withdrawn now stirs nothing
+    draft.put_rollout(rollout)  # first, so that the cancellations do not step the rollout
     for _, operation_id in rollout.under_way:
         operation = draft.operation(operation_id)
         if operation is not None and operation.progress is Progress.PENDING:
@@ -338,7 +338,7 @@ def _stop(draft: Draft, now: datetime, rollout: Rollout, stage: Stage, by: str, 
     _note(draft, now, f"rollout {stage}", by, rollout, why)
 
 
-# --- By hand --------------------------------------------------------------------------------------------
+# --- Operators ------------------------------------------------------------------------------------------
 
 
 def find_rollout(draft: Draft, rollout_id: str) -> Rollout:
@@ -349,12 +349,12 @@ def find_rollout(draft: Draft, rollout_id: str) -> Rollout:
 
 
 def pause(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) -> Rollout:
-    """Announce nothing more until it is resumed. What is announced goes on."""
+    """Pause a rollout. Scheduled operations continue."""
     return _turn(draft, now, find_rollout(draft, rollout_id), Stage.WALKING, Stage.PAUSED, by)
 
 
 def resume(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) -> Rollout:
-    """Walk on."""
+    """Resume a paused rollout."""
     _turn(draft, now, find_rollout(draft, rollout_id), Stage.PAUSED, Stage.WALKING, by)
     step(draft, now, terms, rollout_id)
     return draft.changes.rollouts[rollout_id]
@@ -371,7 +371,7 @@ def _turn(draft: Draft, now: datetime, rollout: Rollout, before: Stage, after: S
 
 
 def cancel(draft: Draft, now: datetime, terms: Terms, rollout_id: str, by: str) -> Rollout:
-    """End the walk. What has started goes on to its end."""
+    """Cancel a rollout. Started operations continue."""
     _stop(draft, now, find_rollout(draft, rollout_id), Stage.CANCELLED, by, "")
     return draft.changes.rollouts[rollout_id]
 

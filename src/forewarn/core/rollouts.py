@@ -1,8 +1,8 @@
-"""Rollouts: a host update that walks hosts, wave by wave. Which hosts next, given domains and a budget; pure.
+"""Rollouts: updates of many hosts, in waves.
 
-A wave is out as a whole: it is announced, carried out, looked at, and only then comes the next. In a
-wave there is at most one update domain of any group, and no more hosts than the budget allows. So two
-domains of a group are never out at once, whoever approves early or late.
+A wave is scheduled, executed and checked before the next one is scheduled. A wave contains at most one update domain
+of any group, and a limited number of hosts. So two update domains of a group are never down at the same time, even if
+approvals come early or late.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Stage(StrEnum):
-    """Where a rollout is."""
+    """Status of a rollout."""
 
     WALKING = "walking"
     PAUSED = "paused"
@@ -44,17 +44,17 @@ class Course(NamedTuple):
     deadline: datetime | None = None
     overrides: tuple[str, ...] = ()
     budget: int = 5
-    """How many hosts are out at once, at most."""
+    """Maximum number of hosts that are updated at the same time."""
     pause: timedelta = timedelta(0)
     """Between one wave and the next."""
     health_time: timedelta = timedelta(minutes=15)
-    """How long after the start the VMs of a host may take to be well: then they count as bad."""
+    """How long after the start the VMs of a host may take to become healthy."""
     speed: float = 1.0
-    """All its lengths are this many times shorter, beyond what the house says: for runs of scenarios."""
+    """Additional speed factor for all durations, used by scenario runs."""
 
 
 class Rollout(NamedTuple):
-    """A walk over hosts, and how far it has come."""
+    """A rollout and its progress."""
 
     id: str
     patterns: tuple[str, ...]
@@ -65,23 +65,23 @@ class Rollout(NamedTuple):
     wave: int = 0
     waiting: tuple[str, ...] = ()
     under_way: tuple[tuple[str, str], ...] = ()
-    """Hosts that are out, each with its operation."""
+    """Hosts of the current wave, each with its operation."""
     done: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()
-    """Hosts that are left out, each with the reason."""
+    """Skipped hosts, each with the reason."""
     next_at: datetime | None = None
-    """When the next wave may be announced."""
+    """When the next wave may be scheduled."""
     outcome: str = ""
     ended_at: datetime | None = None
 
     @property
     def hosts(self) -> list[str]:
-        """All that are still to be, or being, walked."""
+        """Hosts that are pending or in progress."""
         return [*self.waiting, *(host for host, _ in self.under_way)]
 
 
 def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """The names that one of the patterns fits, as in a shell: * ? [abc]."""
+    """Return the names that match a shell pattern: * ? [abc]."""
     plain = {pattern for pattern in patterns if not any(sign in pattern for sign in "*?[")}
     forms = "|".join(translate(pattern) for pattern in patterns if pattern not in plain)
     fits = re.compile(forms).match if forms else lambda _: None
@@ -89,7 +89,7 @@ def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
 
 
 def out_of_use(fleet: Fleet, host: str) -> str:
-    """Why a rollout leaves this host out; empty: it does not."""
+    """Return why a rollout skips this host, or an empty string."""
     if not fleet.has_host(host):
         return "the host left the fleet"
     state = fleet.host(host).state

@@ -1,4 +1,4 @@
-"""Scenarios: steps and what is expected of each; their runs; and which VMs a run uses."""
+"""Scenarios: steps with expectations, runs, and the selection of VMs for a run."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ ACTIONS: dict[str, tuple[str, ...]] = {
     POSTPONE: ("by",),
     RETURN_HOST: (),
 }
-"""What a step can `do`, each with the options that it takes besides `vms`."""
+"""Actions of a step, each with its options besides `vms`."""
 
 EVENT_ACTIONS = (APPROVE, CANCEL, POSTPONE)
-"""What is said to events that are there already; once they have started it is too late for it."""
+"""Actions on existing events. They are skipped once the events have started."""
 
 
 class WaitCondition(StrEnum):
-    """What a step can wait for."""
+    """Conditions that a step can wait for."""
 
     STARTED = "Started"
     GONE = "gone"
 
 
 class ExpectedVMState(StrEnum):
-    """What can be true of a VM afterwards."""
+    """Expected states of a VM."""
 
     RUNNING = "running"
     MOVED = "moved"
@@ -53,17 +53,17 @@ class ExpectedVMState(StrEnum):
 
 
 class Needs(NamedTuple):
-    """What the VMs of a run must be."""
+    """Requirements for the VMs of a run."""
 
     vms: int = 1
-    """How many, at least."""
+    """Minimum number of VMs."""
     group: str = ""
-    """The kind of their one group; empty: any, and they may be of several."""
+    """The kind of their common group; empty: any groups."""
     priority: str = ""
     update_domains: int = 0
-    """In how many update domains of their one group they are; 0: any."""
+    """The number of update domains of their common group; 0: any."""
     terminate_notice: bool = False
-    """Whether their group is told of deletions."""
+    """Whether their group needs a terminate notice."""
 
     @property
     def one_group(self) -> bool:
@@ -80,10 +80,10 @@ class Needs(NamedTuple):
 
 
 class StepOptions(NamedTuple):
-    """How something is done; what is not said is left to the cause."""
+    """Options of an action. Unset options use the defaults of the cause."""
 
     vms: tuple[int, ...] = ()
-    """To which of the run's VMs, counted from 1; none: to all."""
+    """The affected VMs of the run, counted from 1; none: all."""
     type: str = ""
     duration: timedelta | None = None
     notice: timedelta | None = None
@@ -94,7 +94,7 @@ class StepOptions(NamedTuple):
 
 
 class Expectation(NamedTuple):
-    """What each of the step's VMs must be told, and what must be true of it. What is not said is not looked at."""
+    """Expected event and state of each VM of a step. Unset fields are not checked."""
 
     type: str | None = None
     status: str | None = None
@@ -102,23 +102,23 @@ class Expectation(NamedTuple):
     description: str | None = None
     duration: int | None = None
     notice: timedelta | None = None
-    """At least so long beforehand."""
+    """Minimum notice."""
     vms: int | None = None
-    """How many VMs the event names."""
+    """Number of VMs in the event."""
     told: bool | None = None
-    """Whether anything of it is in the document."""
+    """Whether the document contains an event."""
     vm: ExpectedVMState | None = None
     domains_at_once: int | None = None
-    """How many update domains of a group were out at one time, at most."""
+    """Maximum number of update domains of a group that were down at the same time."""
 
     @property
     def about_event(self) -> bool:
-        """Whether it is about what stands in a document."""
+        """Whether it expects something of the document."""
         return any(value is not None for value in self[:7])
 
 
 class ScenarioStep(NamedTuple):
-    """One thing that is done or waited for, and what is expected then."""
+    """One action or wait, with the expected result."""
 
     do: str = ""
     options: StepOptions = StepOptions()
@@ -130,7 +130,7 @@ class ScenarioStep(NamedTuple):
     title: str = ""
 
     def in_words(self) -> str:
-        """What it is, where it has no title of its own."""
+        """The title, or a description of the step."""
         if self.title:
             return self.title
         if self.do:
@@ -145,21 +145,21 @@ class ScenarioStep(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """A whole course of events."""
+    """A scenario: a sequence of steps."""
 
     name: str
     title: str
     about: str
     source: str
-    """Where its timings come from."""
+    """Source of its timings."""
     needs: Needs
     fleet: str
-    """The text of a fleet file with which it can be played from nothing; empty: none is given."""
+    """Text of a fleet file for the scenario; empty: none."""
     steps: tuple[ScenarioStep, ...]
 
     @property
     def longest(self) -> timedelta:
-        """How long it takes at most, if it passes."""
+        """The maximum duration of a run that passes."""
         return sum((step.within + (step.wait or timedelta(0)) for step in self.steps), timedelta(0))
 
 
@@ -167,7 +167,7 @@ class Scenario(NamedTuple):
 
 
 class RunState(StrEnum):
-    """Where a run is."""
+    """Status of a run."""
 
     RUNNING = "running"
     PASSED = "passed"
@@ -176,28 +176,28 @@ class RunState(StrEnum):
 
 
 class StepState(StrEnum):
-    """Where a step is."""
+    """Status of a step."""
 
     WAITING = "waiting"
     RUNNING = "running"
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """It came too late, because an application has approved early; or the run has ended before it."""
+    """The application approved early, so the step came too late; or the run ended before it."""
 
 
 class RunOptions(NamedTuple):
     """Which VMs a run uses, and how it runs."""
 
     vms: tuple[str, ...] = ()
-    """None: those that fit, if it is clear which."""
+    """None: selected automatically, if only one choice is possible."""
     group: str = ""
     speed: float | None = None
-    """None: a virtual clock goes as fast as it can, the system's as it goes."""
+    """None: as fast as possible with a virtual clock, real time with the system clock."""
     enable: bool = False
-    """Whether groups that do not listen count as listening."""
+    """Whether to enable groups that are not enabled."""
     seen_by: tuple[str, ...] = ()
-    """VMs that must have seen a change before a virtual clock moves on."""
+    """VMs that must have seen each change before the virtual clock moves."""
 
 
 class StepResult(NamedTuple):
@@ -206,14 +206,14 @@ class StepResult(NamedTuple):
     what: str
     state: StepState = StepState.WAITING
     since: datetime | None = None
-    """When it began, by the service's clock."""
+    """When it started, by the service's clock."""
     ended_at: datetime | None = None
     problem: str = ""
-    """What was expected, and what came; or why it was skipped."""
+    """Expected and actual result; or why it was skipped."""
 
 
 class Run(NamedTuple):
-    """One run, at one moment."""
+    """Snapshot of a run."""
 
     id: str
     scenario: Scenario
@@ -225,7 +225,7 @@ class Run(NamedTuple):
     state: RunState = RunState.RUNNING
     ended_at: datetime | None = None
     operations: tuple[str, ...] = ()
-    """What it has asked for."""
+    """Operations that it requested."""
 
     def with_step(self, index: int, step: StepResult) -> Run:
         return self._replace(steps=(*self.steps[:index], step, *self.steps[index + 1 :]))
@@ -238,7 +238,7 @@ _MOST_NAMED = 5
 
 
 def select_vms(fleet: Fleet, scenario: Scenario, asked: RunOptions) -> tuple[str, ...]:
-    """The VMs of a run, or an error that says what is needed."""
+    """Select the VMs of a run. The error says what the scenario needs."""
     needs = scenario.needs
     if asked.vms and asked.group:
         raise BadOption(name="group", value=asked.group, problem="it cannot be combined with VMs. Use one of them.")
@@ -257,7 +257,7 @@ def select_vms(fleet: Fleet, scenario: Scenario, asked: RunOptions) -> tuple[str
 
 
 def _only(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
-    """Where nobody is named: those that fit, if there are no others that would."""
+    """Select VMs automatically, if only one choice is possible."""
     needs = scenario.needs
     groups = dict.fromkeys(vm.group for vm in fleet.vms.values())
     fitting = [group for group in groups if not _problem(fleet, needs, _from(fleet, needs, group))]
@@ -277,7 +277,7 @@ def _only(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
 
 
 def _from(fleet: Fleet, needs: Needs, group: str) -> tuple[str, ...]:
-    """The VMs of a group that are taken: as many as are needed, or all where its domains matter."""
+    """Select VMs of a group: as many as needed, or all if update domains matter."""
     able = tuple(name for name in fleet.members(group) if _fits(fleet, needs, name))
     return able if needs.update_domains else able[: needs.vms]
 
@@ -287,7 +287,7 @@ def _fits(fleet: Fleet, needs: Needs, name: str) -> bool:
 
 
 def _problem(fleet: Fleet, needs: Needs, names: Sequence[str]) -> str:
-    """Why these VMs cannot play it; empty: they can."""
+    """Return why these VMs do not meet the requirements, or an empty string."""
     for name in names:
         if problem := _problem_of_one(fleet, needs, name):
             return problem
