@@ -31,7 +31,7 @@ from forewarn.agent.decisions import (
 from forewarn.agent.explain import describe_approval, describe_failure
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy import SELF, listed
-from forewarn.core.durations import format_distance, format_duration, format_moment, to_text, to_text_if_any
+from forewarn.core.durations import format_duration, format_relative_time, format_time, to_text, to_text_if_any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -265,7 +265,7 @@ def plan_lines(found: AgentPlan) -> list[str]:
 
 
 def _format_time(time: datetime, now: datetime) -> str:
-    return f"{format_moment(time)} ({format_distance(time, now)})"
+    return f"{format_time(time)} ({format_relative_time(time, now)})"
 
 
 def plan_json(found: AgentPlan) -> dict[str, Any]:
