@@ -24,7 +24,7 @@ BESIDE = {"delivery": {"last_seen_at"}}
 """Columns that are not of the value: statements name them."""
 
 MORE = {"delivery": ("",)}
-SAVED_AS = {"fleet_group": "group", "kept_answer": "kept"}
+SAVED_AS = {"fleet_group": "group", "kept_answer": "response"}
 
 LENGTH = timedelta(minutes=14, seconds=50.5)
 REQUEST = CauseRequest(
@@ -118,5 +118,5 @@ def test_a_field_of_a_type_without_a_form_is_an_error_at_once() -> None:
         name: str
         parts: frozenset[str]
 
-    with pytest.raises(TypeError, match="no form for parts"):
+    with pytest.raises(TypeError, match="No codec for parts"):
         Table("odd", Odd)
