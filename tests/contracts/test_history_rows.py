@@ -266,7 +266,7 @@ def made(on_disk: bool) -> Iterator[SqliteStore]:
 @given(lived=lives(), cut=st.integers(0, 31), limit=st.integers(1, 6), on_disk=st.booleans())
 @settings(max_examples=amount(100))
 def test_what_is_over_for_long_is_forgotten_and_nothing_else(
-    lived: list[Life], cut: int, most: int, on_disk: bool
+    lived: list[Life], cut: int, limit: int, on_disk: bool
 ) -> None:
     with made(on_disk) as store:
         for number, life in enumerate(lived):
@@ -275,7 +275,7 @@ def test_what_is_over_for_long_is_forgotten_and_nothing_else(
         before = START + cut * DAY
         rows = store.history(HistoryFilter())
         expired = (store.reader() or store).retention_cutoff(before, before)
-        while store.remove_expired(expired, most):
+        while store.remove_expired(expired, limit):
             # At every step: only a beginning is gone, and at most so much of it.
             left = store.history(HistoryFilter())
             assert left == rows[len(rows) - len(left) :]

@@ -104,9 +104,12 @@ class WebhookSender:
             except (ServiceStopping, _WebhookRemoved):  # the dispatcher cancels the sender of a removed webhook
                 return
             except Exception as error:  # noqa: BLE001 - the webhook must continue
-                name, message = self._webhook.name, "Cannot continue deliveries; retrying."
                 _log.warning(
-                    "webhook_sender_failed", message, webhook=name, error=str(error), exc_info=_is_unexpected(error)
+                    "webhook_sender_failed",
+                    "Cannot continue deliveries; retrying.",
+                    webhook=self._webhook.name,
+                    error=str(error),
+                    exc_info=_is_unexpected(error),
                 )
             if seconds != 0:
                 with suppress(TimeoutError):
@@ -139,7 +142,7 @@ class WebhookSender:
             self._engine.count_dropped(self._webhook.name, dropped)
             _log.warning(
                 "webhook_rows_expired",
-                "Rows expired before they were sent, and were dropped.",
+                "Rows expired before they were delivered, and were dropped.",
                 webhook=self._webhook.name,
                 rows=dropped,
             )

@@ -186,4 +186,9 @@ class Retention:
             _log.warning("retention_failed", "Cannot remove expired history; retrying later.", error=str(error))
             return
         for name, count in self._writer.forget_history(oldest).items():
-            _log.warning("webhook_rows_expired", "Undelivered rows expired and were dropped.", webhook=name, rows=count)
+            _log.warning(
+                "webhook_rows_expired",
+                "Rows expired before they were delivered, and were dropped.",
+                webhook=name,
+                rows=count,
+            )

@@ -142,7 +142,7 @@ class Writer:
         """Load the state from the store."""
         saved = await self.run_in_store_thread(self._store.load)
         self.state = ServiceState(saved.fleet)
-        # Not from absorbing: the changes contain no history rows, only their last sequence is stored.
+        # History rows are not loaded, so absorbing the changes does not set the sequence.
         self.state.absorb(saved.as_changes())
         self.state.sequence = saved.sequence
         return self.state

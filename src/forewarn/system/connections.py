@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from forewarn.system.logs import get_logger
 
@@ -93,13 +93,23 @@ class Connections(Generic[C]):
             return False
         maximum, maximum_per_address = self._limits.max_connections, self._limits.max_connections_per_address
         if maximum and len(self._open) >= maximum:
-            self._warn(
-                "The server has the maximum number of connections; closing new ones.", connections=len(self._open)
-            )
+            if self._may_warn():
+                _log.warning(
+                    "connection_limit_reached",
+                    "The server has the maximum number of connections; closing new ones.",
+                    server=self._server,
+                    connections=len(self._open),
+                )
             return False
         if maximum_per_address and self._of_address[address] >= maximum_per_address:
-            message = "An address has the maximum number of connections; closing new ones."
-            self._warn(message, address=address, connections=self._of_address[address])
+            if self._may_warn():
+                _log.warning(
+                    "address_connection_limit_reached",
+                    "An address has the maximum number of connections; closing new ones.",
+                    server=self._server,
+                    address=address,
+                    connections=self._of_address[address],
+                )
             return False
         self._open[connection] = address
         self._of_address[address] += 1
@@ -115,9 +125,10 @@ class Connections(Generic[C]):
         if not self._open:
             self._none_open.set()
 
-    def _warn(self, message: str, **fields: Any) -> None:
-        """Log a warning, rate-limited so that clients cannot fill the log."""
+    def _may_warn(self) -> bool:
+        """Return whether to log a warning. Limits their rate, so that clients cannot fill the log."""
         now = asyncio.get_running_loop().time()
-        if now >= self._next_warning:
-            self._next_warning = now + WARN_EVERY_SECONDS
-            _log.warning("connection_limit_reached", message, server=self._server, **fields)
+        if now < self._next_warning:
+            return False
+        self._next_warning = now + WARN_EVERY_SECONDS
+        return True
