@@ -19,7 +19,7 @@ from forewarn.control.clock import DEFAULT_TIMEOUT
 from forewarn.control.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.control.server import Certificate, ControlServer
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.webhooks import Pace
+from forewarn.core.webhooks import WebhookRetryPolicy
 from forewarn.delivery.outbound import Outbound
 from forewarn.delivery.webhooks import Dispatcher
 from forewarn.engine.engine import Engine, Published
@@ -54,9 +54,9 @@ def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
     program: str = values["fabric_command"]
     if bool(program) != (values["fabric"] == "command"):
         problem = (
-            "--fabric command needs a program, for example '/usr/local/bin/host-work'"
+            "--fabric command needs a program, for example '/usr/local/bin/host-work'."
             if not program
-            else f"it needs --fabric command, but the fabric is {values['fabric']}"
+            else f"it needs --fabric command, but the fabric is {values['fabric']}."
         )
         raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem)
     if values["fabric"] == "manual":
@@ -160,7 +160,7 @@ class Assembly:
             clock.on_move = self.metadata.common_headers.refresh
         self.engine.subscribe(self._on_published)
         outbound = Outbound(values["webhook_private_networks"], values["webhook_timeout"].total_seconds())
-        pace = Pace(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
+        pace = WebhookRetryPolicy(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
         audience = partial(self.metadata.delivery_tracker.barrier, limit=DEFAULT_TIMEOUT)
         newest = self.metadata.versions[max(self.metadata.versions)]

@@ -1,7 +1,7 @@
-"""Every exception of Forewarn: one root, five families by what the caller can do about it.
+"""All exceptions of Forewarn: one root class and five families, by what the caller can do.
 
-`message` is filled in with the fields that an error is raised with. Families, not single errors, decide the HTTP status
-and the exit code.
+An error is raised with keyword fields, which fill in its `message`. The family decides the HTTP status and the exit
+code.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-_MOST_COMPARED = 5000
-"""Names that a word is compared with: in a fleet of 100,000 a hint is not worth a second of everybody's time."""
+_MAX_COMPARED = 5000
+"""Limits the time for a hint: comparing with 100,000 VM names would block the service for a second."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The hint that follows an unknown name: the nearest known one, or nothing."""
-    # Here, because an agent at rest has no use for it and would carry it.
+    """Return " Did you mean '...'?" with the most similar known name, or an empty string."""
+    # Imported here to save memory in an idle agent, which never needs it.
     from difflib import get_close_matches
 
-    # A slip of the finger changes the length little; without that bound 'vn' would be nearer to 'event' than to 'vm'.
-    most = max(2, len(word) // 3)
-    alike = (name for name in known if abs(len(name) - len(word)) <= most)
-    lowered = {name.lower(): name for name in islice(alike, _MOST_COMPARED)}
+    # A typo changes the length little. Without this limit 'vn' would match 'event' rather than 'vm'.
+    max_difference = max(2, len(word) // 3)
+    candidates = (name for name in known if abs(len(name) - len(word)) <= max_difference)
+    lowered = {name.lower(): name for name in islice(candidates, _MAX_COMPARED)}
     close = get_close_matches(word.lower(), lowered, n=1, cutoff=0.5)
     return f" Did you mean {lowered[close[0]]!r}?" if close else ""
 
 
 class ForewarnError(Exception):
-    """The root. An error is raised with the fields that its message names."""
+    """Root of all errors. Raise an error with the fields that its message names."""
 
-    message = "Forewarn could not do that."
+    message = "Forewarn could not do this."
     member = ""
-    """Which member of a request it is about, where it is always the same."""
+    """The request member that causes this error, if it is always the same one."""
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
         super().__init__(self.message.format(**fields))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """For pickle and copy. Exceptions do not support keyword arguments by themselves."""
+        """Support pickle and copy, which cannot restore an exception with keyword arguments by default."""
         return _restore, (type(self), str(self), self.__dict__)
 
     @classmethod
     def relayed(cls, text: str) -> Self:
-        """An error that happened elsewhere, in the words it was reported with."""
+        """Return an error that another process reported, with its message."""
         error = cls.__new__(cls)
         error.fields = {}
         Exception.__init__(error, text)
@@ -62,30 +62,30 @@ def _restore(kind: type[ForewarnError], text: str, attributes: dict[str, object]
 
 
 class Invalid(ForewarnError):
-    message = "The request is wrong: {problem}"
+    message = "The request is invalid: {problem}"
 
 
 class NotFound(ForewarnError):
-    message = "There is no such thing: {name}"
+    message = "Not found: {name}"
 
 
 class Conflict(ForewarnError):
-    message = "Not at this moment: {problem}"
+    message = "Not possible in the current state: {problem}"
 
 
 class Forbidden(ForewarnError):
-    message = "Not yours to do: {problem}"
+    message = "Not allowed: {problem}"
 
 
 class Unavailable(ForewarnError):
-    message = "Try again later: {problem}"
+    message = "Temporarily unavailable: {problem}"
 
 
 EXIT_CODES: dict[type[ForewarnError], int] = {Invalid: 2, NotFound: 3, Conflict: 4, Forbidden: 5, Unavailable: 6}
 
 
 def exit_code(error: ForewarnError) -> int:
-    """What a command that has failed so ends with."""
+    """Return the exit code of a command that failed with this error."""
     return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
 
 
@@ -93,23 +93,23 @@ def exit_code(error: ForewarnError) -> int:
 
 
 class BadDuration(Invalid):
-    message = "{text!r} is not a length of time. Write it like 90s, 14m50s, 2h or 7d."
+    message = "{text!r} is not a duration. Write it like 90s, 14m50s, 2h or 7d."
 
 
 class BadSetting(Invalid):
-    message = "{name} = {value!r} (from {origin}) is not valid: {problem}"
+    message = "Invalid setting {name} = {value!r} (from {origin}): {problem}"
 
 
 class UnknownSetting(Invalid):
-    message = "{name!r} (in {origin}) is not a setting.{hint}"
+    message = "Unknown setting {name!r} (in {origin}).{hint}"
 
 
 class BadConfigFile(Invalid):
-    message = "The configuration file {path} cannot be read: {problem}"
+    message = "Cannot read the configuration file {path}: {problem}"
 
 
 class IncompleteFabric(Invalid):
-    message = "The fabric {fabric} has no method for: {verbs}. A fabric needs one for each verb."
+    message = "The fabric {fabric} has no method for: {verbs}. A fabric needs a method for each verb."
 
 
 class BadFleet(Invalid):
@@ -122,15 +122,15 @@ class BadScenario(Invalid):
     member = "text"
 
 
-class DoesNotFit(Invalid):
+class ScenarioDoesNotFit(Invalid):
     message = (
-        "{problem} Or play it from nothing: forewarn scenario show {name} --fleet > fleet.toml, then forewarn up "
-        "--fleet fleet.toml --data :memory: --clock virtual"
+        "{problem} To run the scenario with its own fleet: forewarn scenario show {name} --fleet > fleet.toml, then "
+        "forewarn up --fleet fleet.toml --data :memory: --clock virtual"
     )
 
 
 class BadChangeSet(Invalid):
-    message = "This is not a change set of this version of Forewarn: {problem}"
+    message = "The change set does not match this version of Forewarn: {problem}"
 
 
 class UnreadableFile(Invalid):
@@ -150,7 +150,7 @@ class BadRequestBody(Invalid):
 
     pointer: str
     allowed: object
-    """What would be right there: a list of values, or words; None: the problem says it."""
+    """The allowed values: a list, or a description. None: the problem text says it."""
 
     def __init__(self, *, pointer: str, problem: str, allowed: object = None) -> None:
         self.pointer = pointer
@@ -171,72 +171,78 @@ class BadParameter(Invalid):
 
 
 class UnknownCause(Invalid):
-    message = "{name!r} is not a cause. Known are: {known}.{hint}"
+    message = "Unknown cause {name!r}. Causes: {known}.{hint}"
 
     member = "cause"
 
 
 class UnknownFault(Invalid):
-    message = "{name!r} is not a fault. Known are: {known}.{hint}"
+    message = "Unknown fault {name!r}. Faults: {known}.{hint}"
 
     member = "kind"
 
 
-class NothingToDo(Invalid):
-    message = "The operation names no VM. Name at least one."
+class NoVMNamed(Invalid):
+    message = "The request names no VM. Name at least one."
 
     member = "vms"
 
 
-class TooMany(Invalid):
-    message = "{count:,} {things} are too many for one {what}: at most {most:,}. {remedy}"
+class LimitExceeded(Invalid):
+    message = "Too many {things} for one {what}: {count:,}. The maximum is {most:,}. {remedy}"
 
 
 class BadOption(Invalid):
-    message = "{name} {value!r} does not fit: {problem}"
+    message = "Invalid {name} {value!r}: {problem}"
+
+
+class GroupRequired(Invalid):
+    message = "A tenant token needs --group NAME."
+
+    member = "group"
 
 
 class BadVerifyURL(Invalid):
     message = (
-        "{url!r} is not the address of a metadata endpoint. Write it like http://127.0.0.1:8169, with or without the "
-        "path /metadata/scheduledevents behind it."
+        "{url!r} is not the URL of a metadata endpoint. Write it like http://127.0.0.1:8169, with or without the path"
+        " /metadata/scheduledevents."
     )
 
 
-class NoSuchCheck(Invalid):
-    message = "No check is called {pattern!r}.{hint} See them with: forewarn verify --list"
+class UnknownCheck(Invalid):
+    message = "No check matches {pattern!r}.{hint} List the checks with: forewarn verify --list"
 
 
-class NoCheckLeft(Invalid):
+class NoMatchingCheck(Invalid):
     message = (
-        "No check called {patterns} is marked {marks}: such checks are marked {found}. Give --marks {found}, or "
-        "another name in --only."
+        "The checks that match {patterns} are marked {found}, not {marks}. Use --marks {found}, or another name in "
+        "--only."
     )
 
 
-class NoSuchHosts(Invalid):
-    message = "No host matches {pattern!r}.{hint} See them with: forewarn host list"
+class NoMatchingHost(Invalid):
+    message = "No host matches {pattern!r}.{hint} List the hosts with: forewarn host list"
 
     member = "hosts"
 
 
 class NotSpot(Invalid):
     message = (
-        "{vm} is not a Spot VM (its priority is {priority}): only Spot VMs are evicted, or advised to move on. Give "
-        'it priority = "spot" in the fleet file.'
+        "{vm} is not a Spot VM (its priority is {priority}). Only Spot VMs can be evicted or get a rebalance "
+        'recommendation. Set priority = "spot" in the fleet file.'
     )
 
     member = "vms"
 
 
-class NoTerminateNotice(Invalid):
-    message = "{group} is no scale set ({kind}): only scale sets are told of deletions."
+class NotScaleSet(Invalid):
+    message = "{group} is not a scale set (its kind is {kind}). Only scale sets have a terminate notice."
 
 
 class BadCertificate(Invalid):
     message = (
-        "The certificate of the control API cannot be used: {path}: {problem}. Give PEM files with --tls-certificate "
-        "and --tls-key (or one file with both), which this user can read, without a password."
+        "Cannot use the certificate of the control API: {path}: {problem}. Use PEM files with --tls-certificate and "
+        "--tls-key, or one file with both. They must be readable by this user and have no password."
     )
 
 
@@ -244,129 +250,129 @@ class CannotListen(Invalid):
     message = "Cannot listen on {address}: {problem}"
 
 
-class NotYetHistory(Invalid):
+class UnknownHistoryRow(Invalid):
     message = (
-        "History has no row {after}: the newest is {newest}. Give the number of a row that this service has told, 0 "
-        "for all that is kept, or none for what comes from now on."
+        "History has no row {after}: the newest is {newest}. Use the number of an existing row, or 0 for all stored "
+        "rows. Omit it to get new rows only."
     )
 
 
-class BadWebhookTarget(Invalid):
-    message = "{url!r} cannot be the target of a webhook: {problem}."
+class BadWebhookURL(Invalid):
+    message = "Invalid webhook URL {url!r}: {problem}."
 
     member = "url"
 
 
 class UnreadableDocument(Invalid):
-    message = "This is no document of scheduled events: {problem}."
+    message = "Not a Scheduled Events document: {problem}."
 
 
 # --- NotFound -------------------------------------------------------------------------------------
 
 
 class UnknownVM(NotFound):
-    message = "There is no VM {name!r}.{hint}"
+    message = "Unknown VM {name!r}.{hint}"
 
     member = "vms"
 
 
 class UnknownHost(NotFound):
-    message = "There is no host {name!r}.{hint}"
+    message = "Unknown host {name!r}.{hint}"
 
     member = "host"
 
 
-class Unknown(NotFound):
-    message = "There is no {what} {name!r}.{hint}"
+class UnknownResource(NotFound):
+    message = "Unknown {what} {name!r}.{hint}"
 
 
 class UnknownEvent(NotFound):
-    message = "There is no event {event_id!r}.{hint}"
+    message = "Unknown event {event_id!r}.{hint}"
 
 
 class UnknownVersion(NotFound):
-    message = "Scheduled Events has no api-version {version!r} here. Known are: {known}."
+    message = "Unknown api-version {version!r} of Scheduled Events. Versions: {known}."
 
 
 class UnknownPath(NotFound):
-    message = "There is nothing at {path}.{hint}"
+    message = "Nothing is at {path}.{hint}"
 
 
 class NoService(NotFound):
-    message = "No Forewarn service found: {problem} Start one with: forewarn up"
+    message = "Found no Forewarn service: {problem} Start one with: forewarn up"
 
 
-class HistoryGone(NotFound):
+class HistoryExpired(NotFound):
     message = (
-        "What followed row {after} of history is not kept any more: the oldest row is {oldest}. Go on after 0, which "
-        "is all that is kept, or from now on by naming no row."
+        "The rows after {after} have expired: the oldest stored row is {oldest}. Use 0 to get all stored rows, or "
+        "omit the number to get new rows only."
     )
 
 
 class NameNotFound(NotFound):
-    message = "The name {name} has no address ({problem})."
+    message = "Cannot resolve the host name {name} ({problem})."
 
 
-# --- Conflict: the request is right, but not now --------------------------------------------------
+# --- Conflict: the request is valid, but not in the current state -------------------------------
 
 
-class AlreadyStarted(Conflict):
-    message = "Event {event_id} has started: it can no longer be cancelled or postponed."
+class EventAlreadyStarted(Conflict):
+    message = "Event {event_id} has started. A started event cannot be cancelled or postponed."
 
 
-class AlreadyOver(Conflict):
-    message = "Event {event_id} is over ({status}): nothing more can be done to it."
+class EventEnded(Conflict):
+    message = "Event {event_id} has ended ({status}). It cannot be changed."
 
 
-class TooEarly(Conflict):
-    message = "Event {event_id} is not approved and may not start before {not_before}."
+class EventNotDue(Conflict):
+    message = "Event {event_id} cannot start before {not_before}, because it is not approved."
 
 
-class NotStarted(Conflict):
-    message = "Event {event_id} has not started yet, so it cannot be over."
+class EventNotStarted(Conflict):
+    message = "Event {event_id} has not started, so it cannot be completed."
 
 
 class ClockBusy(Conflict):
     message = (
-        "Somebody else is moving the clock, and waits for {vms} to take in each step. Wait for that, or have it ended."
+        "Another request is moving the clock and waits for {vms} to see each step. Wait for that request, or cancel it."
     )
 
 
-class NeverStarted(Conflict):
+class EventDidNotStart(Conflict):
     message = (
-        "Event {event_id} has not started at its NotBefore: it is {status}. An operation waits for all groups on its "
-        "host, and for maintenance windows; a cancelled one never starts."
+        "Event {event_id} did not start at its NotBefore: it is {status}. An operation waits for all groups on its "
+        "host and for maintenance windows. A cancelled one never starts."
     )
 
 
-class NobodyTold(Conflict):
+class NoticeNotPossible(Conflict):
     message = (
-        "{vm} would not be told of this {cause}: {problem}. Nothing was done. If it is to happen without notice, use "
-        "ask()."
+        "{vm} would get no notice of this {cause}: {problem}. Nothing was done. To run the operation without notice, "
+        "use ask()."
     )
 
 
 class VMHasLiveEvent(Conflict):
     message = (
-        "{vms} would leave or change group with a live event ({events}). Wait, cancel the events, or apply with "
-        "--force, which ends them."
+        "{vms} would leave the fleet or change group during an active event ({events}). Wait, cancel the events, or "
+        "apply with --force, which ends them."
     )
 
 
 class TokenExists(Conflict):
-    message = "There is a token {name!r} already. Choose another name, or revoke that one first."
+    message = "A token named {name!r} exists. Choose another name, or revoke that token first."
 
 
 class LastAdmin(Conflict):
     message = (
-        "{name!r} is the last admin token that does not expire: without it nobody could manage the service. Create "
-        "another first."
+        "{name!r} is the last admin token that does not expire. Nobody could manage the service without it. Create "
+        "another admin token first."
     )
 
 
-class KeyReused(Conflict):
+class IdempotencyKeyReused(Conflict):
     message = (
-        "The Idempotency-Key {key!r} was used for another request within the last day. Choose a new key for a new "
+        "The Idempotency-Key {key!r} was used for a different request in the last 24 hours. Use a new key for a new "
         "request."
     )
 
@@ -375,8 +381,8 @@ class CannotPostpone(Conflict):
     message = "Event {event_id} cannot be postponed: {problem}"
 
 
-class OperationNotSo(Conflict):
-    message = "Operation {operation_id} is {status}: {problem}"
+class WrongOperationStatus(Conflict):
+    message = "Operation {operation_id} is {status}. {problem}"
 
 
 class VMDeallocated(Conflict):
@@ -384,30 +390,30 @@ class VMDeallocated(Conflict):
 
 
 class VMRunning(Conflict):
-    message = "{vm} is running: only a deallocated VM can be started."
+    message = "{vm} is running. Only a deallocated VM can be started."
 
 
-class AlreadyComing(Conflict):
-    message = "This is about to happen to {vm} already: {cause}, operation {operation_id}. Wait for it, or cancel it."
+class OperationAlreadyPending(Conflict):
+    message = "{vm} already has a pending {cause} (operation {operation_id}). Wait for it, or cancel it."
 
 
-class TooManyPending(Conflict):
+class TooManyPendingOperations(Conflict):
     message = (
-        "{group} has {most} operations of users pending, and more are not allowed. Wait for one, approve or cancel it."
+        "{group} has {most} pending user operations, the maximum. Wait for one to finish, approve it or cancel it."
     )
 
 
-class NoHostFits(Conflict):
+class NoHostAvailable(Conflict):
     message = (
-        "No host fits {vm}: none is in use, without work on it, and holds only the same domains of its group. Add a "
-        "host to the fleet file, or return one with: forewarn host return NAME"
+        "No host can take {vm}. A host must be in service, have no pending work, and hold no other update or fault "
+        "domain of its group. Add a host to the fleet file, or return one with: forewarn host return NAME"
     )
 
 
 class NoCommonWindow(Conflict):
     message = (
-        "The maintenance windows of {groups} have no moment in common in the next weeks{host}. Change one of them, or "
-        "insist with --override-windows."
+        "The maintenance windows of {groups} do not overlap in the coming weeks{host}. Change a window, or use "
+        "--override-windows."
     )
 
     def __init__(self, *, groups: str, host: str) -> None:
@@ -415,164 +421,160 @@ class NoCommonWindow(Conflict):
 
 
 class RolloutOverlaps(Conflict):
-    message = "{hosts} is already being walked by rollout {rollout_id}. Wait for it, or cancel it."
+    message = "Rollout {rollout_id} already includes {hosts}. Wait for it, or cancel it."
 
 
-class NothingToWalk(Conflict):
-    message = "Every host that matches {patterns!r} is out of use. Return one first: forewarn host return NAME"
+class NoHostInService(Conflict):
+    message = "No host that matches {patterns!r} is in service. Return one first: forewarn host return NAME"
 
 
-class RolloutNotSo(Conflict):
-    message = "Rollout {rollout_id} is {status}: it cannot be {what}."
+class WrongRolloutStatus(Conflict):
+    message = "Rollout {rollout_id} is {status}. It cannot be {what}."
 
 
 class WorkFailed(Conflict):
-    message = "The work could not be done: {problem}"
+    message = "The fabric could not do the work: {problem}"
 
 
-class OnItsWay(Conflict):
+class DestinationConflict(Conflict):
     message = (
-        "{vm} is on its way to {host} (operation {operation_id}), where the file now has {tenant} of another domain "
-        "or zone. Wait until it has arrived, or put {tenant} elsewhere."
+        "Operation {operation_id} is moving {vm} to {host}. The new file has {tenant} there, which is in another "
+        "domain or zone. Wait until the move is done, or put {tenant} on another host."
     )
 
 
 class ClockNotVirtual(Conflict):
-    message = "This service runs on the system clock, which cannot be moved. Start it with: forewarn up --clock virtual"
+    message = "This service uses the system clock, which cannot be moved. Start it with: forewarn up --clock virtual"
 
 
 class AlreadyRunning(Conflict):
-    message = "This service runs already. Stop it before it is started again, or make another one for a second service."
+    message = "This service is already running. Stop it before you start it again, or create another Service."
 
 
 class DataInUse(Conflict):
     message = (
-        "The data folder {path} is in use by another Forewarn service (process {pid}). Stop that one, or give this "
-        "one a folder of its own with --data."
+        "Another Forewarn service (process {pid}) uses the data folder {path}. Stop it, or use another folder with "
+        "--data."
     )
 
 
 class WebhookExists(Conflict):
-    message = "There is a webhook {name!r} already. Remove it first, or choose another name."
+    message = "A webhook named {name!r} exists. Choose another name, or remove that webhook first."
 
     member = "name"
 
 
-class NotListening(Conflict):
+class EventsNotEnabled(Conflict):
     message = (
-        "{why}, so a run would tell it nothing. Start the application in one of its VMs first, or count the group as "
-        "listening with --enable."
+        "{why}. The run would send it no events. Start the application in one of its VMs first, or enable the group "
+        "with --enable."
     )
 
 
-class RunUnderWay(Conflict):
+class RunInProgress(Conflict):
     message = (
-        "Run {run_id} of {scenario} moves the virtual clock, and only one at a time can. Wait for it, or stop it "
-        "with: forewarn scenario stop {run_id}"
+        "Run {run_id} of {scenario} is moving the virtual clock. Only one run can do that at a time. Wait for it, or "
+        "stop it with: forewarn scenario stop {run_id}"
     )
 
 
-class RunOver(Conflict):
-    message = "Run {run_id} is over ({state}): there is nothing to stop."
+class RunEnded(Conflict):
+    message = "Run {run_id} has ended ({state}). Only a running one can be stopped."
 
 
-# --- Forbidden, and Unavailable: try again later --------------------------------------------------
+# --- Forbidden, and Unavailable: retry later -----------------------------------------------------
 
 
 class BadToken(Forbidden):
     message = (
-        "This needs a valid token: send the header 'Authorization: Bearer <token>'. The first is in the file "
-        "admin-token of the service's data folder; others are made with: forewarn token create"
+        "The request needs a valid token in the header 'Authorization: Bearer <token>'. The first token is in the "
+        "file admin-token of the service's data folder. Create more with: forewarn token create"
     )
 
 
-class NotForRole(Forbidden):
-    message = "A token of role {role} is not enough here ({what}): that is for {needed}."
+class InsufficientRole(Forbidden):
+    message = "The token's role is {role}. This request ({what}) needs {needed}."
 
 
 class NoToken(Forbidden):
-    message = "There is no token for the service at {url}: {problem} Name a file that has one with --token-file."
+    message = "Found no token for the service at {url}: {problem} Use --token-file FILE."
 
 
 class NotPermitted(Forbidden):
-    message = "Cannot {action} {path}: {problem}. Make that possible, or choose another with {flag}."
+    message = "Cannot {action} {path}: {problem}. Change its permissions, or use another path with {flag}."
 
 
-class ForbiddenTarget(Forbidden):
+class ForbiddenWebhookAddress(Forbidden):
     message = (
-        "Webhooks may not go to {address}: it is not an address of the public Internet. Whoever runs the service can "
-        'allow it with the setting {setting}, for example {setting} = "10.0.0.0/8".'
+        "Webhooks cannot be sent to {address}, which is not a public Internet address. The operator can allow it with"
+        ' the setting {setting}, for example {setting} = "10.0.0.0/8".'
     )
 
     member = "url"
 
 
 class FaultsNotAllowed(Forbidden):
-    message = "This service does not fail on purpose. Start it with: forewarn up --allow-faults"
+    message = "Fault injection is disabled. Enable it with: forewarn up --allow-faults"
 
 
 class StoreFailed(Unavailable):
     message = (
-        "The change could not be written ({problem}). Nothing was changed; try again when the disk has room and can "
-        "be written."
+        "Cannot write the change to disk ({problem}). Nothing was changed. Retry when the disk has space and is "
+        "writable."
     )
 
 
 class StoreDamaged(Unavailable):
     message = (
-        "The database {path} is damaged ({problem}). Nothing was touched. Restore it from a copy, or move it away to "
-        "start anew."
+        "The database {path} is damaged ({problem}). Forewarn did not modify it. Restore it from a backup, or move it"
+        " away to start with an empty one."
     )
 
 
 class StoreNewer(Unavailable):
     message = (
-        "The database {path} was written by a newer Forewarn (schema {found}, this one knows {known}). Upgrade "
-        "Forewarn; nothing was touched."
+        "A newer Forewarn wrote the database {path} (schema {found}; this version supports {known}). Upgrade "
+        "Forewarn. The database was not modified."
     )
 
 
 class StoreForeign(Unavailable):
-    message = "{path} is not a Forewarn database. Choose another folder with --data; nothing was touched."
+    message = "{path} is not a Forewarn database. Use another folder with --data. The file was not modified."
 
 
-class Stopping(Unavailable):
-    message = "The service is stopping. Try again when it is back."
+class ServiceStopping(Unavailable):
+    message = "The service is stopping. Retry after it has restarted."
 
 
 class NotRunning(Unavailable):
     message = (
-        "The service does not run. Ask it, its VMs and its events between start() and stop(): within the `with` that "
-        "starts it, or in the test that has the fixture."
+        "The service is not running. Use it, its VMs and its events between start() and stop(): inside the `with` "
+        "block, or in a test that uses the fixture."
     )
 
 
-class NotSeen(Unavailable):
-    message = (
-        "{vm} has not taken in its document within {limit:g} s of real time: {did}. The clock stands at {now}. {remedy}"
-    )
+class DocumentNotSeen(Unavailable):
+    message = "{vm} has not seen its document within {limit:g} s of real time: {did}. The clock is at {now}. {remedy}"
 
 
-class Abandoned(Unavailable):
-    message = "Whoever waited for VMs to take in their documents has gone."
+class WaitAbandoned(Unavailable):
+    message = "The client that waited for VMs to see their documents has disconnected."
 
 
 class ServiceUnreachable(Unavailable):
-    message = "The service at {url} does not answer ({problem})."
+    message = "The service at {url} does not respond ({problem})."
 
 
 class EndpointUnreachable(Unavailable):
-    message = (
-        "The endpoint at {url} does not answer ({problem}). Start the server under test, or give its right address."
-    )
+    message = "The endpoint at {url} does not respond ({problem}). Start the server under test, or correct the URL."
 
 
 class TooManyReaders(Unavailable):
-    message = "{most:,} clients follow the feed, and more are not taken. Have one of them pass on what it is told."
+    message = "The feed has {most:,} clients, the maximum. Let one client forward its events to others."
 
 
-class WebhookFailed(Unavailable):
-    message = "{name} has not taken it: {problem}. Put that right at the receiver, or where the webhook points to."
+class WebhookTestFailed(Unavailable):
+    message = "The delivery to webhook {name} failed: {problem}. Check the receiver and the webhook's URL."
 
 
 # --- Errors of the agent and of its client library ------------------------------------------------
@@ -588,46 +590,44 @@ class BadCommandLine(Invalid):
 
 class NoAgentRuns(Unavailable):
     message = (
-        "No agent is running on {folder}. Start one with: forewarn agent run. If it keeps its state elsewhere, say "
-        "where with --state."
+        "No agent is running on {folder}. Start one with: forewarn agent run. If it uses another state folder, name "
+        "it with --state."
     )
 
 
 class AgentHung(Unavailable):
-    message = "The agent on {folder} does not answer ({problem}). See its log, and start it again if it stays so."
+    message = "The agent on {folder} does not respond ({problem}). Read its log, and restart it if this continues."
 
 
 class UnitDiffers(Conflict):
     message = (
-        "{path} is there already and says something else. Compare it with what --print shows; --force writes over it."
+        "{path} exists with different content. Compare it with the output of --print, or overwrite it with --force."
     )
 
 
 class UnitMasked(Conflict):
-    message = (
-        "{path} is masked: somebody has said that this unit must not start. If it may, write: systemctl unmask {unit}"
-    )
+    message = "The unit {path} is masked, so systemd will not start it. To allow it, run: systemctl unmask {unit}"
 
 
 class NoStateFolder(Invalid):
     message = (
-        "Nobody has said where the agent keeps what it has done, and this user has no home. Say it with --state DIR "
-        "or FOREWARN_AGENT_STATE."
+        "The agent has no state folder, because this user has no home directory. Set one with --state DIR or "
+        "FOREWARN_AGENT_STATE."
     )
 
 
 class BadEndpoint(Invalid):
-    message = "{url!r} is no endpoint of Scheduled Events: {problem} Write it like http://127.0.0.1:8169"
+    message = "{url!r} is not the URL of a Scheduled Events endpoint: {problem} Write it like http://127.0.0.1:8169"
 
 
 class EndpointNotFound(NotFound):
-    message = "No endpoint of Scheduled Events was found: {problem} Name one with --endpoint or FOREWARN_ENDPOINT."
+    message = "Found no Scheduled Events endpoint: {problem} Set it with --endpoint or FOREWARN_ENDPOINT."
 
 
 class StateInUse(Conflict):
     message = (
-        "Another agent works in {folder}. Two agents of one machine would undo each other's work: stop that one, or "
-        "give this one a folder of its own with --state."
+        "Another agent uses {folder}. Two agents must not share a state folder: stop that agent, or use another "
+        "folder with --state."
     )
 
 
@@ -635,17 +635,17 @@ class EndpointError(Unavailable):
     message = "The endpoint {problem}"
 
     kind = "trouble"
-    """What it is, in a word that stays the same: for counts and for deciding how long to wait."""
+    """Stable short name of the error, for metrics and for the retry policy."""
 
     @property
     def retry_after(self) -> float | None:
-        """How many seconds the endpoint itself asks for before the next try."""
+        """Seconds to wait before the next attempt, from the Retry-After header; None without one."""
         found = self.fields.get("retry_after")
         return found if isinstance(found, float) else None
 
 
 class EndpointAway(EndpointError):
-    message = "The endpoint {url} cannot be reached: {problem}."
+    message = "Cannot connect to the endpoint {url}: {problem}."
 
     kind = "unreachable"
 
@@ -657,93 +657,93 @@ class EndpointUnknown(EndpointError):
 
 
 class EndpointReset(EndpointError):
-    message = "The endpoint {url} has ended the connection without an answer ({problem})."
+    message = "The endpoint {url} closed the connection without a response ({problem})."
 
     kind = "reset"
 
 
 class EndpointSilent(EndpointError):
-    message = "The endpoint {url} has not answered within {seconds:g} s."
+    message = "The endpoint {url} did not respond within {seconds:g} s."
 
     kind = "timeout"
 
 
 class EndpointStalled(EndpointError):
-    message = "The endpoint {url} has sent a part of an answer, and not the rest of it within {seconds:g} s."
+    message = "The endpoint {url} sent part of a response, but not the rest within {seconds:g} s."
 
     kind = "stalled"
 
 
 class EndpointEmpty(EndpointError):
-    message = "The endpoint has answered 200 with an empty body."
+    message = "The endpoint returned 200 with an empty body."
 
     kind = "empty"
 
 
 class EndpointCutOff(EndpointError):
-    message = "The endpoint {url} has ended an answer before it was whole."
+    message = "The endpoint {url} closed the connection before the response was complete."
 
     kind = "cut-off"
 
 
 class EndpointUnreadable(EndpointError):
-    message = "The endpoint has answered what cannot be read: {problem}."
+    message = "The endpoint returned an unreadable response: {problem}."
 
     kind = "unreadable"
 
 
 class EndpointGone(EndpointError):
-    message = "The endpoint has answered 410: it is being updated."
+    message = "The endpoint returned 410: it is being updated."
 
     kind = "gone"
 
 
 class EndpointThrottled(EndpointError):
-    message = "The endpoint has answered 429: it has had too many requests of this machine."
+    message = "The endpoint returned 429: this VM sent too many requests."
 
     kind = "throttled"
 
 
 class EndpointFailing(EndpointError):
-    message = "The endpoint has answered {status}: {problem}"
+    message = "The endpoint returned {status}: {problem}"
 
     kind = "failing"
 
 
 class EndpointRefused(EndpointError):
-    message = "The endpoint has refused that with {status}: {problem}"
+    message = "The endpoint rejected the request with {status}: {problem}"
 
     kind = "refused"
 
 
 class EndpointNotHere(EndpointError):
-    message = "The endpoint has no scheduled events for this machine. It has answered 404: {problem}"
+    message = "The endpoint has no scheduled events for this VM. It returned 404: {problem}"
 
     kind = "not-here"
 
 
 class EndpointUnmodified(EndpointError):
-    message = "The endpoint has answered 304, not modified, to a question for the whole document."
+    message = "The endpoint returned 304 (Not Modified) to a request without If-None-Match."
 
     kind = "not-modified"
 
 
 class EndpointLeft(EndpointError):
-    message = "The endpoint was not waited for any longer: the client was closed, or its task cancelled."
+    message = "The request to the endpoint was cancelled, because the client was closed or its task was cancelled."
 
     kind = "closed"
 
 
 class NothingToApprove(Invalid):
-    message = "{given} is nothing to approve: give events, or their ids."
+    message = "Cannot approve {given}. Pass events, or event ids."
 
 
 class ChangeWithoutClient(Conflict):
-    message = "This change did not come from a client, so there is none to approve it with. Use approve() of a Client."
+    message = "This change has no client to send the approval with. Use approve() of a Client."
 
 
 class BadPollSeconds(Invalid):
-    message = "poll_seconds is {value!r}. Give a number of seconds from {least:g} to {most:g}; Azure advises 1."
+    message = "Invalid poll_seconds {value!r}. Use a number of seconds from {least:g} to {most:g}. Azure recommends 1."
 
 
 class HandlerFailed(Unavailable):
@@ -751,14 +751,11 @@ class HandlerFailed(Unavailable):
 
 
 class PagesNotListening(CannotListen):
-    message = "Cannot listen on {address}: {problem} Choose another with --listen, or in [agent] listen."
+    message = "Cannot listen on {address}: {problem} Choose another address with --listen, or in [agent] listen."
 
 
 class PeersNotListening(Unavailable):
-    message = (
-        "[peers] listen: {address} cannot be listened on: {problem} Name an address of this machine and a port that "
-        "nobody else uses."
-    )
+    message = "[peers] listen: cannot listen on {address}: {problem} Use an address of this VM and a free port."
 
 
 class PeerTrouble(Unavailable):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from datetime import datetime, timedelta
 
-    from forewarn.core.access import KeptAnswer, Token
+    from forewarn.core.access import StoredResponse, Token
     from forewarn.core.events import Event
     from forewarn.core.fleet import Fleet
     from forewarn.core.operations import Operation
@@ -34,7 +34,7 @@ class Clock(Protocol):
         """Return when the moment has come, or a little earlier: ask `now` again."""
 
 
-class Audience(Protocol):
+class ClockBarrier(Protocol):
     """VMs that are to take in every step of a moved clock."""
 
     @property
@@ -49,7 +49,7 @@ class Audience(Protocol):
 
 
 @dataclass(slots=True)
-class Saved:
+class StoredState:
     """Everything that is needed to go on after a stop."""
 
     fleet: Fleet
@@ -60,7 +60,7 @@ class Saved:
     last_seen: dict[str, datetime] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     tokens: list[Token] = field(default_factory=list)
-    kept: list[KeptAnswer] = field(default_factory=list)
+    kept: list[StoredResponse] = field(default_factory=list)
     """Without their bodies."""
     sequence: int = 0
     webhooks: list[Webhook] = field(default_factory=list)
@@ -121,7 +121,7 @@ class ListFilter(NamedTuple):
     """Of events: only those of this group."""
 
 
-class Expired(NamedTuple):
+class RetentionCutoff(NamedTuple):
     """Up to where things are older than they are to be kept: numbers of the store's own."""
 
     before: datetime
@@ -163,26 +163,26 @@ class Records(Protocol):
     def history(self, wanted: HistoryFilter) -> list[HistoryEntry]:
         """Rows of history in their order, or the newest first."""
 
-    def kept_answer(self, key: str) -> KeptAnswer | None:
+    def kept_answer(self, key: str) -> StoredResponse | None:
         """The answer kept for a key, whole."""
 
     def oldest(self) -> int:
         """The sequence of the oldest row of history that is kept; of the first to come where there is none."""
 
-    def expired(self, before: datetime, answers_before: datetime) -> Expired:
+    def expired(self, before: datetime, answers_before: datetime) -> RetentionCutoff:
         """What came about before those moments: all of history but its newest row; answers kept by the other moment."""
 
 
 class Store(Records, Protocol):
     """Keeps what is committed. Decides nothing; never reads the time."""
 
-    def load(self) -> Saved:
+    def load(self) -> StoredState:
         """All that is live."""
 
     def commit(self, changes: Changes) -> None:
         """Write all of it or nothing; when this returns it survives a crash. Else: StoreFailed."""
 
-    def remove(self, expired: Expired, most: int) -> bool:
+    def remove(self, expired: RetentionCutoff, most: int) -> bool:
         """Forget what is too old and not live, at most so much of each; whether there was any. All of it or nothing."""
 
     def reader(self) -> Records | None:
@@ -195,7 +195,7 @@ class Store(Records, Protocol):
         """Let go of the files."""
 
 
-class Order(NamedTuple):
+class WorkOrder(NamedTuple):
     """What the fabric is to do. The same id means the same order: to get it twice is to get it once."""
 
     operation: str
@@ -208,7 +208,7 @@ class Order(NamedTuple):
     """VMs that are to be on another host afterwards, each with that host."""
 
 
-class Machine(NamedTuple):
+class MachineState(NamedTuple):
     """What the fabric sees of a VM."""
 
     vm: str
@@ -226,28 +226,28 @@ class Fabric(Protocol):
     makes_hosts: bool
     """Whether a host can be had by asking for it: where no host fits, the fabric is given a new one."""
 
-    async def inspect(self, vm: str) -> Machine:
+    async def inspect(self, vm: str) -> MachineState:
         """The machine as it is now."""
 
-    async def freeze(self, order: Order) -> None:
+    async def freeze(self, order: WorkOrder) -> None:
         """Pause for a moment; nothing is lost."""
 
-    async def migrate(self, order: Order) -> None:
+    async def migrate(self, order: WorkOrder) -> None:
         """Move to another host while it runs; nothing is lost."""
 
-    async def reboot(self, order: Order) -> None:
+    async def reboot(self, order: WorkOrder) -> None:
         """Stop and start; memory is lost."""
 
-    async def redeploy(self, order: Order) -> None:
+    async def redeploy(self, order: WorkOrder) -> None:
         """Move to another host and start there; memory and ephemeral disks are lost."""
 
-    async def deallocate(self, order: Order) -> None:
+    async def deallocate(self, order: WorkOrder) -> None:
         """Stop, and give its place to others."""
 
-    async def start(self, order: Order) -> None:
+    async def start(self, order: WorkOrder) -> None:
         """Run again what was deallocated."""
 
-    async def delete(self, order: Order) -> None:
+    async def delete(self, order: WorkOrder) -> None:
         """Remove for good."""
 
     async def recover(self, unfinished: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ import platformdirs
 from forewarn.core.durations import format_duration, parse_duration
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import CAUSES
-from forewarn.core.webhooks import parse_targets
+from forewarn.core.webhooks import parse_allowed_networks
 from forewarn.errors import BadConfigFile, BadSetting, Invalid, UnknownSetting, nearest
 from forewarn.system.addresses import read_host_port
 
@@ -278,7 +278,7 @@ SECTIONS = {
             "",
             "NETWORKS",
             "Private networks that webhooks can reach, for example 10.0.0.0/8, 127.0.0.1/32; or all.",
-            parse_targets,
+            parse_allowed_networks,
         ),
         Setting("webhook_timeout", "10s", "DURATION", "Maximum time for a webhook to respond.", _duration(0.1, 300)),
         Setting(
@@ -428,14 +428,14 @@ def _read_file(path: Path, *, must_exist: bool = True) -> dict[str, str]:
     except FileNotFoundError as error:
         if not must_exist:
             return {}
-        raise BadConfigFile(path=path, problem="there is no such file") from error
+        raise BadConfigFile(path=path, problem="the file does not exist") from error
     except (OSError, ValueError) as error:
         raise BadConfigFile(path=path, problem=str(error)) from error
     for name, value in parsed.items():
         if name not in SETTINGS:
             raise unknown_setting(name, path, "in_file")
         if SETTINGS[name].is_repeatable and not isinstance(value, dict):
-            problem = 'must be a table: [settle], and below it restart = "10m"'
+            problem = 'must be a table: [settle], followed by lines like restart = "10m"'
             raise BadSetting(name=name, value=value, origin=path, problem=problem)
     return {name: _text(value) for name, value in parsed.items()}
 

@@ -92,32 +92,36 @@ def test_killed_in_the_middle_of_a_handler(scene: Scene, step: str, gone: bool, 
     assert diary.done.count("undo pool") == 1
 
 
+STARTED, COMPLETED = "handler_started: Handler started.", "handler_completed: Handler completed."
 MOMENTS = (
     "event_scheduled",
-    "pool: prepares",
-    "pool: is prepared",
-    "web: prepares",
-    "web: is prepared",
-    "is approved",
-    "is over",
-    "web: undoes",
-    "web: is undone",
-    "pool: undoes",
-    "pool: is undone",
+    f"{STARTED} handler=pool action=prepare",
+    f"{COMPLETED} handler=pool action=prepare",
+    f"{STARTED} handler=web action=prepare",
+    f"{COMPLETED} handler=web action=prepare",
+    "event_approved",
+    "event_completed",
+    f"{STARTED} handler=web action=undo",
+    f"{COMPLETED} handler=web action=undo",
+    f"{STARTED} handler=pool action=undo",
+    f"{COMPLETED} handler=pool action=undo",
 )
 
 
 @pytest.mark.parametrize(
     ("moment", "approve"),
-    [(moment, word) for moment in MOMENTS for word in ("self", "never") if (moment, word) != ("is approved", "never")],
+    [
+        (moment, word)
+        for moment in MOMENTS
+        for word in ("self", "never")
+        if (moment, word) != ("event_approved", "never")
+    ],
 )
 def test_killed_right_after_a_line_of_the_log(scene: Scene, moment: str, approve: str) -> None:
     agent = scene.make(approve).start()
     event = scene.vm.restart()
-    if moment == "is over" or "undo" in moment or "undone" in moment:
-        agent.until_logged(
-            "event_started" if approve == "self" else "handler_completed: Handler completed. handler=web action=prepare"
-        )
+    if moment == "event_completed" or "undo" in moment:
+        agent.until_logged("event_started" if approve == "self" else f"{COMPLETED} handler=web action=prepare")
         if approve == "never":
             scene.forewarn.advance(minutes=15)
             agent.until_logged("event_started")
@@ -259,7 +263,7 @@ def test_a_handler_that_has_left_the_config_before_its_turn_holds_up_nothing(sce
     agent.config.write_text(whole.replace('"pool", "web"', '"pool"').replace(scene.diary.handler("web"), ""))
     agent.start()
     scene.forewarn.advance(minutes=11)
-    agent.until_logged("there is no [handler.web]")
+    agent.until_logged("the config no longer has a [handler.web]")
     event.cancel()
     agent.until(scene.all_is_undone, "the undo")
     assert scene.diary.done == ["prepare pool", "undo pool"]

@@ -91,14 +91,14 @@ class Trio:
 
     def shown(self, name: str) -> dict[str, Any]:
         events = self.agents[name].status()["events"]
-        return events[0] if events else {"phase": "", "approval": {"why_not": ""}}
+        return events[0] if events else {"phase": "", "approval": {"reason": ""}}
 
     def until_phase(self, name: str, phase: str) -> None:
         self.agents[name].until(lambda: self.shown(name)["phase"] == phase, f"{phase} of {name}")
 
     def until_why(self, name: str, *words: str) -> None:
         def says_so() -> bool:
-            why = self.shown(name)["approval"]["why_not"] or ""
+            why = self.shown(name)["approval"]["reason"] or ""
             return all(word in why for word in words)
 
         self.agents[name].until(says_so, f"{words} of {name}")

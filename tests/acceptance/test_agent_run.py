@@ -119,7 +119,7 @@ def test_after_a_failure_nothing_is_approved(
     (shown,) = agent.status()["events"]
     assert shown["phase"] == "failed"
     assert "no luck" in shown["steps"][0]["problem"]
-    assert shown["approval"]["why_not"] == "a handler has failed"
+    assert shown["approval"]["reason"] == "a handler has failed"
     forewarn.advance(minutes=14, seen_by=vm)
     assert event.status == "Scheduled"
     assert diary.lines == ["begin prepare pool", "fail prepare pool"]
@@ -153,7 +153,7 @@ def test_an_event_of_several_machines_is_not_approved_by_one_alone(
     agent = make_agent(vm, RULE.replace('"Reboot", "Redeploy"', '"Freeze"').format(more='approve = "self"'))
     event = vm.freeze()
     agent.until(diary.has("end prepare web"))
-    agent.until(lambda: "too" in agent.status()["events"][0]["approval"]["why_not"], "the reason")
+    agent.until(lambda: "also affects" in agent.status()["events"][0]["approval"]["reason"], "the reason")
     assert event.status == "Scheduled"
 
 

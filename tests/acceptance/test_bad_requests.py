@@ -62,20 +62,25 @@ def update(**asked: Any) -> dict[str, Any]:
 
 
 NAMES = (
-    Bad("unknown VM", OPERATIONS, restart(vms=["web0"]), NOT_FOUND, ("no VM 'web0'", "Did you mean 'web-0'?")),
-    Bad("one of several unknown", OPERATIONS, restart(vms=["web-0", "x"]), NOT_FOUND, ("no VM 'x'",)),
-    Bad("unknown host", OPERATIONS, update(host="rack1"), NOT_FOUND, ("no host 'rack1'", "Did you mean 'rack-1'?")),
+    Bad("unknown VM", OPERATIONS, restart(vms=["web0"]), NOT_FOUND, ("Unknown VM 'web0'", "Did you mean 'web-0'?")),
+    Bad("one of several unknown", OPERATIONS, restart(vms=["web-0", "x"]), NOT_FOUND, ("Unknown VM 'x'",)),
+    Bad(
+        "unknown host", OPERATIONS, update(host="rack1"), NOT_FOUND, ("Unknown host 'rack1'", "Did you mean 'rack-1'?")
+    ),
     Bad("unknown cause", OPERATIONS, restart(cause="restarts"), INVALID, ("eviction", "Did you mean 'restart'?")),
     Bad("no cause", OPERATIONS, {"vms": ["web-0"]}, INVALID, ("/cause", "must be given: the cause of the operation")),
     Bad(
-        "unknown event", "/v1/events/{misspelt}/cancel", None, NOT_FOUND, ("There is no event", "Did you mean '{user}")
+        "unknown host", OPERATIONS, update(host="rack1"), NOT_FOUND, ("Unknown host 'rack1'", "Did you mean 'rack-1'?")
     ),
-    Bad("unknown event, approved", "/v1/events/x/approve", None, NOT_FOUND, ("There is no event 'x'",)),
-    Bad("unknown operation", "/v1/operations/x/cancel", None, NOT_FOUND, ("There is no operation 'x'",)),
+    Bad("unknown cause", OPERATIONS, restart(cause="restarts"), INVALID, ("eviction", "Did you mean 'restart'?")),
+    Bad("no cause", OPERATIONS, {"vms": ["web-0"]}, INVALID, ("/cause", "is required: what is to happen")),
+    Bad("unknown event", "/v1/events/{misspelt}/cancel", None, NOT_FOUND, ("Unknown event", "Did you mean '{user}")),
+    Bad("unknown event, approved", "/v1/events/x/approve", None, NOT_FOUND, ("Unknown event 'x'",)),
+    Bad("unknown operation", "/v1/operations/x/cancel", None, NOT_FOUND, ("Unknown operation 'x'",)),
     Bad("unknown host, returned", "/v1/hosts/rack3/return", None, NOT_FOUND, ("Did you mean 'rack-",)),
     Bad("pattern without a match", ROLLOUTS, {"hosts": ["shelf-*"]}, INVALID, ("'shelf-*'", "forewarn host list")),
     Bad("one pattern of two", ROLLOUTS, {"hosts": ["rack-*", "shelf"]}, INVALID, ("'shelf'",)),
-    Bad("no pattern", ROLLOUTS, {}, INVALID, ("/hosts", "must be given: host names, or patterns like 'rack-1-*'")),
+    Bad("no pattern", ROLLOUTS, {}, INVALID, ("/hosts", "is required: host names, or patterns like 'rack-1-*'")),
 )
 
 FORMS = (
@@ -114,10 +119,10 @@ VALUES = (
     Bad("no VMs", OPERATIONS, restart(vms=[]), INVALID, ("at least one VM",)),
     Bad("a freeze of no length", OPERATIONS, update(duration="0s"), INVALID, ("duration '0s'", "from 1s to 1h")),
     Bad("a freeze of hours", OPERATIONS, update(duration="2h"), INVALID, ("duration '2h'", "from 1s to 1h")),
-    Bad("length of a reboot", OPERATIONS, update(type="reboot", duration="9s"), INVALID, ("only a freeze", "Leave it")),
-    Bad("length of a restart", OPERATIONS, restart(duration="9s"), INVALID, ("only a freeze",)),
-    Bad("type of another cause", OPERATIONS, update(type="redeploy"), INVALID, ("makes Freeze or Reboot",)),
-    Bad("notice too short", OPERATIONS, restart(notice="14m59s"), INVALID, ("at least 15m", "--override-notice")),
+    Bad("length of a reboot", OPERATIONS, update(type="reboot", duration="9s"), INVALID, ("only a Freeze", "Omit it")),
+    Bad("length of a restart", OPERATIONS, restart(duration="9s"), INVALID, ("only a Freeze",)),
+    Bad("type of another cause", OPERATIONS, update(type="redeploy"), INVALID, ("needs Freeze or Reboot",)),
+    Bad("notice too short", OPERATIONS, restart(notice="14m59s"), INVALID, ("is 15m", "--override-notice")),
     Bad(
         "notice of a failure",
         *(OPERATIONS, {"cause": "hardware-failure", "host": "rack-1", "notice": "1h"}, INVALID),
@@ -129,14 +134,20 @@ VALUES = (
         ("terminate_notice",),
     ),
     Bad("unknown override", OPERATIONS, restart(overrides=["notices"]), INVALID, ("notice, windows", "Did you mean")),
-    Bad("deadline passed", OPERATIONS, update(postpone_deadline="2020-01-01T00:00:00Z"), INVALID, ("it has passed",)),
-    Bad("deadline before the start", OPERATIONS, update(postpone_deadline="5m"), INVALID, ("may not start before",)),
+    Bad(
+        "deadline passed",
+        OPERATIONS,
+        update(postpone_deadline="2020-01-01T00:00:00Z"),
+        INVALID,
+        ("this time has passed",),
+    ),
+    Bad("deadline before the start", OPERATIONS, update(postpone_deadline="5m"), INVALID, ("cannot start before",)),
     Bad("deadline beyond time", OPERATIONS, update(postpone_deadline="9999-12-31T23:59:59-12:00"), INVALID, ()),
     Bad("deadline before time", OPERATIONS, update(postpone_deadline="0001-01-01T00:00:00+12:00"), INVALID, ()),
     Bad("deadline of a user's", OPERATIONS, restart(postpone_deadline="2h"), INVALID, ("cannot be postponed",)),
-    Bad("host for a VM's cause", OPERATIONS, {"cause": "restart", "host": "rack-1"}, INVALID, ("aimed at VMs",)),
-    Bad("VM and host", OPERATIONS, restart(host="rack-1"), INVALID, ("aimed at VMs", "no host")),
-    Bad("VM for a host's cause", OPERATIONS, {"cause": "host-update", "vms": ["web-0"]}, INVALID, ("aimed at a host",)),
+    Bad("host for a VM's cause", OPERATIONS, {"cause": "restart", "host": "rack-1"}, INVALID, ("affects VMs",)),
+    Bad("VM and host", OPERATIONS, restart(host="rack-1"), INVALID, ("affects VMs", "no host")),
+    Bad("VM for a host's cause", OPERATIONS, {"cause": "host-update", "vms": ["web-0"]}, INVALID, ("affects a host",)),
     Bad(
         "max_unavailable of none",
         ROLLOUTS,
@@ -153,9 +164,15 @@ VALUES = (
     ),
     Bad("no time to be well", ROLLOUTS, {"hosts": ["rack-*"], "health_timeout": "0s"}, INVALID, ("health_timeout",)),
     Bad("rollout of no freeze", ROLLOUTS, {"hosts": ["rack-*"], "duration": "0s"}, INVALID, ("from 1s to 1h",)),
-    Bad("rollout too soon", ROLLOUTS, {"hosts": ["rack-*"], "notice": "1m"}, INVALID, ("at least 15m",)),
-    Bad("postponed to before", "/v1/events/{platform}/postpone", {"until": "2020-01-01"}, INVALID, ("does not start",)),
-    Bad("postponed by no time", "/v1/events/{platform}/postpone", {"by": "0s"}, INVALID, ("Write a later moment",)),
+    Bad("rollout too soon", ROLLOUTS, {"hosts": ["rack-*"], "notice": "1m"}, INVALID, ("is 15m",)),
+    Bad(
+        "postponed to before",
+        "/v1/events/{platform}/postpone",
+        {"until": "2020-01-01"},
+        INVALID,
+        ("NotBefore is already",),
+    ),
+    Bad("postponed by no time", "/v1/events/{platform}/postpone", {"by": "0s"}, INVALID, ("Use a later time",)),
 )
 
 STATES = (
@@ -166,7 +183,7 @@ STATES = (
         OPERATIONS,
         {"cause": "eviction", "vms": ["batch_1"]},
         CONFLICT,
-        ("happen to batch_1 already: eviction",),
+        ("batch_1 already has a pending eviction",),
     ),
     Bad("one of two evicted twice", OPERATIONS, {"cause": "eviction", "vms": ["batch_3", "batch_1"]}, CONFLICT, ()),
     Bad(
@@ -174,13 +191,15 @@ STATES = (
         OPERATIONS,
         {"cause": "scale-in", "vms": ["batch_2"]},
         CONFLICT,
-        ("happen to batch_2 already",),
+        ("batch_2 already has a pending delete",),
     ),
     Bad("evicting the evicted", OPERATIONS, {"cause": "eviction", "vms": ["batch_0"]}, CONFLICT, ("vm start batch_0",)),
     Bad("restarting the evicted", OPERATIONS, restart(vms=["batch_0"]), CONFLICT, ("forewarn vm start batch_0",)),
     Bad("starting a running VM", OPERATIONS, {"cause": "start", "vms": ["web-0"]}, CONFLICT, ("web-0 is running",)),
     Bad("postponing a user's", "/v1/events/{user}/postpone", {"by": "1h"}, CONFLICT, ("its cause is restart",)),
-    Bad("postponing too far", "/v1/events/{platform}/postpone", {"by": "8d"}, CONFLICT, ("after its deadline",)),
+    Bad(
+        "postponing too far", "/v1/events/{platform}/postpone", {"by": "8d"}, CONFLICT, ("after the postpone deadline",)
+    ),
     Bad(
         "postponing beyond time",
         "/v1/events/{platform}/postpone",
@@ -194,11 +213,11 @@ STATES = (
 )
 
 POLICIES = (
-    Bad("unknown group", "/v1/groups/wib/policy", {"windows": []}, NOT_FOUND, ("no group 'wib'", "mean 'web'?")),
+    Bad("unknown group", "/v1/groups/wib/policy", {"windows": []}, NOT_FOUND, ("Unknown group 'wib'", "mean 'web'?")),
     Bad("no window", "/v1/groups/web/policy", {"windows": ["sat 25:00 4h"]}, INVALID, ("/windows/0", "like 02:00")),
     Bad("notice too long", "/v1/groups/batch/policy", {"terminate_notice": "PT16M"}, INVALID, ("PT5M to PT15M",)),
     Bad("notice too brief", "/v1/groups/batch/policy", {"terminate_notice": "PT4M59S"}, INVALID, ("PT5M to PT15M",)),
-    Bad("notice of no scale set", "/v1/groups/web/policy", {"terminate_notice": "PT5M"}, INVALID, ("no scale set",)),
+    Bad("notice of no scale set", "/v1/groups/web/policy", {"terminate_notice": "PT5M"}, INVALID, ("not a scale set",)),
     Bad("unknown approval", "/v1/groups/web/policy", {"auto_approve": ["restart"]}, INVALID, ("reboot, redeploy",)),
 )
 
@@ -251,7 +270,7 @@ def test_ten_thousand_vms_are_too_many_for_one_request(forewarn: Service) -> Non
     refused = forewarn.control("POST", OPERATIONS, {"cause": "restart", "vms": names})
     assert (refused.status, refused.json()["title"]) == INVALID
     detail = refused.json()["detail"]
-    assert "10,000 VMs are too many for one request: at most 1,000." in detail
+    assert "Too many VMs for one request: 10,000. The maximum is 1,000." in detail
     assert "rollout" in detail, "which is how so many are done"
     assert everything(forewarn) == before
     assert len(ask(forewarn, "restart", *names[:1000])) == 1000

@@ -100,14 +100,14 @@ def test_a_redeploy_that_is_cancelled(service: ServiceProcess) -> None:
     assert parsed(service, "event", "cancel", event["id"])["status"] == "cancelled"
     again = typed(service, "event", "cancel", event["id"])
     assert again.returncode == 4
-    assert f"{event['id']} is over (cancelled)" in again.stderr
+    assert f"{event['id']} has ended (cancelled)" in again.stderr
 
 
 def test_several_vms_at_once_or_none(service: ServiceProcess) -> None:
     before = parsed(service, "event", "list", "--all")
     refused = typed(service, "vm", "restart", "web-0", "wbe-1")
     assert refused.returncode == 3
-    assert "There is no VM 'wbe-1'. Did you mean 'web-1'?" in refused.stderr
+    assert "Unknown VM 'wbe-1'. Did you mean 'web-1'?" in refused.stderr
     assert parsed(service, "event", "list", "--all") == before
     for operation in parsed(service, "vm", "restart", "web-0", "web-1")["operations"]:
         run(service, "event", "cancel", operation["events"][0]["id"])
@@ -115,7 +115,7 @@ def test_several_vms_at_once_or_none(service: ServiceProcess) -> None:
 
 def test_who_never_asked_gets_no_notice_and_it_is_said(service: ServiceProcess) -> None:
     said = run(service, "vm", "restart", "quiet")
-    assert said.startswith("quiet has never asked: no notice; the restart of quiet starts now.\n")
+    assert said.startswith("No notice: quiet has never polled. The restart of quiet starts now.\n")
 
 
 def test_the_document_is_what_the_vm_gets(service: ServiceProcess) -> None:
@@ -178,8 +178,8 @@ def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
     ("arguments", "code", "words"),
     [
         (("vm", "show", "web-00"), 3, "Did you mean 'web-0'?"),
-        (("event", "show", "nonsense"), 3, "There is no event 'nonsense'."),
-        (("clock", "advance", "soon"), 2, "'soon' is not a length of time. Write it like 90s, 14m50s, 2h or 7d."),
+        (("event", "show", "nonsense"), 3, "Unknown event 'nonsense'."),
+        (("clock", "advance", "soon"), 2, "'soon' is not a duration. Write it like 90s, 14m50s, 2h or 7d."),
         (("vn", "list"), 2, "Did you mean 'vm'?"),
         (("vm", "restart"), 2, "Missing argument 'NAME...'"),
         (("fleet", "check", "nowhere.toml"), 2, "Cannot read nowhere.toml: No such file or directory"),
@@ -187,7 +187,7 @@ def test_what_is_wrong_in_a_fleet_file_is_said_with_line_and_key(
         (("up", "--speed", "fast"), 2, "must be a number from 0.001 to 1,000,000"),
         (("up", "--clock", "broken"), 2, "must be system or virtual"),
         (("up", "--metadata", "8169"), 2, "HOST:PORT"),
-        (("settings", "--config", "nowhere.toml"), 2, "there is no such file"),
+        (("settings", "--config", "nowhere.toml"), 2, "the file does not exist"),
     ],
 )
 def test_a_wrong_word_gets_a_clear_error(

@@ -84,7 +84,7 @@ def test_a_dry_run_says_who_would_be_told_what_and_changes_nothing(service: Serv
     before = service.control("GET", "/v1/operations?all=true").body
     said = run(service, "host", "update", "rack-1-a", "--impact", "freeze", "--duration", "7s", "--dry-run")
     assert said.startswith("Dry run: nothing is changed.\n")
-    assert "quiet has never asked: no notice" in said
+    assert "quiet has never polled" in said
     assert "Freeze scheduled for web-0: host-update of rack-1-a (web-0, pool_0, quiet), not before " in said
     assert "event " not in said, "there is none to name"
     for arguments in (
@@ -115,23 +115,23 @@ def test_hosts_from_the_command_line(service: Service) -> None:
     said = run(service, "host", "fail", "rack-1-b", "--as", "redeploy")
     assert "Redeploy started for web-1" in said
     assert "web-1 goes to " in said
-    assert "There is no host 'rack-1-x'. Did you mean 'rack-1-a'?" in run(
+    assert "Unknown host 'rack-1-x'. Did you mean 'rack-1-a'?" in run(
         service, "host", "update", "rack-1-x", code=3
     ).replace("rack-1-b", "rack-1-a").replace("rack-1-c", "rack-1-a")
-    assert "duration '0s' does not fit" in run(service, "host", "update", "rack-1-a", "--duration", "0s", code=2)
+    assert "Invalid duration '0s'" in run(service, "host", "update", "rack-1-a", "--duration", "0s", code=2)
 
 
 def test_an_event_is_postponed_and_explained(service: Service) -> None:
     run(service, "vm", "migrate", "web-0")
     event = only_event(service)
     said = run(service, "event", "explain", event)
-    assert "live-migration. The VM is moved to another host while it runs." in said
+    assert "live-migration. The platform moves the running VM to another host." in said
     assert "[ ] approval of web, until " in said
-    assert "Next: It starts when nothing is left to wait for. At the latest " in said
+    assert "Next: It starts when all waits are over. At the latest " in said
     assert "(in 2h15m)" in run(service, "event", "postpone", event, "--by", "2h", "--dry-run")
     assert "(in 15m)" in run(service, "event", "show", event)
     assert "(in 2h15m)" in run(service, "event", "postpone", event, "--by", "2h")
-    assert "is after its deadline" in run(service, "event", "postpone", event, "--by", "30d", code=4)
+    assert "is after the postpone deadline" in run(service, "event", "postpone", event, "--by", "30d", code=4)
     assert "--by DURATION or --until TIME" in run(service, "event", "postpone", event, code=2)
     service.approve(event)
     assert "Started" in service.request().body.decode()
@@ -187,11 +187,11 @@ def test_a_rollout_from_plan_to_end(service: Service) -> None:
     assert "paused" in run(service, "rollout", "show", rollout)
     assert "1 hosts in 1 waves" in run(service, "rollout", "show", rollout, "--plan")
     run(service, "rollout", "resume", rollout)
-    assert "already being walked" in run(service, "rollout", "start", "--hosts", "rack-1-b", code=4)
+    assert "already includes" in run(service, "rollout", "start", "--hosts", "rack-1-b", code=4)
     service.advance("2h")
     assert parsed(service, "rollout", "show", rollout)["status"] == "done"
     assert "No rollout is under way." in run(service, "rollout", "list")
-    assert "is done: it cannot be cancelled" in run(service, "rollout", "cancel", rollout, code=4)
+    assert "is done. It cannot be cancelled" in run(service, "rollout", "cancel", rollout, code=4)
     assert "No host matches 'rock-*'." in run(service, "rollout", "start", "--hosts", "rock-*", code=2)
 
 
@@ -204,8 +204,8 @@ def test_policy_is_changed_at_run_time(service: Service) -> None:
     assert "any time" in run(service, "group", "policy", "web", "--no-windows", "--auto-approve", "none")
     assert "PT5M to PT15M" in run(service, "group", "policy", "pool", "--terminate-notice", "1h", code=2)
     assert "Did you mean 'sat'?" in run(service, "group", "policy", "web", "--window", "saz 02:00 4h", code=2)
-    assert "no scale set" in run(service, "group", "policy", "web", "--terminate-notice", "PT5M", code=2)
-    assert "There is no group 'wbe'. Did you mean 'web'?" in run(service, "group", "show", "wbe", code=3)
+    assert "not a scale set" in run(service, "group", "policy", "web", "--terminate-notice", "PT5M", code=2)
+    assert "Unknown group 'wbe'. Did you mean 'web'?" in run(service, "group", "show", "wbe", code=3)
 
 
 @pytest.mark.forewarn(fabric="manual")
@@ -228,7 +228,9 @@ def test_who_does_it_by_hand_says_when_it_is_done(service: Service) -> None:
     (operation,) = parsed(service, "operation", "list")["operations"]
     assert "is pending" in run(service, "operation", "done", operation["id"], code=4)
     assert "cancelled" in run(service, "operation", "cancel", operation["id"])
-    assert "is cancelled: it can no longer be changed" in run(service, "operation", "done", operation["id"], code=4)
+    assert "is cancelled. An operation that has ended cannot be changed" in run(
+        service, "operation", "done", operation["id"], code=4
+    )
 
 
 @pytest.mark.forewarn(fabric="command", fabric_command="sh -c 'echo the host is busy >&2; exit 75'")
@@ -250,7 +252,7 @@ def test_a_failed_attempt_is_shown_with_the_next_one(service: Service) -> None:
     service.advance("5s")
     explained = run(service, "event", "explain", event)
     assert "the fabric to reboot; 2 attempts failed: " in explained
-    assert "the host is busy; the next attempt begins 2" in explained
+    assert "the host is busy; the next attempt starts at 2" in explained
     done = json.loads(run(service, "operation", "done", operation["id"], "--json"))
     assert (done["status"], done["last_failure"], done["next_attempt_at"]) == ("done", None, None)
 

@@ -111,7 +111,7 @@ def test_what_else_was_scheduled_for_a_deleted_vm_is_withdrawn_unless_it_names_o
     say(service, deletion_id, "approve")
     service.advance(timedelta(minutes=1))
     assert statuses(service, address) == {"named_0,named_1,named_2": "Scheduled"}, "what an event names never changes"
-    assert ("cancelled", "named_0: it is deleted") in history(service, restart)
+    assert ("cancelled", "named_0: the VM was deleted") in history(service, restart)
 
 
 def test_the_notice_is_that_of_the_set_and_can_be_changed_while_it_runs(service: Service) -> None:
@@ -127,9 +127,9 @@ def test_the_notice_is_that_of_the_set_and_can_be_changed_while_it_runs(service:
 @pytest.mark.parametrize(
     ("vm", "address", "why"),
     [
-        ("quiet_0", member("quiet", 1), "quiet has no terminate notices: no notice"),
-        ("pair-0", "127.2.101.2", "pair has no terminate notices: no notice"),
-        ("silent_0", None, "silent has never asked: no notice"),
+        ("quiet_0", member("quiet", 1), "quiet has no terminate notice"),
+        ("pair-0", "127.2.101.2", "pair has no terminate notice"),
+        ("silent_0", None, "silent has never polled"),
     ],
 )
 def test_who_has_no_notices_or_never_asked_is_deleted_at_once_and_told_nothing(
@@ -163,7 +163,7 @@ def test_an_approved_deletion_waits_for_the_other_to_be_approved(service: Servic
     assert statuses(service, address) == {"both_0": "Scheduled", "both_1": "Scheduled"}
     assert incarnation(service, address) == 2
     words = [wait["text"] for wait in get(service, f"events/{first}/explain")["waits"] if wait["kind"] == "deletion"]
-    assert words == ["deletions told for the same moment go together: both_1"]
+    assert words == ["deletions with the same NotBefore start together: both_1"]
     assert service.approve(second, source=address).status == 200
     assert statuses(service, address) == {"both_0": "Started", "both_1": "Started"}
     assert incarnation(service, address) == 4

@@ -97,9 +97,9 @@ def test_add_list_and_clear(service: Service) -> None:
         ("fault-added", "f1: 429 once"),
         ("fault-added", "f2: slow on any 1,500 times with a delay of 0.5s"),
         ("fault-added", "f3: 500 on POST for 10m"),
-        ("fault-expired", "f1: 429 once; struck 1"),
-        ("fault-cleared", "f2: slow on any 1,500 times with a delay of 0.5s; struck 0"),
-        ("fault-cleared", "f3: 500 on POST for 10m; struck 1"),
+        ("fault-expired", "f1: 429 once; hits: 1"),
+        ("fault-cleared", "f2: slow on any 1,500 times with a delay of 0.5s; hits: 0"),
+        ("fault-cleared", "f3: 500 on POST for 10m; hits: 1"),
     ]
 
 
@@ -133,17 +133,17 @@ def test_disabled_says_what_it_has_done(service: Service) -> None:
 @pytest.mark.parametrize(
     ("typed", "code", "said"),
     [
-        (("add", "slwo"), 2, "'slwo' is not a fault."),
+        (("add", "slwo"), 2, "Unknown fault 'slwo'."),
         (("add", "slwo"), 2, "Did you mean 'slow'?"),
-        (("add", "empty", "--method", "POST"), 2, "A POST can be struck by: slow, 410, 429, 500, reset."),
+        (("add", "empty", "--method", "POST"), 2, "Faults for POST: slow, 410, 429, 500, reset."),
         (("add", "500", "--count", "0"), 2, "write a whole number from 1 to 1,000,000."),
-        (("add", "500", "--duration", "0s"), 2, "duration '0s' does not fit: write more than 0s"),
-        (("add", "500", "--duration", "soon"), 2, "'soon' is not a length of time."),
+        (("add", "500", "--duration", "0s"), 2, "Invalid duration '0s': write more than 0s"),
+        (("add", "500", "--duration", "soon"), 2, "'soon' is not a duration."),
         (("add", "slow", "--delay", "11m"), 2, "at most 10m."),
-        (("add", "500", "--vm", "bd"), 3, "There is no VM 'bd'. Did you mean 'db'?"),
-        (("clear", "f9"), 3, "There is no fault 'f9'. See them with: forewarn fault list"),
-        (("clear",), 2, "name one fault, or --all for all of them."),
-        (("clear", "f1", "--all"), 2, "name one fault, or --all for all of them."),
+        (("add", "500", "--vm", "bd"), 3, "Unknown VM 'bd'. Did you mean 'db'?"),
+        (("clear", "f9"), 3, "Unknown fault 'f9'. List them with: forewarn fault list"),
+        (("clear",), 2, "name one fault, or use --all."),
+        (("clear", "f1", "--all"), 2, "name one fault, or use --all."),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_would(

@@ -208,8 +208,8 @@ def test_what_is_not_kept_any_more_is_said_to_be_gone(forewarn: Service) -> None
     with Feed(forewarn, "?after=1") as feed:
         assert feed.answer.status == 404
         problem = feed.answer.read().decode()
-    assert "HistoryGone" in problem
-    assert f"the oldest row is {oldest}" in problem
+    assert "HistoryExpired" in problem
+    assert f"the oldest stored row is {oldest}" in problem
     for after in (0, oldest - 1):
         with Feed(forewarn, f"?after={after}") as feed:
             assert feed.until(oldest)[0]["sequence"] == oldest
@@ -363,7 +363,7 @@ def test_watching_goes_on_after_a_kill(make_service: Callable[..., ServiceProces
     watch = Watch(service, "--after", "0", "--kind", "scheduled", "--kind", "cancelled")
     operation = service.request_operation("restart", "db")
     (first,) = watch.until("scheduled")
-    assert "db by admin: not before" in first
+    assert "db by admin: NotBefore" in first
     service.kill()
     assert watch.process.stderr is not None
     assert "cut off" in watch.process.stderr.readline()
@@ -405,4 +405,4 @@ def test_watching_says_what_is_wrong(shared: ServiceProcess) -> None:
         assert (result.returncode, words in result.stderr) == (code, True), result
     gone = shared.cli("event", "watch", FOREWARN_DATA=str(shared.folder / "nothing"))
     assert gone.returncode == 3
-    assert "No Forewarn service found" in gone.stderr
+    assert "Found no Forewarn service" in gone.stderr

@@ -216,7 +216,7 @@ def test_what_happened_to_this_vm_in_that_month(service: Service) -> None:
     assert [line.split()[:2] for line in shown[2:]] == [[row["time"][:10], row["time"][11:19]] for row in expected], (
         shown
     )
-    assert "not before" in "".join(shown)
+    assert "NotBefore" in "".join(shown)
 
 
 def test_the_newest_last_and_all_of_it(service: Service) -> None:

@@ -138,7 +138,7 @@ def test_where_no_host_fits_a_spare_one_is_added_and_said(forewarn: Service) -> 
     assert where(forewarn)["web-0"] == "spare-1"
     spare = get(forewarn, "hosts/spare-1")
     assert (spare["state"], spare["spare"], spare["vms"]) == ("in-service", True, ["web-0"])
-    assert ("spare-host-added", "spare-1: no host in use fits web-0") in history(forewarn, operation)
+    assert ("spare-host-added", "spare-1: no host in service can take web-0") in history(forewarn, operation)
     second = ask_one(forewarn, "redeploy", "web-2")
     assert second["destinations"] == {"web-2": "spare-1"}
     carried_out(forewarn, second)
@@ -189,7 +189,7 @@ def test_moving_the_vm_settles_degraded_hardware_early(forewarn: Service, cause:
     assert (left["EventId"].lower(), left["EventStatus"]) == (moving["events"][0]["id"], "Started")
     assert incarnation(forewarn, WEB) == before + 3, "one told, one started, one withdrawn"
     assert get(forewarn, f"operations/{degraded['id']}")["status"] == "cancelled"
-    assert ("cancelled", "web-1: it is on another host") in history(forewarn, degraded)
+    assert ("cancelled", "web-1: the VM was moved to another host") in history(forewarn, degraded)
     new_place = where(forewarn)["web-1"]
     forewarn.advance(timedelta(days=8))
     assert (events(forewarn, WEB), where(forewarn)["web-1"]) == ([], new_place), "and it is not moved twice"
@@ -220,7 +220,7 @@ def test_the_vms_of_a_failed_host_are_elsewhere_and_it_is_out_of_use(forewarn: S
     assert get(forewarn, "hosts/rack-1")["state"] == "failed"
     assert domains_hold(forewarn)
     plan = forewarn.control("POST", "/v1/rollouts", {"hosts": ["rack-*"], "dry_run": True}).json()
-    assert plan["skipped"] == [{"host": "rack-1", "reason": "it is failed"}]
+    assert plan["skipped"] == [{"host": "rack-1", "reason": "the host is failed"}]
     assert "rack-1" not in [host for wave in plan["waves"] for host in wave["hosts"]]
     alone = forewarn.control("POST", "/v1/rollouts", {"hosts": ["rack-1"]})
     assert alone.status == 409

@@ -17,7 +17,7 @@ from acceptance.causes import PATIENT, advance_to, ask, events, get, say
 from acceptance.test_kill import Witness
 from acceptance.test_kill_causes import Program, Stage, check_once, seen, table
 from depth import amount
-from forewarn.core.operations import CAUSES, Target
+from forewarn.core.operations import CAUSES, CauseTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -335,7 +335,7 @@ def ask_for_anything(service: ServiceProcess, witness: Witness, rng: random.Rand
         service.control("POST", f"/v1/hosts/{rng.choice(RACKS)}/return")
     if rng.random() < 0.1:
         service.control("POST", "/v1/rollouts", ROLLOUT)
-    at_host = CAUSES[cause].target in (Target.HOST, Target.TENANTS)
+    at_host = CAUSES[cause].target in (CauseTarget.HOST, CauseTarget.TENANTS)
     target = {"host": rng.choice(RACKS)} if at_host else {"vms": [rng.choice(HIT)]}
     notice = {"notice": "10m"} if cause == "degraded-hardware" else {}
     answer = service.control("POST", "/v1/operations", {"cause": cause, **target, **notice})

@@ -101,7 +101,7 @@ def test_routine_work_waits_for_the_window_and_starts_as_it_opens(service: Servi
         wait for wait in get(service, f"operations/{operation['id']}/explain")["waits"] if wait["kind"] == "window"
     ]
     assert window["group"] == "wait"
-    assert window["text"].startswith(f"{NIGHT}, which then closes ")
+    assert window["text"].startswith(f"{NIGHT}, which closes at ")
     advance_to(service, opens - timedelta(seconds=1))
     assert statuses(service, address("wait")) == {"wait-0": "Scheduled"}
     service.advance(timedelta(seconds=1))
@@ -183,7 +183,7 @@ def test_a_group_may_approve_outside_its_window(service: Service) -> None:
 def test_a_group_that_is_not_told_has_its_window_all_the_same(service: Service) -> None:
     noon = at(service, 12)
     operation = update(service, "silent")
-    assert operation["not_notified"] == {"silent": "silent has never asked: no notice"}
+    assert operation["not_notified"] == {"silent": "silent has never polled"}
     assert (operation["status"], operation["events"]) == ("pending", [])
     assert datetime.fromisoformat(operation["holds_until"]) == noon + 14 * HOUR
     advance_to(service, noon + 14 * HOUR - timedelta(seconds=1))
@@ -202,7 +202,7 @@ def test_a_window_that_is_set_while_something_waits_holds_for_it_too(service: Se
     assert statuses(service, address("changed")) == {"changed-0": "Scheduled"}
     assert not_before(service, "changed") == rfc1123(noon + 14 * HOUR)
     assert incarnation(service, address("changed")) == 2
-    assert "the maintenance window has closed" in str(history(service, operation))
+    assert "the maintenance window was closed" in str(history(service, operation))
 
 
 # --- Postponement ---------------------------------------------------------------------------------------
@@ -247,5 +247,5 @@ def test_without_windows_it_is_postponed_to_the_second_and_up_to_the_deadline(se
     assert not_before(service, "free") == rfc1123(now + 3 * HOUR)
     refused = service.control("POST", f"/v1/events/{event_id}/postpone", {"by": "1s"})
     assert (refused.status, refused.json()["title"]) == (409, "Conflict")
-    assert f"after its deadline, {now + 3 * HOUR:%Y-%m-%d %H:%M:%S} UTC" in refused.json()["detail"]
+    assert f"after the postpone deadline, {now + 3 * HOUR:%Y-%m-%d %H:%M:%S} UTC" in refused.json()["detail"]
     assert not_before(service, "free") == rfc1123(now + 3 * HOUR)

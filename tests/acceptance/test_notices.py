@@ -90,7 +90,7 @@ def test_a_notice_below_the_least_is_refused_with_what_would_be_right(service: S
     body = {"cause": cause, **target(cause), "notice": short, "overrides": ["windows"]}
     refused = service.control("POST", "/v1/operations", body)
     assert (refused.status, refused.json()["title"]) == (400, "Invalid")
-    assert f"at least {'30s' if cause == 'eviction' else f'{LEAST[cause].seconds // 60}m'}" in refused.json()["detail"]
+    assert f"is {'30s' if cause == 'eviction' else f'{LEAST[cause].seconds // 60}m'}" in refused.json()["detail"]
     assert "--override-notice" in refused.json()["detail"]
     assert everything(service, address(cause)) == before
 
@@ -102,7 +102,7 @@ def test_an_override_makes_it_shorter_and_is_written_to_history(service: Service
     assert (event["EventStatus"], event["NotBefore"]) == ("Scheduled", rfc1123(service.now + 20 * SECOND))
     ((what, why),) = [row for row in history(service, operation) if row[0] == "requested"]
     assert what == "requested"
-    assert (why or "").endswith("notice 20s; override: a notice below the least of its type")
+    assert (why or "").endswith("notice 20s; override: a notice shorter than the minimum of its type")
     say(service, event["EventId"], "cancel")
 
 
@@ -120,7 +120,7 @@ def test_who_has_never_asked_gets_no_notice_and_it_starts_at_once(service: Servi
     asked = {"host": get(service, "vms/silent")["host"]} if cause in OF_HOST else {"vms": ["silent"]}
     expected = ask_one(service, cause, **asked, dry_run=True)
     operation = ask_one(service, cause, **asked)
-    words = "silent has never asked: no notice"
+    words = "silent has never polled"
     assert expected["not_notified"] == operation["not_notified"] == {"silent": words}
     assert (operation["events"], operation["status"]) == ([], "started")
     assert operation["started_at"] == operation["requested_at"]
@@ -137,7 +137,7 @@ def test_who_has_not_asked_for_a_day_gets_no_notice(forewarn: Service) -> None:
     document(forewarn, address("redeploy"))
     forewarn.advance(timedelta(hours=12, minutes=30))
     operation = ask_one(forewarn, "restart", "restart")
-    assert operation["not_notified"] == {"restart": "restart has not asked for 1d30m: no notice"}
+    assert operation["not_notified"] == {"restart": "restart has not polled for 1d30m"}
     assert operation["status"] == "started"
     assert ask_one(forewarn, "redeploy", "redeploy")["not_notified"] == {}
     assert document(forewarn, address("restart")) == {"DocumentIncarnation": 0, "Events": []}, "it begins anew"
@@ -182,7 +182,7 @@ def test_a_group_may_have_so_many_operations_of_users_pending_and_no_more(house:
         assert everything(house, WEB, READY) == before, "all that was asked for, or nothing"
         return str(refused.json()["detail"])
 
-    assert too_many("web-0", "web-1", "web-2").startswith("web has 2 operations of users pending")
+    assert too_many("web-0", "web-1", "web-2").startswith("web has 2 pending user operations")
     first = ask_one(house, "restart", "web-0")
     ask(house, "redeploy", "web-1")
     too_many("web-2")

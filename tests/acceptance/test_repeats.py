@@ -70,7 +70,7 @@ def test_a_key_is_of_one_request_one_caller_and_one_day(forewarn: Service) -> No
     other = forewarn.control("POST", "/v1/tokens", {"name": "other", "role": "operator"}).json()["token"]
     first = send(forewarn, "/v1/operations", RESTART, "k")
     reused = send(forewarn, "/v1/operations", {"cause": "redeploy", "vms": ["web-0"]}, "k")
-    assert (reused.status, "was used for another request" in reused.json()["detail"]) == (409, True)
+    assert (reused.status, "was used for a different request" in reused.json()["detail"]) == (409, True)
     elsewhere = send(forewarn, "/v1/rollouts", {"hosts": ["*"]}, "k")
     assert elsewhere.status == 409
     assert not replayed(send(forewarn, "/v1/operations", RESTART, "k", other)), "another caller's key is another"

@@ -135,7 +135,7 @@ def test_an_application_that_is_to_see_it_sees_every_step_however_fast_the_clock
     assert played.returncode == 0, played.stdout + played.stderr
     assert [statuses for statuses, _ in groupby(application.seen)] == [[], ["Scheduled"], ["Started"], []]
     refused = typed(service, "scenario", "run", "user-reboot", "--vm", "web-0", "--seen-by", "web-9")
-    assert (refused.returncode, "There is no VM 'web-9'" in refused.stderr) == (3, True)
+    assert (refused.returncode, "Unknown VM 'web-9'" in refused.stderr) == (3, True)
 
 
 def test_a_users_own_by_its_path(make_service: Make, tmp_path: Path) -> None:
@@ -165,11 +165,11 @@ def test_a_users_own_by_its_path(make_service: Make, tmp_path: Path) -> None:
 def test_what_is_needed_is_said(make_service: Make) -> None:
     service = make_service("--clock", "virtual", fleet=FLEET)
     for arguments, code, words in (
-        (("user-reboot",), 2, "several in the fleet would do. Choose with --vm: web-0, web-1."),
-        (("spot-eviction", "--vm", "web-0"), 2, "needs 1 Spot VM, and web-0 is regular."),
-        (("user-reboot", "--vm", "web-0"), 4, "web has never asked, so a run would tell it nothing."),
-        (("user-reboot", "--vm", "web-9"), 3, "There is no VM 'web-9'."),
-        (("user-rebot", "--vm", "web-0"), 3, "There is no scenario 'user-rebot'. Did you mean 'user-reboot'?"),
+        (("user-reboot",), 2, "the fleet has more than one choice. Choose with --vm: web-0, web-1."),
+        (("spot-eviction", "--vm", "web-0"), 2, "needs 1 Spot VM, but web-0 is regular."),
+        (("user-reboot", "--vm", "web-0"), 4, "web has never polled. The run would send it no events."),
+        (("user-reboot", "--vm", "web-9"), 3, "Unknown VM 'web-9'."),
+        (("user-rebot", "--vm", "web-0"), 3, "Unknown scenario 'user-rebot'. Did you mean 'user-reboot'?"),
         (("user-reboot", "--vm", "web-0", "--speed", "0"), 2, "0"),
     ):
         played = typed(service, "scenario", "run", *arguments)
@@ -228,7 +228,7 @@ def test_a_run_can_be_stopped_by_somebody_else(make_service: Make) -> None:
     stopped = typed(service, "scenario", "stop", run["id"])
     assert (stopped.returncode, stopped.stdout) == (0, f"Run {run['id']} of scenario is stopped.\n")
     again = typed(service, "scenario", "stop", run["id"])
-    assert (again.returncode, "is over (stopped)" in again.stderr) == (4, True)
+    assert (again.returncode, "has ended (stopped)" in again.stderr) == (4, True)
     assert typed(service, "scenario", "run", "user-reboot", "--vm", "web-1").returncode == 0
 
 

@@ -88,7 +88,7 @@ def test_a_second_service_over_the_same_data_is_refused(make_service: Callable[.
     service = make_service()
     second = service.cli("up")
     assert second.returncode == 4
-    assert "is in use by another Forewarn service (process" in second.stderr
+    assert "Another Forewarn service (process" in second.stderr
     assert "Traceback" not in second.stderr
     service.document()
 
@@ -98,7 +98,7 @@ def test_a_port_that_is_taken_is_said_plainly(make_service: Callable[..., Servic
     taken = "{}:{}".format(*service.metadata_address)
     second = service.cli("up", "--metadata", taken, "--data", ":memory:")
     assert second.returncode == 2
-    assert f"Cannot listen on {taken}: another program listens there." in second.stderr
+    assert f"Cannot listen on {taken}: another program uses this port." in second.stderr
 
 
 def test_an_address_this_machine_lacks_is_said_plainly(make_service: Callable[..., ServiceProcess]) -> None:
@@ -130,7 +130,7 @@ def test_a_full_disk_gets_503_and_reading_goes_on(make_service: Callable[..., Se
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     refused = service.approve(event)
     assert refused.status == 503
-    assert "could not be written" in refused.json()["error"]
+    assert "Cannot write the change" in refused.json()["error"]
     assert service.control("POST", "/v1/operations", {"cause": "restart", "vms": ["one"]}).status == 503
     assert service.request(source="127.0.0.2").status == 503, "enabling must be on disk before its first answer"
     document = service.document()

@@ -119,7 +119,7 @@ def test_cancelling_the_event_of_one_scope_withdraws_those_of_all(service: Servi
 def test_who_has_never_asked_is_not_waited_for_and_that_is_said(service: Service) -> None:
     expected = ask_one(service, "host-update", host="shared", dry_run=True)
     operation = ask_one(service, "host-update", host="shared")
-    words = {"solo": "solo has never asked: no notice"}
+    words = {"solo": "solo has never polled"}
     assert expected["not_notified"] == operation["not_notified"] == words
     assert ("not-notified", words["solo"]) in history(service, operation)
     ids = event_ids(operation)

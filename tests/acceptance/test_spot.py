@@ -114,7 +114,7 @@ def test_what_was_scheduled_for_a_vm_is_withdrawn_when_it_is_evicted(service: Se
     assert events(service, "127.0.0.62") == []
     assert incarnation(service, "127.0.0.62") == 5, "two told, one started, two gone"
     assert get(service, f"operations/{restart['id']}")["status"] == "cancelled"
-    assert ("cancelled", "spot-2: it is deallocated") in history(service, restart)
+    assert ("cancelled", "spot-2: the VM was deallocated") in history(service, restart)
 
 
 def test_advice_is_shown_by_the_preview_alone_counts_for_all_and_never_starts(service: Service) -> None:
@@ -157,7 +157,7 @@ def test_advice_ends_when_the_vm_is_evicted(service: Service) -> None:
 @pytest.mark.parametrize(("cause", "name"), [("eviction", "spot-5"), ("rebalance", "spot-6")])
 def test_who_has_never_asked_is_evicted_at_once_and_advised_of_nothing(service: Service, cause: str, name: str) -> None:
     operation = ask_one(service, cause, name)
-    assert operation["not_notified"] == {name: f"{name} has never asked: no notice"}
+    assert operation["not_notified"] == {name: f"{name} has never polled"}
     assert (operation["events"], operation["status"]) == ([], "started" if cause == "eviction" else "done")
     service.advance("0s")
     assert get(service, f"vms/{name}")["state"] == ("deallocated" if cause == "eviction" else "running")

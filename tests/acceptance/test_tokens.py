@@ -82,7 +82,7 @@ def test_a_lost_first_token_is_replaced_at_the_next_start(make_service: MakeServ
     other = create(service, name="ci", role="viewer").json()["token"]
     path.unlink()
     said = typed(service, "vm", "list")
-    assert (said.returncode, "admin-token is not there" in said.stderr) == (5, True)
+    assert (said.returncode, "admin-token does not exist" in said.stderr) == (5, True)
     service.stop()
     service.start()
     assert service.token != lost
@@ -153,14 +153,14 @@ def test_history_says_who_made_which_token_and_whose_token_did_what(forewarn: Se
 
 
 BAD: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
-    "no name": ({"role": "viewer"}, 400, "/name", "must be given"),
-    "no role": ({"name": "x"}, 400, "/role", "must be given"),
+    "no name": ({"role": "viewer"}, 400, "/name", "is required"),
+    "no role": ({"name": "x"}, 400, "/role", "is required"),
     "unknown role": ({"name": "x", "role": "vewer"}, 400, "/role", "Did you mean 'viewer'?"),
     "odd name": ({"name": "a b", "role": "viewer"}, 400, "/name", "write 1 to 64 letters"),
     "long name": ({"name": "a" * 65, "role": "viewer"}, 400, "/name", "write 1 to 64 letters"),
     "empty name": ({"name": "", "role": "viewer"}, 400, "/name", "write 1 to 64 letters"),
-    "name in use": ({"name": "admin", "role": "viewer"}, 409, None, "There is a token 'admin' already"),
-    "tenant of nothing": ({"name": "x", "role": "tenant"}, 400, None, "name it"),
+    "name in use": ({"name": "admin", "role": "viewer"}, 409, None, "A token named 'admin' exists"),
+    "tenant of nothing": ({"name": "x", "role": "tenant"}, 400, None, "needs --group NAME"),
     "tenant of an unknown group": (
         {"name": "x", "role": "tenant", "group": "wbe"},
         404,
@@ -168,7 +168,7 @@ BAD: dict[str, tuple[dict[str, Any], int, str | None, str]] = {
         "Did you mean 'web'?",
     ),
     "viewer of a group": ({"name": "x", "role": "viewer", "group": "web"}, 400, "/group", "only a tenant"),
-    "expired": ({"name": "x", "role": "viewer", "expires": "2020-01-01"}, 400, "/expires", "passed already"),
+    "expired": ({"name": "x", "role": "viewer", "expires": "2020-01-01"}, 400, "/expires", "this time has passed"),
     "no moment": ({"name": "x", "role": "viewer", "expires": "soon"}, 400, "/expires", "is not a time"),
     "unknown member": ({"name": "x", "role": "viewer", "grop": "web"}, 400, "/grop", "Did you mean 'group'?"),
 }
@@ -216,12 +216,12 @@ def test_a_service_elsewhere_is_asked_with_a_token_from_a_file(make_service: Mak
     approved = typed(service, "event", "approve", event, **elsewhere, FOREWARN_TOKEN_FILE=str(token))
     assert (approved.returncode, "by web-team" in approved.stdout) == (0, True)
     refused = typed(service, "vm", "list", **elsewhere, FOREWARN_TOKEN_FILE=str(token))
-    assert (refused.returncode, "A token of role tenant is not enough" in refused.stderr) == (5, True)
+    assert (refused.returncode, "The token's role is tenant" in refused.stderr) == (5, True)
     for variables, code, words in (
-        ({}, 5, "Name a file that has one with --token-file"),
+        ({}, 5, "Use --token-file FILE"),
         ({"FOREWARN_TOKEN_FILE": str(tmp_path / "none")}, 2, "Cannot read"),
         ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "forewarn:8170"}, 2, "write it like https://"),
-        ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "http://127.0.0.1:1"}, 6, "does not answer"),
+        ({"FOREWARN_TOKEN_FILE": str(token), "FOREWARN_SERVER": "http://127.0.0.1:1"}, 6, "does not respond"),
     ):
         said = typed(service, "event", "list", **{**elsewhere, **variables})
         assert (said.returncode, words in said.stderr) == (code, True), said.stderr
@@ -235,7 +235,7 @@ def test_a_data_folder_that_is_typed_beats_a_server_of_the_environment(make_serv
     assert "web-0" in typed(two, "vm", "list", **variables).stdout
     assert "other-0" in typed(two, "vm", "list", "--data", two.data, **variables).stdout
     both = typed(two, "vm", "list", "--data", two.data, "--server", word["control"])
-    assert (both.returncode, "give one of them" in both.stderr) == (2, True)
+    assert (both.returncode, "Use one of them" in both.stderr) == (2, True)
 
 
 class Impostor(threading.Thread):
@@ -264,13 +264,13 @@ def answer_of(status: str, *headers: str, body: str = "") -> bytes:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (b"SSH-2.0-OpenSSH\r\n", "does not answer"),
-        (b"", "does not answer"),
+        (b"SSH-2.0-OpenSSH\r\n", "does not respond"),
+        (b"", "does not respond"),
         (answer_of("200 OK", body="<html>"), "not JSON"),
-        (answer_of("200 OK", body="{}"), "not as Forewarn does"),
-        (answer_of("200 OK", body="[]"), "not as Forewarn does"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", "cut off"),
-        (answer_of("502 Bad Gateway", body="<html>"), "Try again later"),
+        (answer_of("200 OK", body="{}"), "not from Forewarn"),
+        (answer_of("200 OK", body="[]"), "not from Forewarn"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", "incomplete"),
+        (answer_of("502 Bad Gateway", body="<html>"), "Temporarily unavailable"),
     ],
 )
 def test_what_is_not_forewarn_is_said_to_be_that(forewarn: Service, said: bytes, words: str) -> None:
@@ -299,7 +299,7 @@ def test_an_address_that_is_none_is_refused(forewarn: Service, url: str) -> None
 def test_an_empty_name_is_no_name(forewarn: Service) -> None:
     for words in (("vm", "show"), ("event", "show"), ("host", "show"), ("webhook", "show"), ("token", "revoke")):
         run = typed(forewarn, *words, "")
-        assert (run.returncode, "it is empty" in run.stderr) == (2, True), run.stderr
+        assert (run.returncode, "must not be empty" in run.stderr) == (2, True), run.stderr
     assert forewarn.control("GET", "/v1/vms/").status == 404
 
 

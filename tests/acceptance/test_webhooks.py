@@ -154,11 +154,11 @@ def test_a_receiver_that_fails_hangs_redirects_and_comes_back(forewarn: Service,
     before = {number for number in expected if int(number) < int(first)}
     assert {got.id for got in receiver.got} == {*before, first}, "all that comes after it waits"
     (row,) = parsed(forewarn, "webhook", "failures", "pager")["failures"]
-    assert (str(row["sequence"]), row["error"]) == (first, "answered with status 503")
+    assert (str(row["sequence"]), row["error"]) == (first, "HTTP 503")
     assert (row["failed"], row["attempts"] > 1, row["entry"]["kind"]) == (False, True, "scheduled")
     assert "retrying" in run(forewarn, "webhook", "failures", "pager")
     shown = parsed(forewarn, "webhook", "show", "pager")
-    assert (shown["position"], shown["failed"], shown["last_error"]) == (int(first), 0, "answered with status 503")
+    assert (shown["position"], shown["failed"], shown["last_error"]) == (int(first), 0, "HTTP 503")
     assert shown["pending"] == len(expected) - len(before)
     metrics = forewarn.control("GET", "/metrics").body.decode()
     assert f'forewarn_webhook_undelivered_rows{{state="pending",webhook="pager"}} {shown["pending"]}.0' in metrics
@@ -208,7 +208,7 @@ def test_what_was_taken_while_the_disk_takes_no_writes_is_written_later_and_not_
     resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (0, most))
     answered.set()
     receiver.until_taken({first})
-    until(lambda: "could not be written" in str(process.control("GET", "/readyz", token="").json()))
+    until(lambda: "Cannot write the change" in str(process.control("GET", "/readyz", token="").json()))
     resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (most, most))
     second = min(events(process, [process.request_operation("restart", "db")]), key=int)
     receiver.until_taken({second})
@@ -260,11 +260,11 @@ def test_a_test_that_is_not_taken_says_why(forewarn: Service, receiver: Receiver
     receiver.answer = lambda _: Reply(401)
     result = typed(forewarn, "webhook", "test", "pager")
     assert result.returncode == 6
-    assert "answered with status 401" in result.stderr
+    assert "HTTP 401" in result.stderr
     answer = forewarn.control("POST", "/v1/webhooks/pager/test")
     assert (answer.status, answer.json()) == (
         200,
-        {"delivered": False, "status": 401, "error": "answered with status 401"},
+        {"delivered": False, "status": 401, "error": "HTTP 401"},
     )
     receiver.close()
     assert "Connection refused" in typed(forewarn, "webhook", "test", "pager").stderr
@@ -328,12 +328,12 @@ GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host-fail
 @pytest.mark.parametrize(
     ("wrong", "status", "pointer", "words"),
     [
-        ({"name": None}, 400, "/name", "must be given"),
+        ({"name": None}, 400, "/name", "is required"),
         ({"name": ""}, 400, "/name", "1 to 64"),
         ({"name": "a b"}, 400, "/name", "1 to 64"),
-        ({"url": None}, 400, "/url", "must be given"),
-        ({"url": "example.com"}, 400, "/url", "http:// nor https://"),
-        ({"url": "https://me:pw@example.com/"}, 400, "/url", "user name or password"),
+        ({"url": None}, 400, "/url", "is required"),
+        ({"url": "example.com"}, 400, "/url", "http:// or https://"),
+        ({"url": "https://me:pw@example.com/"}, 400, "/url", "user name or a password"),
         ({"url": 5}, 400, "/url", "must be a string"),
         ({"url": "http://169.254.1.1/"}, 403, "/url", "webhook_private_networks"),
         ({"secret": "short"}, 400, "/secret", "16 to 256"),
@@ -341,7 +341,7 @@ GOOD = {"name": "pager", "url": "https://example.com/hook", "kinds": ["host-fail
         ({"groups": ["wep"]}, 404, None, "Did you mean 'web'"),
         ({"kinds": ["schedule"]}, 400, "/kinds/0", "Did you mean 'scheduled'"),
         ({"kinds": ["host in-use"]}, 400, "/kinds/0", "'host in-use' is now called 'host-in-service'"),
-        ({"color": "red"}, 400, "/color", "not known here"),
+        ({"color": "red"}, 400, "/color", "not a known member"),
     ],
 )
 def test_what_is_wrong_is_said(

@@ -11,13 +11,13 @@ from forewarn.agent.policy import Config, NamedHandler
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
     from forewarn.agent.policy import Rule
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
 
 
 class Words(Handler):
     """A handler that only says what it would do."""
 
-    def __init__(self, options: Entry | None = None, *, prepare: str = "stop", undo: str = "start") -> None:
+    def __init__(self, options: TomlTable | None = None, *, prepare: str = "stop", undo: str = "start") -> None:
         self._does = {PREPARE: prepare}.get
         self._undo = undo
 

@@ -12,7 +12,7 @@ from forewarn.agent.clock import real_seconds
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.handlers.loader import make_handler
 from forewarn.errors import BadAgentConfig
-from forewarn.files.toml_reader import Entry, TomlFile
+from forewarn.files.toml_reader import TomlFile, TomlTable
 from forewarn.wire.document_reader import read_document
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ def then(job: LoneJob, action: str = UNDO, **options: Any) -> LoneJob:
     return LoneJob(job.folder, action, event=job.event, handler=job.handler, **options)
 
 
-def options_of(text: str, name: str = "it") -> Entry:
+def options_of(text: str, name: str = "it") -> TomlTable:
     """The options of `[handler.NAME]`, of which `text` is the inside."""
     file = TomlFile(f"[handler.{name}]\n{text}\n", "agent.toml", BadAgentConfig)
-    return Entry(file, "", None, file.load()).inner("handler", "[handler.NAME]").inner(name, "[handler.NAME]")
+    return TomlTable(file, "", None, file.load()).inner("handler", "[handler.NAME]").inner(name, "[handler.NAME]")
 
 
 def handler_of(text: str, folder: Path = Path("/nowhere")) -> Handler:

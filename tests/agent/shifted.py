@@ -45,5 +45,5 @@ class Shifted:
 
 def allow_seconds(monkeypatch: pytest.MonkeyPatch, first: float, *after_silence: float) -> None:
     """How long answers may take, where a test would wait too long for it."""
-    monkeypatch.setattr(retry, "FIRST_ANSWER_SECONDS", first)
-    monkeypatch.setattr(retry, "_AFTER_SILENCE", after_silence)
+    monkeypatch.setattr(retry, "FIRST_RESPONSE_SECONDS", first)
+    monkeypatch.setattr(retry, "_AFTER_TIMEOUTS", after_silence)

@@ -61,6 +61,6 @@ def event(**changes: Any) -> dict[str, Any]:
             {"handler": "leave-pool", "state": "prepared", "problem": "", "seconds": 1.25},
             {"handler": "stop-web", "state": "preparing", "problem": "", "seconds": 0},
         ],
-        "approval": {"mode": "self", "sent_at": None, "why_not": "it is not prepared yet"},
+        "approval": {"mode": "self", "sent_at": None, "reason": "it is not prepared yet"},
         **changes,
     }

@@ -111,19 +111,19 @@ def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("[[rule]", "agent.toml:1: TOML:"),
-        ("[rule]\non = ['Reboot']", "two brackets: [[rule]]"),
+        ("[rule]\non = ['Reboot']", "Write [[rule]] with two brackets"),
         ("[[rules]]", "agent.toml:1: rules: The file has no such key. Did you mean 'rule'?"),
         ("[agent]\nvmname = 'x'", "agent.toml:2: agent.vmname: agent has no such key. Did you mean 'vm_name'?"),
         ("[agent]\nlisten = '9169'", "agent.listen: Must be HOST:PORT, not '9169'"),
         ("[[rule]]\nprepare = ['stop']", "agent.toml:2: rule[0].prepare[0]: There is no [handler.stop]"),
         (f"[[rule]]\nprepare = ['stop-wbe']\n{HANDLERS}", "Did you mean 'stop-web'?"),
-        (f"[[rule]]\nprepare = ['stop-web', 'stop-web']\n{HANDLERS}", "named twice"),
-        ("[[rule]]\non = []", "rule[0].on: Must name at least one"),
+        (f"[[rule]]\nprepare = ['stop-web', 'stop-web']\n{HANDLERS}", "listed twice"),
+        ("[[rule]]\non = []", "rule[0].on: Must have at least one entry"),
         ("[[rule]]\non = ['']", "Must not be empty"),
         ("[[rule]]\non = 5", "rule[0].on: Must be an array of strings"),
-        ("[[rule]]\nwhen = 'soon'", 'Must be "now", or how long before NotBefore'),
+        ("[[rule]]\nwhen = 'soon'", 'Must be "now" or a duration before NotBefore'),
         ("[[rule]]\napprove = 'always'", "'always' is not one of self, leader, never."),
-        ("[[rule]]\napprove_when = 'soon'", 'Must be "ready", or how long before NotBefore'),
+        ("[[rule]]\napprove_when = 'soon'", 'Must be "ready" or a duration before NotBefore'),
         ("[[rule]]\napprove = 'leader'", "'leader' needs a [peers] table"),
         ("[[rule]]\non_failure = 'go'", "'go' is not one of stop, continue, approve."),
         ("[[rule]]\nsource = 'Martian'", "'Martian' is not one of"),
@@ -132,7 +132,7 @@ def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
         ("[handler.x]", "agent.toml:1: handler.x.kind: Is missing."),
         ("[handler.x]\nkind = 'comand'", "Did you mean 'command'?"),
         ("[handler.x]\nkind = 'command'\nprepare = ['x']\ntimeout = '0s'", "handler.x.timeout: Must be more than 0s."),
-        ("[handler.'a/b']\nkind = 'log'", "has no /"),
+        ("[handler.'a/b']\nkind = 'log'", "without /"),
         ("handler = 5", "handler: Must be a table like [handler.NAME]"),
         ("[peers]", "peers.listen: Is missing."),
         ("[peers]\nlisten='1.2.3.4:5'", "peers.secret_file: Is missing."),
@@ -142,7 +142,7 @@ def test_an_empty_config_does_nothing(tmp_path: Path) -> None:
         ("[peers]\nsilence='4s'", "peers.silence: Is now called timeout. Rename the key."),
         (
             "[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={web-0='b:1', WEB-0='c:1'}",
-            "peers.members.WEB-0: web-0 is the same machine",
+            "peers.members.WEB-0: web-0 is the same VM",
         ),
         (
             "[peers]\nlisten='1.2.3.4:5'\nsecret_file='x'\nmembers={web-0='b:1', web-1='B:1'}",
@@ -182,5 +182,5 @@ def test_a_handler_can_be_made_from_what_was_kept_of_it(tmp_path: Path) -> None:
     again = handler_of("stop-web", kept, tmp_path)
     assert again.timeout == timedelta(seconds=90)
     assert "systemctl start web" in again.handler.describe("undo")
-    with pytest.raises(BadAgentConfig, match="what stop-web was"):
+    with pytest.raises(BadAgentConfig, match=r"\[handler\.stop-web\] in the state file"):
         handler_of("stop-web", {"kind": "gone"}, tmp_path)

@@ -168,7 +168,7 @@ async def test_a_search_for_an_address_keeps_neither_a_task_nor_the_loop(monkeyp
         found.wait(2 * LONG)
         return []
 
-    monkeypatch.setattr("forewarn.agent.transport.addresses", search)
+    monkeypatch.setattr("forewarn.agent.transport.resolve_addresses", search)
     client = AsyncClient("http://127.0.0.1:9", "web-0")
     try:
         task, other = asyncio.create_task(client.document()), asyncio.create_task(client.poll())

@@ -146,7 +146,7 @@ def test_it_goes_on_whatever_is_put_in_the_place_of_its_file(
             line.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
             answer = b"".join(iter(lambda: line.recv(65536), b""))
         assert answer.startswith(b"HTTP/1.1 200 "), (tmp_path / "log").read_text()
-        assert b"forewarn_agent_answers_total" in answer
+        assert b"forewarn_agent_responses_total" in answer
     finally:
         process.terminate()
         assert process.wait(30) == 0, (tmp_path / "log").read_text()

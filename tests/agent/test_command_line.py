@@ -157,7 +157,7 @@ def test_plan_says_what_would_be_done_when(capsys: pytest.CaptureFixture[str], f
     assert [plan["rule"] for plan in plans(capsys, "--event", "document.json", *at)] == ["web", "web"]
     (other,) = plans(capsys, "--event", "event.json", "--vm-name", "web-1", *at)
     assert other["rule"] is None
-    assert other["reasons"] == ["it is about web-0, not about this machine"]
+    assert other["reasons"] == ["it affects web-0, not this VM"]
     (other,) = plans(capsys, "--event", "event.json", "--vm-name", "WEB-0", *at)
     assert other["rule"] == "web"
 

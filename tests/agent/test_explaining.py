@@ -38,23 +38,23 @@ def test_a_whole_rule_in_words() -> None:
         on_failure="continue",
     )
     which = (
-        'Reboot, Redeploy or Freeze, from Platform, described with "repair" or "failure", '
-        "interrupting for at most 30s, with at least 5m of notice"
+        'Reboot, Redeploy or Freeze, from Platform, with "repair" or "failure" in the description, '
+        "with an interruption of at most 30s, with at least 5m of notice"
     )
     assert explain(config(rule)) == [
         "agent.toml: 1 rule, 2 handlers.",
         "",
         f"1. web: {which}",
-        "   prepare  10m before NotBefore, or at once when less is left, all of it within 2m:",
+        "   prepare  10m before NotBefore, or at once if less time is left, in at most 2m together:",
         "     1. pool (command, at most 1m): stop pool",
         "     2. web (command, at most 1m): stop web",
-        "   failure  if one fails, the others are run all the same, and nothing is approved",
-        "   approve  3m before NotBefore, once all is prepared, if no other machine is affected",
-        "   undo     when the event is over, or is cancelled:",
+        "   failure  if one fails, the other handlers still run; the event is not approved",
+        "   approve  3m before NotBefore, once all handlers have prepared, unless the event affects other VMs",
+        "   undo     when the event is over or cancelled:",
         "     1. web (command, at most 1m): start web",
         "     2. pool (command, at most 1m): start pool",
         "",
-        "The first rule that fits is taken. An event that fits none is logged and left alone.",
+        "The first matching rule applies. The agent logs and ignores events that match no rule.",
     ]
 
 
@@ -69,7 +69,11 @@ def test_a_rule_that_says_as_little_as_possible() -> None:
 
 
 def test_no_rules() -> None:
-    assert explain(config()) == ["agent.toml: 0 rules, 0 handlers.", "", "Events are logged and left alone."]
+    assert explain(config()) == [
+        "agent.toml: 0 rules, 0 handlers.",
+        "",
+        "Without rules, the agent logs all events and ignores them.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -77,12 +81,15 @@ def test_no_rules() -> None:
     [
         (
             Rule("a", approve="leader", prepare=("x",)),
-            "all is prepared on every affected machine, by the first of them",
+            "all handlers have prepared on every affected VM; the first VM approves",
         ),
-        (Rule("a", approve="self"), "as soon as the event is seen, if no other machine is affected"),
-        (Rule("a", prepare=("x",), on_failure="stop"), "if one fails, the others are not run, and nothing is approved"),
-        (Rule("a", prepare=("x",), on_failure="approve"), "run all the same, and it is approved all the same"),
-        (Rule("a", prepare=("x",)), "prepare  as soon as the event is seen:"),
+        (Rule("a", approve="self"), "as soon as the event is seen, unless the event affects other VMs"),
+        (
+            Rule("a", prepare=("x",), on_failure="stop"),
+            "if one fails, the other handlers do not run; the event is not approved",
+        ),
+        (Rule("a", prepare=("x",), on_failure="approve"), "handlers still run, and the event is still approved"),
+        (Rule("a", prepare=("x",)), "prepare  at once:"),
         (Rule("a", prepare=("x", "y"), undo=("x",)), "     1. x (command, at most 1m): start x"),
     ],
 )
@@ -112,7 +119,7 @@ def test_the_same_for_programs() -> None:
     [
         (
             [Rule("a", on=("Reboot",), prepare=("x",)), Rule("b", on=("reboot",), prepare=("x",), source="User")],
-            "b is never reached: all that it is for goes to a before.",
+            "b never applies: earlier rules match all of its events (a).",
         ),
         (
             [
@@ -120,33 +127,33 @@ def test_the_same_for_programs() -> None:
                 Rule("b", on=("Freeze",), prepare=("x",)),
                 Rule("c", on=("Freeze", "Reboot"), prepare=("x",)),
             ],
-            "c is never reached: all that it is for goes to b and a before.",
+            "c never applies: earlier rules match all of its events (b and a).",
         ),
         (
             [Rule("a", on=("Reboot",), prepare=("x",)), Rule("b", on=("Reboot", "Freeze"), prepare=("x",))],
-            "b is never reached for Reboot: that goes to a before.",
+            "b never applies to Reboot: a matches it first.",
         ),
         (
             [Rule("a", description=("fail",), prepare=("x",)), Rule("b", description=("FAILURE",), prepare=("x",))],
-            "b is never reached: all that it is for goes to a before.",
+            "b never applies: earlier rules match all of its events (a).",
         ),
         (
             [Rule("a", min_notice=M, prepare=("x",)), Rule("b", min_notice=2 * M, prepare=("x",))],
-            "b is never reached: all that it is for goes to a before.",
+            "b never applies: earlier rules match all of its events (a).",
         ),
         (
             [Rule("a", on=("Rebot",), prepare=("x",))],
-            "a: no type of event is called 'Rebot' so far. Did you mean 'Reboot'?",
+            "a: unknown event type 'Rebot'. Did you mean 'Reboot'?",
         ),
-        ([Rule("a", prepare=("x",), approve_lead=M)], "a: approve_when has no meaning without approve."),
+        ([Rule("a", prepare=("x",), approve_lead=M)], "a: approve_when has no effect without approve."),
         (
             [Rule("a", prepare=("x",)), Rule("b", prepare=("x",))],
-            "b is never reached: all that it is for goes to a before.",
+            "b never applies: earlier rules match all of its events (a).",
         ),
-        ([Rule("a", approve="leader", prepare=("x",))], "a: a leader approves, and without [peers] there is none."),
-        ([Rule("a", prepare=("x", "y"), undo=("y",))], "a prepares x and does not undo it."),
-        ([Rule("a", prepare=("mute",))], "a: handler mute has nothing to prepare."),
-        ([Rule("a", prepare=("x",), undo=("x", "mute"))], "a: handler mute has nothing to undo."),
+        ([Rule("a", approve="leader", prepare=("x",))], 'a: approve = "leader" needs a [peers] table.'),
+        ([Rule("a", prepare=("x", "y"), undo=("y",))], "a prepares x but does not undo it."),
+        ([Rule("a", prepare=("mute",))], "a: handler mute does nothing on prepare."),
+        ([Rule("a", prepare=("x",), undo=("x", "mute"))], "a: handler mute does nothing on undo."),
     ],
 )
 def test_doubts(rules: list[Rule], doubt: str) -> None:
@@ -159,12 +166,12 @@ def test_doubts(rules: list[Rule], doubt: str) -> None:
 
 
 def test_a_handler_that_nobody_uses() -> None:
-    assert config_warnings(config(handlers=(named("x"),))) == ["handler x is used by no rule."]
+    assert config_warnings(config(handlers=(named("x"),))) == ["No rule uses handler x."]
 
 
 def test_peers_that_nobody_needs() -> None:
     found = config(Rule("a", prepare=("x",)))._replace(peers=PEERS)
-    assert config_warnings(found) == ['There is a [peers], and no rule has approve = "leader".']
+    assert config_warnings(found) == ['There is a [peers] table, but no rule has approve = "leader".']
 
 
 @pytest.mark.parametrize(
@@ -205,7 +212,7 @@ events = st.builds(
 @given(rules, rules, events)
 def test_what_is_said_never_to_be_reached_is_not(earlier: Rule, later: Rule, event: ScheduledEvent) -> None:
     covered = all(_covers(earlier, later, kind) for kind in later.on or ("",))
-    assert not (covered and later.fits(event, NOW)) or earlier.fits(event, NOW)
+    assert not (covered and later.matches(event, NOW)) or earlier.matches(event, NOW)
 
 
 def test_a_handler_of_ones_own_that_cannot_describe_itself_is_explained_all_the_same() -> None:
@@ -215,7 +222,7 @@ def test_a_handler_of_ones_own_that_cannot_describe_itself_is_explained_all_the_
 
     mute = NamedHandler("mute", "mute.py", M, Mute(), {})
     whole = config(Rule("web", prepare=("mute",), undo=("mute",)), handlers=(mute,))
-    says = "do what it cannot describe (KeyError: 'prepare')"
+    says = "do something unknown (describe() failed: KeyError: 'prepare')"
     assert any(says in line for line in explain(whole))
     assert as_json(whole)["rules"][0]["prepare"][0]["does"] == says
     assert plan(whole, told(), NOW, "web-0").steps[0].does == says

@@ -35,7 +35,7 @@ def until_settled() -> NameResolver:
 
 def test_a_trouble_that_goes_on_leaves_the_host_name_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     assert until_settled().me(nobody).name == socket.gethostname()
-    monkeypatch.setattr(identity, "ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(identity, "RETRY_SECONDS", 0.0)
     asked = until_settled()
     assert asked.me(in_trouble).name == socket.gethostname()
     assert asked.is_known

@@ -67,7 +67,7 @@ def raw(pages: StatusPages, request: bytes) -> bytes:
 def test_health_is_whether_the_loop_turns(pages: StatusPages, said: Said) -> None:
     assert ask(pages, "/healthz")[::2] == (200, "ok\n")
     said.value = snapshot(seconds_since_last_loop=61.0)
-    assert ask(pages, "/healthz")[::2] == (503, "the loop has not turned for 61 s\n")
+    assert ask(pages, "/healthz")[::2] == (503, "the agent's loop has not run for 61 s\n")
 
 
 def test_ready_turns_red_on_an_event(pages: StatusPages, said: Said) -> None:
@@ -79,7 +79,7 @@ def test_ready_turns_red_on_an_event(pages: StatusPages, said: Said) -> None:
     assert (status, json.loads(body)) == (200, {"ready": True, "reason": ""})
     said.value = snapshot(ready=True, ready_reason="", seconds_since_last_loop=75)
     status, _, body = ask(pages, "/readyz")
-    assert (status, json.loads(body)["reason"]) == (503, "the loop has not turned for 75 s")
+    assert (status, json.loads(body)["reason"]) == (503, "the agent's loop has not run for 75 s")
 
 
 def test_the_other_pages(pages: StatusPages, said: Said) -> None:
@@ -167,7 +167,7 @@ def test_status_asks_the_agent(
     assert json.loads(capsys.readouterr().out) == {"running": True, **snapshot()}
     said.value = None
     assert main(["status", "--state", str(tmp_path / "state")]) == 6
-    assert "does not answer (The agent cannot say how it is" in capsys.readouterr().err
+    assert "does not answer (Cannot build the agent's status" in capsys.readouterr().err
 
 
 def test_the_status_for_people() -> None:
@@ -303,7 +303,7 @@ def test_systemd_is_told_that_it_has_started_how_it_is_and_that_it_does_not_hang
             while (word := systemd.recv(1000)) != b"WATCHDOG=1\nSTATUS=\\ud800 preparing":
                 assert word == b"WATCHDOG=1\nSTATUS=Reboot preparing"
             said.value = snapshot(events=[], polling={"error": "is throttling"})
-            while (word := systemd.recv(1000)) != b"WATCHDOG=1\nSTATUS=nothing is coming; the endpoint is throttling":
+            while (word := systemd.recv(1000)) != b"WATCHDOG=1\nSTATUS=no events; endpoint: is throttling":
                 assert word == b"WATCHDOG=1\nSTATUS=\\ud800 preparing"
             watchdog.stopping()
             while (word := systemd.recv(1000)) != b"STOPPING=1":

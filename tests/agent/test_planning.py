@@ -69,7 +69,7 @@ def test_the_limit_of_the_rule_is_for_all_of_it() -> None:
 
 def test_handlers_that_may_take_longer_than_there_is_are_named() -> None:
     found = plan(config(RULE), told(notice=timedelta(seconds=30)), NOW, ME)
-    assert "if the handlers take all the time they have, they end 1m30s after NotBefore" in found.reasons
+    assert "if all handlers take their whole time limit, they end 1m30s after NotBefore" in found.reasons
     enough = plan(config(RULE), told(), NOW, ME)
     assert not any("after NotBefore" in reason for reason in enough.reasons)
 
@@ -77,11 +77,11 @@ def test_handlers_that_may_take_longer_than_there_is_are_named() -> None:
 @pytest.mark.parametrize(
     ("rule", "resources", "status", "words"),
     [
-        (RULE, (ME, "web-1"), "Scheduled", "not by this machine alone: it is about web-0 and web-1"),
-        (RULE, (ME,), "Started", "not any more: the event has started"),
+        (RULE, (ME, "web-1"), "Scheduled", "no: the event affects web-0 and web-1, not only this VM"),
+        (RULE, (ME,), "Started", "no: the event has started"),
         (RULE._replace(approve="never"), (ME,), "Scheduled", "never: the event starts at its NotBefore"),
-        (RULE._replace(approve="leader"), (ME, "web-1"), "Scheduled", "not without [peers]"),
-        (RULE._replace(approve_lead=timedelta(0)), (ME,), "Scheduled", "not before NotBefore"),
+        (RULE._replace(approve="leader"), (ME, "web-1"), "Scheduled", 'no: approve = "leader" needs a [peers] table'),
+        (RULE._replace(approve_lead=timedelta(0)), (ME,), "Scheduled", "no: the event starts at its NotBefore"),
     ],
 )
 def test_why_it_would_not_be_approved(rule: Rule, resources: tuple[str, ...], status: str, words: str) -> None:
@@ -100,13 +100,13 @@ def test_a_leader_approves_for_several() -> None:
     stranger = plan(led, told(resources=(ME, "db-0")), NOW, ME).approval
     assert stranger is not None
     assert stranger.at is None
-    assert stranger.text == "not at all: db-0 is not in [peers] members"
+    assert stranger.text == "no: db-0 is not in [peers] members"
 
 
 def test_what_has_started_is_prepared_for_at_once() -> None:
     found = plan(config(RULE._replace(lead=5 * M)), told(status="Started"), NOW, ME)
     assert found.steps[0].earliest == NOW
-    assert "the event has started already" in found.reasons
+    assert "the event has already started" in found.reasons
     odd = plan(config(RULE._replace(lead=5 * M)), told(EventStatus="Started"), NOW, ME)  # with a NotBefore all the same
     assert odd.event.not_before is not None
     assert odd.steps[0].earliest == NOW
@@ -114,11 +114,11 @@ def test_what_has_started_is_prepared_for_at_once() -> None:
 
 def test_what_is_only_undone_is_not_when_the_event_is_cancelled() -> None:
     whole = config(Rule("after", undo=("web",)))
-    assert plan_lines(plan(whole, told(), NOW, ME))[-1] == "  when it is over: web would start web"
+    assert plan_lines(plan(whole, told(), NOW, ME))[-1] == "  when the event is over: web would start web"
     assert "   undo     when the event is over:" in explain(whole)
     both = config(Rule("both", prepare=("web",)))
-    assert "  when it is over or cancelled: web would start web" in plan_lines(plan(both, told(), NOW, ME))
-    assert "   undo     when the event is over, or is cancelled:" in explain(both)
+    assert "  when the event is over or cancelled: web would start web" in plan_lines(plan(both, told(), NOW, ME))
+    assert "   undo     when the event is over or cancelled:" in explain(both)
 
 
 def test_no_rule_fits_and_each_says_why() -> None:
@@ -132,40 +132,40 @@ def test_no_rule_fits_and_each_says_why() -> None:
     )
     found = plan(config(*rules), told(), NOW, ME)
     assert found.rule is None
-    source = "it is for events from User, and this one is from Platform"
-    words = 'the description has none of "repair" and "failure"'
+    source = "it matches events from User; this one is from Platform"
+    words = 'the description does not contain "repair" or "failure"'
     assert list(found.reasons) == [
-        "freeze: it is for Freeze or Preempt, not for Reboot",
+        "freeze: it matches Freeze or Preempt, not Reboot",
         f"mine: {source}",
-        "short: it is for interruptions of at most 1m, and nobody knows how long this one is",
-        "slow: it needs 20m of notice, and there are 15m",
-        'word: the description has not "repair"',
+        "short: it matches interruptions of at most 1m; the duration of this one is unknown",
+        "slow: it needs 20m of notice; 15m are left",
+        'word: the description does not contain "repair"',
         f"words: {source}; {words}",
     ]
     long = plan(config(rules[2]), told(DurationInSeconds=61), NOW, ME)
-    assert long.reasons == ("short: it is for interruptions of at most 1m, and this one is 1m1s",)
+    assert long.reasons == ("short: it matches interruptions of at most 1m; this one takes 1m1s",)
 
 
 def test_an_event_of_another_machine_is_left_alone() -> None:
     found = plan(config(RULE), told(resources=("web-1", "web-2")), NOW, "")
-    assert found.reasons == ("it is about web-1 and web-2, not about this machine",)
+    assert found.reasons == ("it affects web-1 and web-2, not this VM",)
 
 
 def test_the_plan_for_people() -> None:
     event = told("4CAEA225-A741-474D-A72E-428C86FCD853")
     found = plan(config(RULE._replace(lead=5 * M), handlers=(named("pool", 30),)), event, NOW, ME)
-    alone = "as soon as all is prepared, if no other machine is affected"
+    alone = "as soon as all handlers have prepared, unless the event affects other VMs"
     assert plan_lines(found) == [
         f"Reboot {event.id}, web-0: Scheduled, starts at 2031-05-04 12:15:00 UTC (in 15m) or later",
-        "  taken by web",
+        "  rule: web",
         "  2031-05-04 12:10:00 UTC (in 10m): pool would stop pool (at most 30s)",
         "  then: web would stop web (at most 1m)",
-        f"  approval (self) at 2031-05-04 12:10:00 UTC (in 10m) at the earliest: {alone}",
-        "  when it is over or cancelled: web would start web",
-        "  when it is over or cancelled: pool would start pool",
-        "  note: if a handler fails, the others are not run, and nothing is approved",
+        f"  approval (self), earliest at 2031-05-04 12:10:00 UTC (in 10m): {alone}",
+        "  when the event is over or cancelled: web would start web",
+        "  when the event is over or cancelled: pool would start pool",
+        "  note: if a handler fails, the other handlers do not run; the event is not approved",
     ]
-    assert plan_lines(plan(config(), event, NOW, ME))[1:] == ["  left alone:", "    there are no rules"]
+    assert plan_lines(plan(config(), event, NOW, ME))[1:] == ["  ignored:", "    there are no rules"]
     assert "has started" in plan_lines(plan(config(RULE), told(status="Started"), NOW, ME))[0]
 
 
@@ -194,7 +194,7 @@ def test_what_nobody_knows_the_moment_of_is_not_approved_before_it() -> None:
     found = plan(config(RULE._replace(approve_lead=M)), told(NotBefore=""), NOW, ME)
     assert found.approval is not None
     assert found.approval.at is None
-    assert "nobody knows when it starts" in plan_lines(found)[0]
+    assert "its NotBefore is unknown" in plan_lines(found)[0]
 
 
 # --- The plan is what the decisions make ----------------------------------------------------------------

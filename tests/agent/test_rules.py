@@ -41,7 +41,7 @@ MINUTES = timedelta(minutes=1)
     ],
 )
 def test_a_rule_fits(rule: dict[str, Any], event: dict[str, Any], fits: bool) -> None:
-    assert Rule("r", **rule).fits(told(**event), NOW) is fits
+    assert Rule("r", **rule).matches(told(**event), NOW) is fits
 
 
 def test_the_first_that_fits_is_taken() -> None:

@@ -52,7 +52,7 @@ def test_a_file_that_cannot_be_read_is_kept_aside(tmp_path: Path, text: str, cap
     file = StateFile(tmp_path)
     assert file.load() == []
     assert (tmp_path / "state.unreadable").read_text() == text
-    assert "state.unreadable" in caplog.text
+    assert "state.unreadable" in str(caplog.records[0].__dict__["fields"]["renamed_to"])
 
 
 def test_what_cannot_be_written_is_written_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -61,10 +61,10 @@ def test_what_cannot_be_written_is_written_later(tmp_path: Path, caplog: pytest.
     (tmp_path / FILE).mkdir()  # in the way of every write, also for root
     assert not store.keep(WORK)
     assert not store.save_pending()
-    assert caplog.text.count("cannot be noted") == 1
+    assert caplog.text.count("Cannot write the state file") == 1
     (tmp_path / FILE).rmdir()
     assert store.save_pending()
-    assert "can be noted again" in caplog.text
+    assert "The state file can be written again" in caplog.text
     store.close()
     assert StateFile(tmp_path).load() == [WORK]
 

@@ -153,7 +153,7 @@ def test_a_state_of_the_config_is_where_the_agent_will_look_for_it(
     places = resolve_options(options, read_config(Path(options.config)), {})
     assert places.folder == folder / "etc" / "kept"
     assert main(["check", "etc/agent.toml"]) == 0
-    assert f"State is kept in {folder}/etc/kept." in capsys.readouterr().out
+    assert f"State folder: {folder}/etc/kept." in capsys.readouterr().out
 
 
 def test_a_state_folder_that_is_not_there_is_made(folder: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_state_that_cannot_be_a_folder_is_said(folder: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--endpoint", "bogus://x"), "bogus:// is neither http:// nor https://"),
+        (("--endpoint", "bogus://x"), "the scheme must be http or https, not bogus"),
         (("--endpoint", ""), "--endpoint '' does not fit"),
         (("--listen", "9169"), "--listen '9169' does not fit"),
         (("--listen", "a..b:80"), "'a..b' is neither an address nor the name of a host"),

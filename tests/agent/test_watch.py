@@ -175,7 +175,7 @@ STATUSES = {
     (410, b'{ "error": "Gone." }'): ("gone", "410"),
     (429, b"Throttle Result: Too Many Requests"): ("throttled", "429"),
     (500, b'{ "error": "Broken." }'): ("failing", "500: Broken."),
-    (503, b""): ("failing", "503: (it says no more)"),
+    (503, b""): ("failing", "503: (no error text)"),
     (400, b'{ "error": "Bad\\n\\u001b[31m request." }'): ("refused", "400: Bad ?[31m request."),
     (403, b"<html>" + b"x" * 9999): ("refused", "403: <html>xxx"),
     (405, b'{"error": 5}'): ("refused", '405: {"error": 5}'),

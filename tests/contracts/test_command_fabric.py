@@ -18,7 +18,7 @@ import pytest
 from forewarn.errors import Invalid, Unavailable, WorkFailed
 from forewarn.fabrics import command
 from forewarn.fabrics.command import CommandFabric
-from forewarn.ports import Machine, Order
+from forewarn.ports import MachineState, WorkOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT_SECONDS = 30
 OPERATION = "5bb6b3a2-0f2e-4c39-8f2e-0d8f3b1c9a01"
-ORDER = Order(OPERATION, ("web-0",), timedelta(seconds=9), "restart")
+ORDER = WorkOrder(OPERATION, ("web-0",), timedelta(seconds=9), "restart")
 
 # The service, as far as an order needs one.
 SERVICE = """\
@@ -142,7 +142,7 @@ async def test_the_program_reads_the_order_and_its_last_argument_is_the_verb(
     program = make_program(f'for word in "$@"; do echo "$word"; done >{shlex.quote(str(tmp_path / "words"))}')
     fabric = CommandFabric([program, "--zone", "1 a"], folder)
     moves = (("web-0", "rack-1-b"), ("web-1", "rack-1-c"))
-    order = Order(OPERATION, ("web-0", "web-1"), timedelta(seconds=9), "restart", "rack-1-a", moves)
+    order = WorkOrder(OPERATION, ("web-0", "web-1"), timedelta(seconds=9), "restart", "rack-1-a", moves)
     await getattr(fabric, verb)(order)
     assert (tmp_path / "words").read_text() == f"--zone\n1 a\n{verb}\n"
     assert noted(tmp_path) == [
@@ -162,7 +162,7 @@ async def test_the_program_reads_the_order_and_its_last_argument_is_the_verb(
 async def test_what_an_order_does_not_say_is_null_or_empty(
     make_program: MakeProgram, tmp_path: Path, folder: Path
 ) -> None:
-    await CommandFabric([make_program()], folder).delete(Order(OPERATION, ("web-0",)))
+    await CommandFabric([make_program()], folder).delete(WorkOrder(OPERATION, ("web-0",)))
     [order] = noted(tmp_path)
     assert (order["host"], order["duration_seconds"], order["moves"], order["cause"]) == (None, None, {}, "")
 
@@ -172,7 +172,7 @@ async def test_a_code_that_is_not_zero_is_a_failure_for_good_and_the_program_is_
 ) -> None:
     program = make_program("echo first >&2; echo 'the disk is gone' >&2; echo >&2; echo shown elsewhere; exit 3")
     for fabric in (CommandFabric([program], folder), CommandFabric([program], folder)):
-        with pytest.raises(WorkFailed, match=r"program reboot ended with code 3: the disk is gone$"):
+        with pytest.raises(WorkFailed, match=r"program reboot exited with code 3: the disk is gone$"):
             await fabric.reboot(ORDER)
     assert len(noted(tmp_path)) == 1
 
@@ -183,7 +183,7 @@ async def test_code_75_asks_for_another_time_and_then_the_program_is_told_that_i
     tried = shlex.quote(str(tmp_path / "tried"))
     program = make_program(f"if [ ! -e {tried} ]; then >{tried}; echo 'the host is busy' >&2; exit 75; fi")
     fabric = CommandFabric([program], folder)
-    with pytest.raises(Unavailable, match=r"asks for another time: the host is busy$"):
+    with pytest.raises(Unavailable, match=r"asked to be retried later: the host is busy$"):
         await fabric.reboot(ORDER)
     await fabric.reboot(ORDER)
     await fabric.reboot(ORDER)
@@ -192,12 +192,12 @@ async def test_code_75_asks_for_another_time_and_then_the_program_is_told_that_i
 
 async def test_a_program_that_dies_by_a_signal_has_failed(make_program: MakeProgram, folder: Path) -> None:
     program = make_program("echo 'so far so good' >&2; kill -9 $$")
-    with pytest.raises(WorkFailed, match=r"ended with code 137 \(as after signal 9\): so far so good$"):
+    with pytest.raises(WorkFailed, match=r"exited with code 137 \(signal 9\): so far so good$"):
         await CommandFabric([program], folder).reboot(ORDER)
 
 
 async def test_a_program_that_says_nothing_is_reported_without_a_line(make_program: MakeProgram, folder: Path) -> None:
-    with pytest.raises(WorkFailed, match=r"ended with code 200: it wrote no line of errors$"):
+    with pytest.raises(WorkFailed, match=r"exited with code 200: no error output$"):
         await CommandFabric([make_program("exit 200")], folder).reboot(ORDER)
 
 
@@ -243,7 +243,7 @@ async def test_a_bare_name_is_looked_for_where_programs_are(
 ) -> None:
     make_program("exit 4", name="true")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(WorkFailed, match="true reboot ended with code 4"):
+    with pytest.raises(WorkFailed, match="true reboot exited with code 4"):
         await CommandFabric(["true"], folder).reboot(ORDER)
 
 
@@ -252,16 +252,18 @@ async def test_a_program_that_cannot_be_started_may_be_mended_and_has_not_begun(
 ) -> None:
     path = tmp_path / "program"
     fabric = CommandFabric([str(path)], folder)
-    with pytest.raises(Unavailable, match=r"there is no program .*/program. Install it, or name one that exists"):
+    with pytest.raises(
+        Unavailable, match=r"the program .*/program does not exist. Install it, or name another program"
+    ):
         await fabric.reboot(ORDER)
     make_program()
     path.chmod(0o644)
-    with pytest.raises(Unavailable, match=r"not an executable file. Make it one with: chmod \+x .*/program"):
+    with pytest.raises(Unavailable, match=r"is not executable. Run: chmod \+x .*/program"):
         await fabric.reboot(ORDER)
     path.chmod(0o755)
     right = path.read_bytes()
     path.write_bytes(right.replace(b"sh\n", b"sh\r\n", 1))
-    with pytest.raises(Unavailable, match=r"begins with #!'/bin/sh\\r', which cannot be executed"):
+    with pytest.raises(Unavailable, match=r"begins with #!'/bin/sh\\r', which is not executable"):
         await fabric.reboot(ORDER)
     path.write_bytes(right)
     await fabric.reboot(ORDER)
@@ -270,7 +272,7 @@ async def test_a_program_that_cannot_be_started_may_be_mended_and_has_not_begun(
 
 async def test_a_folder_that_cannot_be_written_is_named(make_program: MakeProgram, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Unavailable, match=r"orders cannot be noted in .*/file/orders"):
+    with pytest.raises(Unavailable, match=r"cannot write orders to .*/file/orders"):
         await CommandFabric([make_program()], tmp_path / "file" / "orders").reboot(ORDER)
     assert noted(tmp_path) == []
 
@@ -279,7 +281,7 @@ async def test_a_folder_that_cannot_be_written_is_named(make_program: MakeProgra
 async def test_no_id_leads_out_of_the_folder(
     make_program: MakeProgram, tmp_path: Path, folder: Path, operation: str
 ) -> None:
-    with pytest.raises(WorkFailed, match="cannot be the name of a folder"):
+    with pytest.raises(WorkFailed, match="is not a valid operation id"):
         await CommandFabric([make_program()], folder).reboot(ORDER._replace(operation=operation))
     assert noted(tmp_path) == []
 
@@ -320,7 +322,7 @@ async def test_a_program_that_is_still_at_work_is_waited_for(
     await until_taken_up(fabric)
     assert not order.done()
     gate.open()
-    with pytest.raises(WorkFailed, match="ended with code 6: went wrong"):
+    with pytest.raises(WorkFailed, match="exited with code 6: went wrong"):
         await order
     assert len(noted(tmp_path)) == 1
 
@@ -336,7 +338,7 @@ async def test_a_program_that_ended_while_nobody_was_there_is_believed(
     fabric = CommandFabric([program], folder)
     await fabric.recover([OPERATION])
     if code:
-        with pytest.raises(WorkFailed, match="ended with code 6"):
+        with pytest.raises(WorkFailed, match="exited with code 6"):
             await fabric.reboot(ORDER)
     else:
         await fabric.reboot(ORDER)
@@ -351,7 +353,7 @@ async def test_a_program_that_asked_for_another_time_while_nobody_was_there_is_r
     gate.open()
     await has_ended(shell)
     gate.open()
-    with pytest.raises(Unavailable, match="another time"):
+    with pytest.raises(Unavailable, match="retried later"):
         await CommandFabric([program], folder).reboot(ORDER)
     assert [order["again"] for order in noted(tmp_path)] == [False, True]
 
@@ -407,7 +409,7 @@ async def test_an_order_that_is_cancelled_leaves_the_program_at_work_and_finds_i
     order = asyncio.ensure_future(fabric.reboot(ORDER))
     await until_taken_up(fabric)
     gate.open()
-    with pytest.raises(WorkFailed, match="ended with code 6"):
+    with pytest.raises(WorkFailed, match="exited with code 6"):
         await order
     await has_no_child_left(fabric, shell)
     assert len(noted(tmp_path)) == 1
@@ -444,7 +446,7 @@ async def test_a_second_run_that_is_at_work_is_found_as_the_first_would_be(
     make_program: MakeProgram, gate: Gate, tmp_path: Path, folder: Path
 ) -> None:
     fabric = CommandFabric([make_program(f'case "$order" in *false*) exit 75;; esac; {gate.script}')], folder)
-    with pytest.raises(Unavailable, match="another time"):
+    with pytest.raises(Unavailable, match="retried later"):
         await fabric.reboot(ORDER)
     cancelled = asyncio.ensure_future(fabric.reboot(ORDER))
     await gate.arrival()
@@ -477,7 +479,7 @@ async def test_what_a_program_leaves_running_is_not_waited_for(
     fabric = CommandFabric([program], folder)
     for _ in range(2):  # the second run needs a lock although the first one's is still held
         async with asyncio.timeout(LONGEST_WAIT_SECONDS):
-            with pytest.raises(Unavailable, match="another time"):
+            with pytest.raises(Unavailable, match="retried later"):
                 await fabric.reboot(ORDER)
     assert [order["again"] for order in noted(tmp_path)] == [False, True]
     await fabric.recover([])
@@ -523,14 +525,14 @@ async def test_journals_do_not_pile_up_and_none_that_may_be_needed_goes(
 @pytest.mark.parametrize(
     ("does", "machine"),
     [
-        ("""echo '{"running": true, "boots": 3}'""", Machine("web 0", running=True, boots=3)),
-        ("""echo '{"running": false, "more": []}'""", Machine("web 0", running=False, boots=1)),
-        ("echo 'usage: ...' >&2; exit 64", Machine("web 0", running=True, boots=1)),
+        ("""echo '{"running": true, "boots": 3}'""", MachineState("web 0", running=True, boots=3)),
+        ("""echo '{"running": false, "more": []}'""", MachineState("web 0", running=False, boots=1)),
+        ("echo 'usage: ...' >&2; exit 64", MachineState("web 0", running=True, boots=1)),
     ],
     ids=["all", "no-boots", "cannot-tell"],
 )
 async def test_a_machine_is_what_the_program_says(
-    make_program: MakeProgram, tmp_path: Path, folder: Path, does: str, machine: Machine
+    make_program: MakeProgram, tmp_path: Path, folder: Path, does: str, machine: MachineState
 ) -> None:
     assert (
         await CommandFabric([make_program(f'[ "$1" = inspect ] || exit 9\n{does}')], folder).inspect("web 0") == machine
@@ -551,8 +553,8 @@ async def test_a_machine_is_what_the_program_says(
         ("""echo '{"running": true}{"running": true}'""", "wrote"),
         ("head -c 3000000 /dev/urandom", "wrote"),
         ("head -c 3000000 /dev/zero | tr '\\0' '['", "wrote"),
-        ("echo 'no such host' >&2; exit 1", "ended with code 1: no such host"),
-        ("kill -9 $$", "ended with code -9"),
+        ("echo 'no such host' >&2; exit 1", "exited with code 1: no such host"),
+        ("kill -9 $$", "exited with code -9"),
     ],
 )
 async def test_what_cannot_be_understood_is_answered_with_what_was_expected(
@@ -596,5 +598,5 @@ async def test_a_look_that_is_cancelled_leaves_nothing_behind(
 
 
 async def test_looking_with_a_program_that_is_not_there_says_so(folder: Path) -> None:
-    with pytest.raises(Unavailable, match="there is no program forewarn-nowhere"):
+    with pytest.raises(Unavailable, match="the program forewarn-nowhere does not exist"):
         await CommandFabric(["forewarn-nowhere"], folder).inspect("web-0")

@@ -23,7 +23,7 @@ from forewarn.fabrics import simulated
 from forewarn.fabrics.command import CommandFabric
 from forewarn.fabrics.manual import ManualFabric
 from forewarn.fabrics.simulated import SimulatedFabric
-from forewarn.ports import Fabric, Machine, Order
+from forewarn.ports import Fabric, MachineState, WorkOrder
 from forewarn.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def test_every_fabric_in_the_folder_has_a_row_here() -> None:
 @those_that(lambda _: True)
 async def test_a_machine_that_nothing_was_done_to_runs(fabric: Fabric) -> None:
     await fabric.recover([])
-    assert await fabric.inspect("a") == Machine("a", running=True, boots=1)
+    assert await fabric.inspect("a") == MachineState("a", running=True, boots=1)
     assert fabric.makes_hosts in (True, False)
 
 
@@ -135,32 +135,32 @@ async def test_watching_can_be_ended_and_is_no_sleep_by_the_clock(fabric: Fabric
     ],
 )
 async def test_an_order_given_twice_is_carried_out_once(fabric: Fabric, verb: str, after: tuple[bool, int]) -> None:
-    order = Order("op-1", ("a", "b"))
+    order = WorkOrder("op-1", ("a", "b"))
     await getattr(fabric, verb)(order)
     await fabric.recover(["op-1"])
     await getattr(fabric, verb)(order)
-    assert await fabric.inspect("a") == Machine("a", *after)
-    assert await fabric.inspect("b") == Machine("b", *after)
-    assert await fabric.inspect("c") == Machine("c", running=True, boots=1)
+    assert await fabric.inspect("a") == MachineState("a", *after)
+    assert await fabric.inspect("b") == MachineState("b", *after)
+    assert await fabric.inspect("c") == MachineState("c", running=True, boots=1)
 
 
 @those_that(lambda row: row.works_by_itself)
 async def test_what_is_deallocated_can_be_started_once(fabric: Fabric) -> None:
-    await fabric.deallocate(Order("op-1", ("a",)))
-    await fabric.start(Order("op-2", ("a",)))
-    assert await fabric.inspect("a") == Machine("a", running=True, boots=2)
-    await fabric.start(Order("op-3", ("a",)))
-    assert await fabric.inspect("a") == Machine("a", running=True, boots=2)
+    await fabric.deallocate(WorkOrder("op-1", ("a",)))
+    await fabric.start(WorkOrder("op-2", ("a",)))
+    assert await fabric.inspect("a") == MachineState("a", running=True, boots=2)
+    await fabric.start(WorkOrder("op-3", ("a",)))
+    assert await fabric.inspect("a") == MachineState("a", running=True, boots=2)
 
 
 @those_that(lambda row: row.works_by_itself)
 async def test_an_order_that_was_cancelled_is_carried_out_once_when_it_is_given_again(fabric: Fabric) -> None:
-    cancelled = asyncio.ensure_future(fabric.reboot(Order("op-1", ("a",))))
+    cancelled = asyncio.ensure_future(fabric.reboot(WorkOrder("op-1", ("a",))))
     await asyncio.sleep(0)
     cancelled.cancel()
     await asyncio.gather(cancelled, return_exceptions=True)
-    await fabric.reboot(Order("op-1", ("a",)))
-    assert await fabric.inspect("a") == Machine("a", running=True, boots=2)
+    await fabric.reboot(WorkOrder("op-1", ("a",)))
+    assert await fabric.inspect("a") == MachineState("a", running=True, boots=2)
 
 
 @those_that(lambda row: row.tells)
@@ -168,7 +168,7 @@ async def test_whoever_watches_is_told_which_machines_changed(fabric: Fabric) ->
     events = fabric.events()
     first = asyncio.ensure_future(anext(events))
     await asyncio.sleep(0)
-    await fabric.reboot(Order("op-1", ("a",)))
+    await fabric.reboot(WorkOrder("op-1", ("a",)))
     assert await first == "a"
 
 
@@ -180,7 +180,7 @@ async def test_whoever_watches_is_told_which_machines_changed(fabric: Fabric) ->
 async def test_an_order_waits_by_the_clock_until_it_is_let_go_of(
     fabric: Fabric, clock: VirtualClock, verb: str
 ) -> None:
-    order = asyncio.ensure_future(getattr(fabric, verb)(Order("op-1", ("a",))))
+    order = asyncio.ensure_future(getattr(fabric, verb)(WorkOrder("op-1", ("a",))))
     await asyncio.sleep(0)
     assert clock.sleeping == 1
     clock.set(START + timedelta(days=7300))
@@ -200,13 +200,13 @@ async def test_the_simulated_one_can_be_told_to_fail_and_to_be_slow(clock: Virtu
     fabric = SimulatedFabric(clock)
     fabric.failures = 1
     with pytest.raises(Unavailable):
-        await fabric.reboot(Order("op-1", ("a",)))
+        await fabric.reboot(WorkOrder("op-1", ("a",)))
     fabric.failures_for_good = 1
     with pytest.raises(WorkFailed):
-        await fabric.reboot(Order("op-1", ("a",)))
+        await fabric.reboot(WorkOrder("op-1", ("a",)))
     assert (await fabric.inspect("a")).boots == 1
     fabric.delay = timedelta(minutes=5)
-    slow = asyncio.ensure_future(fabric.reboot(Order("op-1", ("a",))))
+    slow = asyncio.ensure_future(fabric.reboot(WorkOrder("op-1", ("a",))))
     await asyncio.sleep(0)
     assert clock.sleeping == 1
     clock.set(START + timedelta(minutes=4))
@@ -220,11 +220,11 @@ async def test_the_simulated_one_can_be_told_to_fail_and_to_be_slow(clock: Virtu
 async def test_a_sick_machine_is_seen_not_to_run_until_it_is_well(clock: VirtualClock) -> None:
     fabric = SimulatedFabric(clock)
     fabric.sick.add("a")
-    await fabric.reboot(Order("op-1", ("a", "b")))
-    assert await fabric.inspect("a") == Machine("a", running=False, boots=2)
-    assert await fabric.inspect("b") == Machine("b", running=True, boots=2)
+    await fabric.reboot(WorkOrder("op-1", ("a", "b")))
+    assert await fabric.inspect("a") == MachineState("a", running=False, boots=2)
+    assert await fabric.inspect("b") == MachineState("b", running=True, boots=2)
     fabric.sick.clear()
-    assert await fabric.inspect("a") == Machine("a", running=True, boots=2)
+    assert await fabric.inspect("a") == MachineState("a", running=True, boots=2)
 
 
 async def test_deleted_machines_are_not_remembered_without_end(
@@ -232,21 +232,21 @@ async def test_deleted_machines_are_not_remembered_without_end(
 ) -> None:
     monkeypatch.setattr(simulated, "_REMEMBERED_ORDERS", 3)
     fabric = SimulatedFabric(clock)
-    await fabric.reboot(Order("op-kept", ("kept",)))
+    await fabric.reboot(WorkOrder("op-kept", ("kept",)))
     for number in range(10):
-        await fabric.delete(Order(f"op-{number}", (f"vm-{number}",)))
+        await fabric.delete(WorkOrder(f"op-{number}", (f"vm-{number}",)))
         assert not (await fabric.inspect(f"vm-{number}")).running
     assert not (await fabric.inspect("vm-7")).running
     assert set(fabric._machines) == {"kept", "vm-7", "vm-8", "vm-9"}
-    await fabric.redeploy(Order("op-back", ("vm-7",)))
+    await fabric.redeploy(WorkOrder("op-back", ("vm-7",)))
     for number in range(10, 20):
-        await fabric.delete(Order(f"op-{number}", (f"vm-{number}",)))
+        await fabric.delete(WorkOrder(f"op-{number}", (f"vm-{number}",)))
     assert set(fabric._machines) == {"kept", "vm-7", "vm-17", "vm-18", "vm-19"}
 
 
 def test_a_fabric_without_a_verb_is_rejected_at_the_start() -> None:
     class OnlyReboots:
-        async def reboot(self, order: Order) -> None:
+        async def reboot(self, order: WorkOrder) -> None:
             """Reboot."""
 
     incomplete: Any = OnlyReboots()

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from depth import amount
-from forewarn.core.access import KeptAnswer
+from forewarn.core.access import StoredResponse
 from forewarn.core.events import Event, EventStatus, Source
-from forewarn.core.operations import Operation, OperationStatus, Request
+from forewarn.core.operations import CauseRequest, Operation, OperationStatus
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
 from forewarn.core.state import Changes, HistoryEntry
 from forewarn.ports import HistoryFilter, ListFilter, Store
@@ -56,7 +56,7 @@ def pasts(draw: st.DrawFn) -> Past:
     operations = [
         Operation(
             id=f"op-{number}",
-            request=Request(
+            request=CauseRequest(
                 draw(st.sampled_from(CAUSES)), host=draw(st.sampled_from(HOSTS)), type=draw(st.sampled_from(TYPES))
             ),
             vms=(),
@@ -175,7 +175,7 @@ def test_a_reader_sees_what_was_committed_before_it_was_asked(tmp_path: Path) ->
     assert reader is not None
     for number in range(1, 4):
         row = HistoryEntry(START, "requested", "operator", number, operation=f"op-{number}")
-        operation = Operation(f"op-{number}", Request("restart"), (), "operator", START)
+        operation = Operation(f"op-{number}", CauseRequest("restart"), (), "operator", START)
         store.commit(Changes(operations={operation.id: operation}, history=[row]))
         assert reader.history(HistoryFilter(newest=True, limit=1)) == [row]
         assert reader.operation(operation.id) == operation
@@ -203,7 +203,7 @@ class Life(NamedTuple):
         ended_at = None if self.ended is None else START + self.ended * DAY
         operation = Operation(
             f"op-{number}",
-            Request("restart", type="Reboot"),
+            CauseRequest("restart", type="Reboot"),
             ("web-0",),
             "operator",
             at,
@@ -239,7 +239,7 @@ class Life(NamedTuple):
             rollouts={rollout.id: rollout},
             events={event.id: event},
             history=[HistoryEntry(at, "requested", "operator", sequence, operation=operation.id)],
-            kept={f"k-{number}": KeptAnswer(f"k-{number}", "f", at, 201, "{}")},
+            kept={f"k-{number}": StoredResponse(f"k-{number}", "f", at, 201, "{}")},
         )
 
 
@@ -309,9 +309,9 @@ def test_the_sequence_goes_on_when_all_but_one_row_is_forgotten_and_the_store_op
 
 def test_an_answer_that_was_renewed_is_kept(store: Store) -> None:
     for key in ("a", "b"):
-        store.commit(Changes(kept={key: KeptAnswer(key, "f", START, 201, "old")}))
+        store.commit(Changes(kept={key: StoredResponse(key, "f", START, 201, "old")}))
     expired = store.expired(START + DAY, START + DAY)
-    store.commit(Changes(kept={"a": KeptAnswer("a", "f", START + 2 * DAY, 201, "new")}))
+    store.commit(Changes(kept={"a": StoredResponse("a", "f", START + 2 * DAY, 201, "new")}))
     while store.remove(expired, 10):
         pass
     assert store.kept_answer("b") is None

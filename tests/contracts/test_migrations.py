@@ -15,7 +15,7 @@ from forewarn.core.events import EventStatus
 from forewarn.core.fleet import HostState
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.webhooks import Pace, Undelivered, parse_targets
+from forewarn.core.webhooks import Undelivered, WebhookRetryPolicy, parse_allowed_networks
 from forewarn.delivery.outbound import Outbound
 from forewarn.delivery.webhooks import Dispatcher
 from forewarn.engine.engine import Engine
@@ -241,11 +241,11 @@ async def test_a_webhook_with_an_old_kind_in_its_filter_gets_its_pending_rows_an
                 " VALUES ('pager', ?, 3, 'HTTP 503', 77)",
                 (numbers["carried out"],),
             )
-        targets, clock = parse_targets("127.0.0.1"), VirtualClock()
+        targets, clock = parse_allowed_networks("127.0.0.1"), VirtualClock()
         limits = OperatorLimits(webhook_private_networks=targets)
         engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), limits)
         await engine.start()
-        dispatcher = Dispatcher(engine, Outbound(targets, 30), Pace(0.01, 80))
+        dispatcher = Dispatcher(engine, Outbound(targets, 30), WebhookRetryPolicy(0.01, 80))
         await dispatcher.start()
         await engine.execute(create_token, Token("ci", Role.VIEWER, "hash", "ops", clock.now()), "ops")
         await asyncio.to_thread(receiver.until, lambda: len(receiver.taken) == 3)

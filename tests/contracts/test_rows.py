@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from forewarn.core.access import KeptAnswer, Role, Token
+from forewarn.core.access import Role, StoredResponse, Token
 from forewarn.core.events import Event, EventStatus, Source
 from forewarn.core.fleet import VM, Group, Host, HostState
-from forewarn.core.operations import Health, Operation, OperationStatus, Request
+from forewarn.core.operations import CauseRequest, Health, Operation, OperationStatus
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
 from forewarn.core.state import Delivery, HistoryEntry
 from forewarn.core.webhooks import Undelivered, Webhook
@@ -27,7 +27,9 @@ MORE = {"delivery": ("",)}
 SAVED_AS = {"fleet_group": "group", "kept_answer": "kept"}
 
 LENGTH = timedelta(minutes=14, seconds=50.5)
-REQUEST = Request("host-update", ("web-0",), "host-a", "Freeze", LENGTH, LENGTH, LATER, ("notice",), "r-1", LENGTH, 2.5)
+REQUEST = CauseRequest(
+    "host-update", ("web-0",), "host-a", "Freeze", LENGTH, LENGTH, LATER, ("notice",), "r-1", LENGTH, 2.5
+)
 COURSE = RolloutSettings("Reboot", LENGTH, LENGTH, LATER, ("windows",), 7, LENGTH, LENGTH, 0.5)
 PAIRS = (("web-0", "host-b"), ("web-1", "höst"))
 ROWS: dict[str, tuple[Any, ...]] = {
@@ -42,7 +44,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
     "host": (Host("host-a"), Host("host-b", HostState.FAILED, spare=True)),
     "delivery": (Delivery("web", True, "0123abcd", 7), Delivery("db", False, "", 0)),
     "operation": (
-        Operation("o-1", Request("restart"), (), "somebody", NOW),
+        Operation("o-1", CauseRequest("restart"), (), "somebody", NOW),
         Operation(
             *(
                 "o-2",
@@ -76,7 +78,7 @@ ROWS: dict[str, tuple[Any, ...]] = {
         HistoryEntry(NOW, "started", "b", 9, "c", "d", "e", ("f", "g"), "h", "i"),
     ),
     "token": (Token("ann", Role.TENANT, "h", "root", NOW, "web", LATER), Token("bob", Role.ADMIN, "i", "root", NOW)),
-    "kept_answer": (KeptAnswer("caller a", "print", NOW, 201, "{}"),),
+    "kept_answer": (StoredResponse("caller a", "print", NOW, 201, "{}"),),
     "webhook": (
         Webhook("pager", "https://example.org/", "s", "root", NOW),
         Webhook("audit", "https://example.org/", "s", "root", NOW, ("web", "db"), ("started",), 9),

@@ -101,7 +101,7 @@ def test_one_from_the_future(database: Path) -> None:
 
 def test_one_that_is_in_use(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    with pytest.raises(DataInUse, match="in use by another Forewarn service"):
+    with pytest.raises(DataInUse, match=r"Another Forewarn service .* uses the data folder"):
         SqliteStore(tmp_path)
     store.close()
     SqliteStore(tmp_path).close()

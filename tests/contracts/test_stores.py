@@ -9,7 +9,7 @@ import pytest
 
 from forewarn.core.events import Event, EventStatus, Source
 from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, difference
-from forewarn.core.operations import Health, Operation, OperationStatus, Request
+from forewarn.core.operations import CauseRequest, Health, Operation, OperationStatus
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus
 from forewarn.core.state import Changes, Delivery, HistoryEntry
 from forewarn.core.webhooks import Undelivered, Webhook
@@ -26,7 +26,7 @@ NOW = datetime(2041, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
 
 OPERATION = Operation(
     id="op-1",
-    request=Request(
+    request=CauseRequest(
         "host-update",
         host="a",
         type="Freeze",
@@ -41,11 +41,11 @@ OPERATION = Operation(
     requested_by="user",
     requested_at=NOW,
     events=("ev-1",),
-    not_notified=(("db", "db has never asked: no notice"),),
+    not_notified=(("db", "db has never polled"),),
     moves=(("web-0", "spare"),),
     holds_until=NOW + timedelta(minutes=20),
     health=Health.BAD,
-    reason="not back in time: web-0",
+    reason="not healthy in time: web-0",
 )
 ROLLOUT = Rollout(
     id="ro-1",
@@ -60,7 +60,7 @@ ROLLOUT = Rollout(
     pending=("b1",),
     in_progress=(("a", "op-1"),),
     done=("a2",),
-    skipped=(("a3", "it is failed"),),
+    skipped=(("a3", "the host is failed"),),
     next_wave_at=NOW + timedelta(minutes=2),
     reason="",
 )
@@ -96,7 +96,7 @@ WEBHOOK = Webhook(
     *("pager", "https://example.com/hook", "a sécret of sorts", "ops", NOW, ("web",), ("scheduled", "not-notified")),
     cursor=7,
 )
-ROW = Undelivered("pager", 5, 3, 77, "answered with status 500")
+ROW = Undelivered("pager", 5, 3, 77, "HTTP 500")
 
 
 @pytest.fixture(params=["file", "memory"])

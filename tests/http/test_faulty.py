@@ -298,7 +298,7 @@ def test_disabled_is_as_after_a_day_of_silence(service: ServiceProcess) -> None:
     assert rows == [
         ("fault-added", "web", "admin", "f1: disabled"),
         ("disabled", "web", "admin", "fault f1"),
-        ("fault-expired", "web", "admin", "f1: disabled; struck 1"),
+        ("fault-expired", "web", "admin", "f1: disabled; hits: 1"),
     ]
     after = service.request()
     assert after.headers["etag"].split(".")[0] != before["127.0.0.1"].headers["etag"].split(".")[0]
@@ -399,11 +399,11 @@ def test_a_count_a_length_and_both(service: ServiceProcess) -> None:
     rows = [(row["kind"], row["by"], row["reason"]) for row in service.all("/v1/history") if "fault" in row["kind"]]
     assert rows == [
         ("fault-added", "admin", "f1: 500 2 times"),
-        ("fault-expired", "forewarn", "f1: 500 2 times; struck 2"),
+        ("fault-expired", "forewarn", "f1: 500 2 times; hits: 2"),
         ("fault-added", "admin", "f2: 500 for 10m"),
-        ("fault-expired", "forewarn", "f2: 500 for 10m; struck 4"),
+        ("fault-expired", "forewarn", "f2: 500 for 10m; hits: 4"),
         ("fault-added", "admin", "f3: 500 2 times for 10m"),
-        ("fault-expired", "forewarn", "f3: 500 2 times for 10m; struck 1"),
+        ("fault-expired", "forewarn", "f3: 500 2 times for 10m; hits: 1"),
     ]
 
 

@@ -162,7 +162,7 @@ def test_of_a_body_in_broken_chunks_nothing_is_taken(service: ServiceProcess) ->
         broken = b"%x\r\n%b\r\nzz\r\n" % (len(whole), whole)
         reply = line.ask(request("PUT", "/v1/fleet?force=true", (bearer(service), CHUNKED), broken))
         assert is_problem(reply, 400)
-        assert "chunks" in json.loads(reply.body)["detail"]
+        assert "chunked" in json.loads(reply.body)["detail"]
     assert service.answer("/v1/fleet") == before
 
 

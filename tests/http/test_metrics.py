@@ -107,7 +107,7 @@ def test_a_disk_that_takes_no_writes_makes_it_unready_until_it_does(make_service
     assert refused.status == 503
     unready = service.control("GET", "/readyz", token="")
     assert (unready.status, unready.json()["status"]) == (503, "not ready")
-    assert "could not be written" in unready.json()["problems"][0]
+    assert "Cannot write the change" in unready.json()["problems"][0]
     assert service.control("GET", "/healthz", token="").status == 200
     assert metrics(service)["forewarn_store_commit_failures_total{}"] >= 1
     resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (most, most))

@@ -134,7 +134,7 @@ def test_who_may(door: Door, method: str, path: str, role: str, may: bool) -> No
         assert (answer.status, answer.headers["www-authenticate"]) == (401, 'Bearer realm="forewarn"')
     elif not may:
         assert (answer.status, answer.json()["title"]) == (403, "Forbidden")
-        assert f"A token of role {role} is not enough" in answer.json()["detail"]
+        assert f"The token's role is {role}." in answer.json()["detail"]
     elif path in ("/healthz", "/readyz"):
         assert answer.status == 200
     else:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forewarn.core.scenarios import ACTS, After, Until
+from forewarn.core.scenarios import ACTIONS, ExpectedVMState, WaitCondition
 from forewarn.files.scenario_file import EXPECT_KEYS, FAULT_KEYS, FILE_KEYS, NEEDS_KEYS, STEP_KEYS, parse_scenario
 from forewarn.scenarios import library
 
@@ -41,7 +41,7 @@ def test_every_key_is_listed_and_no_other(heading: str, keys: tuple[str, ...]) -
 
 
 def test_every_value_is_listed() -> None:
-    words = (*After, *Until, *FAULT_KEYS[1:], *ACTS)
+    words = (*ExpectedVMState, *WaitCondition, *FAULT_KEYS[1:], *ACTIONS)
     missing = [word for word in words if f"`{word}`" not in PAGE and f"| `{word}` |" not in REFERENCE]
     assert not missing, missing
 

@@ -150,7 +150,7 @@ def test_a_first_poll_can_be_seen_to_wait() -> None:
     with Service(first_get_delay="0.05s") as service:
         vm = service.vm("web-0")
         assert not service.answer("/v1/vms/web-0")["events_enabled"]
-        with pytest.raises(errors.NobodyTold, match="has never asked"):
+        with pytest.raises(errors.NoticeNotPossible, match="has never polled"):
             vm.restart()
         vm.poll()
         assert vm.restart().status == "Scheduled"
@@ -249,7 +249,7 @@ def test_what_is_asked_after_the_end_says_so(what: str) -> None:
         assert vm.endpoint
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(errors.NotRunning, match=r"The service does not run. Ask it"):
+        with pytest.raises(errors.NotRunning, match=r"The service is not running. Use it"):
             AFTER[what](service, vm, event)
         gc.collect()
     assert f"{event!r} {vm!r}".startswith(f"<Event {event.id}: The service does not run.")
@@ -267,7 +267,7 @@ async def test_what_is_awaited_after_the_end_says_so(recwarn: pytest.WarningsRec
 
 
 def test_an_event_that_is_not_there_can_be_shown(forewarn: Service) -> None:
-    assert repr(forewarn.event("nosuch")) == "<Event NOSUCH: There is no event 'NOSUCH'.>"
+    assert repr(forewarn.event("nosuch")) == "<Event NOSUCH: Unknown event 'NOSUCH'.>"
 
 
 # --- By a marker ------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ def test_a_vm_that_is_deleted_is_not_waited_for(forewarn: Service) -> None:
 def test_who_does_not_ask_is_named_and_the_clock_stands_still(forewarn: Service) -> None:
     vm = forewarn.vm("web-0")
     event, before = vm.restart(), forewarn.now
-    with pytest.raises(errors.NotSeen, match=r"web-0 has not taken in its document within 0.05 s.*it did not poll"):
+    with pytest.raises(errors.DocumentNotSeen, match=r"web-0 has not seen its document within 0.05 s.*it did not poll"):
         forewarn.advance(minutes=15, seen_by=vm, limit=0.05)
     assert forewarn.now == before
     assert event.status == "Scheduled"
@@ -179,7 +179,7 @@ def test_another_program_in_the_place_of_the_first_is_waited_for_anew(forewarn: 
         forewarn.advance(seen_by=vm)
     vm.poll()
     vm.poll()
-    with pytest.raises(errors.NotSeen, match="it did not poll"):
+    with pytest.raises(errors.DocumentNotSeen, match="it did not poll"):
         forewarn.advance(minutes=15, seen_by=vm, limit=0.05)
     second = Application(vm.endpoint, "plain", approves=True)
     with running(second):
@@ -194,7 +194,7 @@ def test_a_tag_that_was_named_once_is_no_sign_of_life(forewarn: Service) -> None
     tag = forewarn.request(address=address_in(vm.endpoint)).headers["etag"]
     named = {"Metadata": "true", "If-None-Match": tag}
     assert forewarn.request(headers=named, address=address_in(vm.endpoint)).status == 304
-    with pytest.raises(errors.NotSeen, match="it did not poll"):
+    with pytest.raises(errors.DocumentNotSeen, match="it did not poll"):
         forewarn.advance(minutes=1, seen_by=vm, limit=0.05)
 
 
@@ -203,7 +203,10 @@ def test_who_asks_and_is_never_given_it_is_told_apart(forewarn: Service) -> None
     vm.restart()
     vm.fault("unchanged", seconds=3600)
     application = Application(vm.endpoint, "with tags")
-    with running(application), pytest.raises(errors.NotSeen, match=r"last response was 304\..*Limit it by count"):
+    with (
+        running(application),
+        pytest.raises(errors.DocumentNotSeen, match=r"last response was 304\..*Limit it by count"),
+    ):
         forewarn.advance(minutes=40, seen_by=vm, limit=2)
 
 
@@ -248,7 +251,7 @@ def test_the_command_line_gives_up_with_a_reason(tmp_path: Path) -> None:
     with service:
         done = service.cli("clock", "advance", "15m", "--seen-by", "web-0", "--timeout", "0.05s")
         assert done.returncode == 6
-        assert "web-0 has not taken in its document within 0.05 s of real time: it did not poll." in done.stderr
+        assert "web-0 has not seen its document within 0.05 s of real time: it did not poll." in done.stderr
         for arguments, words in {
             ("--timeout", "5s"): "--timeout",
             ("--seen-by", "web-1"): "Did you mean 'web-0'?",

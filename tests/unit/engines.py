@@ -10,7 +10,7 @@ from forewarn.clock import VirtualClock
 from forewarn.core import approvals
 from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.operations import Request
+from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request
 from forewarn.engine.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
@@ -68,7 +68,7 @@ async def running_engine(
 
 async def ask(engine: Engine, cause: str, *vms: str, by: str = "user", **options: Any) -> Operation:
     """The one operation that a request makes."""
-    (operation,) = await engine.execute(request, Request(cause, vms, **options), by)
+    (operation,) = await engine.execute(request, CauseRequest(cause, vms, **options), by)
     return operation
 
 

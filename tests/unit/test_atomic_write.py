@@ -87,7 +87,7 @@ def test_nothing_but_a_file_is_replaced(tmp_path: Path, follow_links: bool) -> N
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "folder"):
-        with pytest.raises(OSError, match=f"it is a {name}, and not a file"):
+        with pytest.raises(OSError, match=f"it is a {name}, not a regular file"):
             write_atomically(tmp_path / name, b"x", follow_links=follow_links)
     assert names(tmp_path) == {"pipe", "folder"}
 

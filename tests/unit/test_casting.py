@@ -6,7 +6,7 @@ import pytest
 
 from forewarn.core.fleet import Fleet
 from forewarn.core.scenarios import Needs, RunOptions, Scenario, select_vms
-from forewarn.errors import BadOption, DoesNotFit, Unknown, UnknownVM
+from forewarn.errors import BadOption, ScenarioDoesNotFit, UnknownResource, UnknownVM
 from forewarn.files.fleet_file import parse_fleet
 
 FLEET = parse_fleet(
@@ -63,38 +63,38 @@ def test_with_nobody_named_those_that_fit_if_it_is_clear_which() -> None:
         (
             Needs(),
             {},
-            "mine needs 1 VM, and several in the fleet would do. Choose with --vm: web-0, web-1, web-2, web-3,",
+            "mine needs 1 VM, but the fleet has more than one choice. Choose with --vm: web-0, web-1, web-2, web-3,",
         ),
-        (Needs(2), {}, "mine needs 2 VMs, and several in the fleet would do. Choose with --group: web, pool."),
+        (Needs(2), {}, "mine needs 2 VMs, but the fleet has more than one choice. Choose with --group: web, pool."),
         (
             Needs(2, priority="spot"),
             {},
-            "mine needs 2 Spot VMs, and several in the fleet would do. Choose with --group: pool.",
+            "mine needs 2 Spot VMs, but the fleet has more than one choice. Choose with --group: pool.",
         ),
-        (Needs(9), {}, "mine needs 9 VMs, and the fleet has none that fit."),
-        (Needs(1, "cloud-service"), {}, "mine needs 1 VM of one cloud-service, and the fleet has none that fit."),
-        (Needs(2), {"vms": ("db",)}, "mine needs 2 VMs, and only 1 fit."),
-        (Needs(priority="spot"), {"vms": ("db",)}, "mine needs 1 Spot VM, and db is regular."),
-        (Needs(1, "scale-set"), {"vms": ("db",)}, "mine needs 1 VM of one scale-set, and db is of a standalone."),
-        (Needs(terminate_notice=True), {"vms": ("db",)}, "mine needs 1 VM with terminate notices, and db has no"),
+        (Needs(9), {}, "mine needs 9 VMs, but the fleet has no such VMs."),
+        (Needs(1, "cloud-service"), {}, "mine needs 1 VM in one cloud-service, but the fleet has no such VMs."),
+        (Needs(2), {"vms": ("db",)}, "mine needs 2 VMs, but only 1 matches."),
+        (Needs(priority="spot"), {"vms": ("db",)}, "mine needs 1 Spot VM, but db is regular."),
+        (Needs(1, "scale-set"), {"vms": ("db",)}, "mine needs 1 VM in one scale-set, but db is in a standalone."),
+        (Needs(terminate_notice=True), {"vms": ("db",)}, "mine needs 1 VM with a terminate notice, but db has no"),
         (
             Needs(2, update_domains=2),
             {"vms": ("web-0", "db")},
-            "mine needs 2 VMs of one group in 2 update domains, and they are of 2 groups: web, db.",
+            "mine needs 2 VMs in one group in 2 update domains, but these VMs are in 2 groups: web, db.",
         ),
         (
             Needs(2, update_domains=2),
             {"vms": ("web-0", "web-2")},
-            "mine needs 2 VMs of one group in 2 update domains, and they are in 1.",
+            "mine needs 2 VMs in one group in 2 update domains, but these VMs are in 1.",
         ),
-        (Needs(4, priority="spot"), {"group": "pool"}, "mine needs 4 Spot VMs, and in pool only 3 fit."),
-        (Needs(priority="spot"), {"group": "web"}, "mine needs 1 Spot VM, and in web web-0 is regular."),
+        (Needs(4, priority="spot"), {"group": "pool"}, "mine needs 4 Spot VMs, but in pool, only 3 match."),
+        (Needs(priority="spot"), {"group": "web"}, "mine needs 1 Spot VM, but in web, web-0 is regular."),
     ],
 )
 def test_what_is_needed_is_said_with_how_to_play_it_from_nothing(
     needs: Needs, asked: dict[str, object], problem: str
 ) -> None:
-    with pytest.raises(DoesNotFit) as caught:
+    with pytest.raises(ScenarioDoesNotFit) as caught:
         play(needs, **asked)
     assert str(caught.value).startswith(problem)
     assert "forewarn scenario show mine --fleet > fleet.toml" in str(caught.value)
@@ -105,14 +105,14 @@ def test_who_is_deallocated_does_not_play() -> None:
     fleet = Fleet(vms, FLEET.groups.values())
     scenario = Scenario("mine", "t", "", "", Needs(2, priority="spot"), "", ())
     assert select_vms(fleet, scenario, RunOptions()) == ("pool_1", "pool_2")
-    with pytest.raises(DoesNotFit, match="and pool_0 is deallocated"):
+    with pytest.raises(ScenarioDoesNotFit, match="but pool_0 is deallocated"):
         select_vms(fleet, scenario, RunOptions(("pool_0", "pool_1")))
 
 
 def test_what_is_not_there_is_said_as_ever() -> None:
     with pytest.raises(UnknownVM, match="Did you mean 'web-0'"):
         play(Needs(), vms=("wep-0",))
-    with pytest.raises(Unknown, match="Did you mean 'pool'"):
+    with pytest.raises(UnknownResource, match="Did you mean 'pool'"):
         play(Needs(), group="pol")
-    with pytest.raises(BadOption, match="Give one of the two"):
+    with pytest.raises(BadOption, match="Use one of them"):
         play(Needs(), vms=("db",), group="web")

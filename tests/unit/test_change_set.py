@@ -17,8 +17,8 @@ from depth import amount
 from forewarn.core import access, approvals, enabling, fleet_commands, rollout_commands, webhooks
 from forewarn.core.access import Role, Token
 from forewarn.core.fleet import Fleet, Group, Host
-from forewarn.core.fleet_commands import Policy
-from forewarn.core.operations import Request
+from forewarn.core.fleet_commands import PolicyUpdate
+from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request
 from forewarn.core.rollouts import RolloutSettings
 from forewarn.core.state import Changes, ServiceState
@@ -129,12 +129,12 @@ class ChangeSetMachine(RuleBasedStateMachine):
         notice=st.none() | st.timedeltas(timedelta(minutes=1), timedelta(days=2)),
     )
     def somebody_requests(self, cause: str, vm: str, notice: timedelta | None) -> None:
-        self.command(request, Request(cause, (vm,), notice=notice, overrides=("notice",)), "somebody")
+        self.command(request, CauseRequest(cause, (vm,), notice=notice, overrides=("notice",)), "somebody")
 
     @rule(cause=st.sampled_from(["host-update", "degraded-hardware", "hardware-failure"]), host=st.sampled_from(HOSTS))
     def something_happens_to_a_host(self, cause: str, host: str) -> None:
         deadline = self.engine.clock.now() + timedelta(days=30, microseconds=7)
-        self.command(request, Request(cause, host=host, postpone_deadline=deadline), "somebody")
+        self.command(request, CauseRequest(cause, host=host, postpone_deadline=deadline), "somebody")
 
     @rule(host=st.sampled_from(HOSTS))
     def host_returns(self, host: str) -> None:
@@ -171,7 +171,7 @@ class ChangeSetMachine(RuleBasedStateMachine):
 
     @rule(group=st.sampled_from(["web", "auto"]), window=st.sampled_from(["sat 02:00 4h", "daily 00:00 90s"]))
     def policy_changes(self, group: str, window: str) -> None:
-        self.command(fleet_commands.set_policy, group, Policy(windows=(parse_window(window),)), "owner")
+        self.command(fleet_commands.set_policy, group, PolicyUpdate(windows=(parse_window(window),)), "owner")
 
     @rule(pattern=st.sampled_from(["*", "host-a"]), budget=st.integers(1, 2))
     def rollout_starts(self, pattern: str, budget: int) -> None:
@@ -202,9 +202,9 @@ class ChangeSetMachine(RuleBasedStateMachine):
     @rule(key=st.sampled_from(["a", "b"]), vm=st.sampled_from(VMS))
     def request_has_a_key(self, key: str, vm: str) -> None:
         def decide(draft: Any, now: Any, limits: Any) -> tuple[int, str]:
-            return 201, request(draft, now, limits, Request("restart", (vm,)), "somebody")[0].id
+            return 201, request(draft, now, limits, CauseRequest("restart", (vm,)), "somebody")[0].id
 
-        self.command(access.once, f"caller {key}", vm, decide)
+        self.command(access.run_once, f"caller {key}", vm, decide)
 
     @rule(name=st.sampled_from(["pager", "audit"]))
     def webhook_is_added(self, name: str) -> None:
@@ -220,7 +220,7 @@ class ChangeSetMachine(RuleBasedStateMachine):
                 for number, given_up in rows.items()
             }
             after = before._replace(cursor=before.cursor + 1)
-            self.command(webhooks.settle, before, after, kept)
+            self.command(webhooks.record_deliveries, before, after, kept)
 
     @rule(name=st.sampled_from(["pager", "audit"]))
     def webhook_is_removed(self, name: str) -> None:

@@ -340,7 +340,7 @@ async def accepted(service: Service) -> bool:
         (b"GET a b HTTP/1.1\r\n\r\n", 400, "RFC 9112"),
         (b"GET http:// HTTP/1.1\r\n\r\n", 400, "URL"),  # uvicorn rejects it
         (b"GET / HTTP/1.1\r\nA: " + b"a" * 20_000, 431, "16,384"),
-        (CHUNKED % b"" + b"3\r\nabc\r\nzz\r\n", 400, "chunks"),
+        (CHUNKED % b"" + b"3\r\nabc\r\nzz\r\n", 400, "chunked"),
         (CHUNKED % b"" + b"3;" + b"a" * 20_000, 431, "16,384"),
     ],
     ids=["not HTTP", "no request line", "no URL", "large head", "broken chunks", "large framing"],

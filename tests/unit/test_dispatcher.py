@@ -14,26 +14,33 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from engines import FLEET, START, approve, ask, make_engine
 
-from forewarn.core.fleet_commands import Policy, set_policy
+from forewarn.core.fleet_commands import PolicyUpdate, set_policy
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.state import DeliveryStats
 from forewarn.core.webhooks import (
-    MOST_GROUPS,
-    MOST_IN_DOUBT,
-    MOST_WEBHOOKS,
-    Pace,
+    MAX_UNCONFIRMED,
+    MAX_WEBHOOK_GROUPS,
+    MAX_WEBHOOKS,
     Undelivered,
     Webhook,
+    WebhookRetryPolicy,
     add_webhook,
-    parse_targets,
+    parse_allowed_networks,
+    record_deliveries,
     remove_webhook,
     retry,
-    settle,
 )
 from forewarn.delivery.cloud_events import cloud_event
 from forewarn.delivery.outbound import Outbound
 from forewarn.delivery.webhooks import Dispatcher
-from forewarn.errors import BadOption, ForbiddenTarget, Stopping, TooMany, Unknown, WebhookExists
+from forewarn.errors import (
+    BadOption,
+    ForbiddenWebhookAddress,
+    LimitExceeded,
+    ServiceStopping,
+    UnknownResource,
+    WebhookExists,
+)
 from forewarn.ports import HistoryFilter
 from forewarn.stores.sqlite_file import DATABASE_NAME
 from receiver import Receiver, Reply
@@ -43,13 +50,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forewarn.core.state import HistoryEntry
-    from forewarn.core.webhooks import Settlement
+    from forewarn.core.webhooks import DeliveryUpdate
     from forewarn.engine.engine import Engine
     from receiver import Got
 
 SECRET = "not really a secret"  # noqa: S105
-LOCAL = OperatorLimits(makes_hosts=True, webhook_private_networks=parse_targets("127.0.0.1"))
-QUICK = Pace(0.01, 80)
+LOCAL = OperatorLimits(makes_hosts=True, webhook_private_networks=parse_allowed_networks("127.0.0.1"))
+QUICK = WebhookRetryPolicy(0.01, 80)
 
 
 @pytest.fixture
@@ -61,7 +68,7 @@ def receiver() -> Iterator[Receiver]:
 
 @asynccontextmanager
 async def running(
-    folder: Path | None = None, *, pace: Pace = QUICK, clean: bool = True, limits: OperatorLimits = LOCAL
+    folder: Path | None = None, *, pace: WebhookRetryPolicy = QUICK, clean: bool = True, limits: OperatorLimits = LOCAL
 ) -> AsyncIterator[tuple[Engine, Dispatcher]]:
     """An engine with webhooks. Not clean: it is left as a kill would leave it, with nothing written at the end."""
     engine, _ = make_engine(folder, limits=limits)
@@ -183,7 +190,7 @@ async def test_a_row_that_fails_holds_up_all_that_comes_after_it(receiver: Recei
         await asyncio.to_thread(receiver.until, lambda: len([got for got in receiver.got if got.id == first]) > 3)
         assert {got.id for got in receiver.got} == {str(added.cursor + 1), first}, "what comes behind it waits"
         await until(engine, lambda: undelivered(engine)[int(first)].attempts > 3)
-        assert undelivered(engine)[int(first)].error == "answered with status 500"
+        assert undelivered(engine)[int(first)].error == "HTTP 500"
         assert undelivered(engine).keys() == {int(first)}
         webhook = engine.draft().webhook("hook")
         assert webhook is not None
@@ -245,7 +252,7 @@ async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_th
     async with running(tmp_path, clean=False) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
 
-        async def write_late(settlement: Settlement | None) -> None:
+        async def write_late(settlement: DeliveryUpdate | None) -> None:
             await asyncio.Event().wait()  # the kill comes first
 
         dispatcher._channels["hook"]._write = write_late  # type: ignore[method-assign]
@@ -258,17 +265,17 @@ async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_th
     assert len({got.event["source"] for got in receiver.taken}) == 1
 
 
-@pytest.mark.parametrize(("status", "most"), [(200, MOST_IN_DOUBT), (400, 1)], ids=["delivered", "given up"])
+@pytest.mark.parametrize(("status", "most"), [(200, MAX_UNCONFIRMED), (400, 1)], ids=["delivered", "given up"])
 async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, status: int, most: int
 ) -> None:
     receiver.answer = lambda _: Reply(status)
-    async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
+    async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         order, may_write = engine.execute, asyncio.Event()
 
         async def order_late(what: Any, *arguments: Any) -> Any:
-            if what is settle:
+            if what is record_deliveries:
                 await may_write.wait()
             return await order(what, *arguments)
 
@@ -276,7 +283,7 @@ async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
         for _ in range(5):
             await ask(engine, "restart", "web-0")
         expected = await history(engine, added.cursor)
-        assert len(expected) > MOST_IN_DOUBT + 1
+        assert len(expected) > MAX_UNCONFIRMED + 1
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) >= most)
         await dispatcher.try_out("hook")  # it takes as long as a row would
         rows = [got.id for got in receiver.got if got.event["type"] != "forewarn.test"]
@@ -321,7 +328,7 @@ async def test_a_clean_stop_waits_for_an_answer_that_comes_soon(receiver: Receiv
 async def test_what_is_given_up_is_kept_and_the_rest_goes_on_until_it_is_asked_for_again(receiver: Receiver) -> None:
     refused: set[str] = set()
     receiver.answer = lambda got: Reply(400 if got.id in refused else 200)
-    async with running(pace=Pace(0.01, 3)) as (engine, dispatcher):
+    async with running(pace=WebhookRetryPolicy(0.01, 3)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         refused.add(str(added.cursor + 1))
         await engine.enable("web", by="test")
@@ -331,22 +338,22 @@ async def test_what_is_given_up_is_kept_and_the_rest_goes_on_until_it_is_asked_f
         first = added.cursor + 1
         await until(engine, lambda: undelivered(engine)[first].failed)
         row = undelivered(engine)[first]
-        assert (row.attempts, row.error) == (3, "answered with status 400")
+        assert (row.attempts, row.error) == (3, "HTTP 400")
         assert [row.sequence for row in await dispatcher.retry("hook", first)] == [first]
-        await until(engine, lambda: undelivered(engine)[first][2:] == (4, 0, "answered with status 400"))
+        await until(engine, lambda: undelivered(engine)[first][2:] == (4, 0, "HTTP 400"))
         refused.clear()
         await dispatcher.retry("hook")
         await until_settled(engine)
-        with pytest.raises(Unknown, match="undelivered row of history '999'"):
+        with pytest.raises(UnknownResource, match="undelivered history row '999'"):
             await dispatcher.retry("hook", 999)
-        with pytest.raises(Unknown, match=r"no webhook 'hok'\. Did you mean 'hook'"):
+        with pytest.raises(UnknownResource, match=r"Unknown webhook 'hok'\. Did you mean 'hook'"):
             await dispatcher.retry("hok")
     assert sorted(expected) == sorted(got.id for got in receiver.taken)
 
 
 async def test_a_retry_waits_for_no_pause(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(500)
-    async with running(pace=Pace(3600, 80)) as (engine, dispatcher):
+    async with running(pace=WebhookRetryPolicy(3600, 80)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
@@ -360,7 +367,7 @@ async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver.answer = lambda _: Reply(500)
-    async with running(pace=Pace(3600, 80)) as (engine, dispatcher):
+    async with running(pace=WebhookRetryPolicy(3600, 80)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
@@ -387,7 +394,7 @@ async def test_what_is_delivered_while_a_retry_is_on_its_way_is_not_sent_again(
 
 async def test_a_retry_holds_even_if_whoever_asked_has_gone_away(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(400)
-    async with running(pace=Pace(3600, 1)) as (engine, _):
+    async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: any(row.failed for row in undelivered(engine).values()))
@@ -401,12 +408,12 @@ async def test_what_is_given_up_and_asked_for_again_in_one_commit_is_tried_once_
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver.answer = lambda _: Reply(400)
-    async with running(pace=Pace(3600, 1)) as (engine, _):
+    async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         order, retries = engine.execute, list[asyncio.Task[Any]]()
 
         async def order_and_retry(what: Any, *arguments: Any) -> Any:
-            if what is settle and not retries:
+            if what is record_deliveries and not retries:
                 receiver.answer = lambda _: Reply()
                 outcome = asyncio.create_task(order(what, *arguments))
                 retries.append(asyncio.create_task(order(retry, "hook")))
@@ -422,7 +429,7 @@ async def test_what_is_given_up_and_asked_for_again_in_one_commit_is_tried_once_
 
 async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_nothing_old(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(400)
-    async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
+    async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: any(row.failed for row in undelivered(engine).values()))
@@ -441,7 +448,7 @@ async def test_a_retry_of_one_that_is_removed_and_added_again_sends_the_new_one_
 
 async def test_what_happens_next_waits_behind_a_row_that_is_retried(receiver: Receiver) -> None:
     receiver.answer = lambda _: Reply(500)
-    async with running(pace=Pace(3600, 80)) as (engine, dispatcher):
+    async with running(pace=WebhookRetryPolicy(3600, 80)) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: bool(undelivered(engine)))
@@ -463,7 +470,7 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
         assert undelivered(engine) == {}
         last = (await engine.records.history(HistoryFilter()))[-1]
         assert (last.kind, last.by, last.reason) == ("webhook-removed", "ops", "hook")
-        with pytest.raises(Unknown):
+        with pytest.raises(UnknownResource):
             await engine.execute(remove_webhook, "hook", "ops")
         await engine.enable("db-0", by="test")
         await until_taken(receiver, {str(last.sequence)})
@@ -522,14 +529,14 @@ async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
         await dispatcher.stop()
         old = await engine.execute(add_webhook, hook("http://example.com/old"), "ops")
         moved = old._replace(cursor=old.cursor + 1)
-        assert await engine.execute(settle, old, moved, {7: Undelivered("hook", 7, 1, 79, "no")}) == 0
+        assert await engine.execute(record_deliveries, old, moved, {7: Undelivered("hook", 7, 1, 79, "no")}) == 0
         assert (engine.draft().webhook("hook"), list(undelivered(engine))) == (moved, [7])
         await engine.execute(remove_webhook, "hook", "ops")
         late = moved._replace(cursor=moved.cursor + 1)
-        assert await engine.execute(settle, moved, late, {8: Undelivered("hook", 8, 1, 79, "no")}) is None
+        assert await engine.execute(record_deliveries, moved, late, {8: Undelivered("hook", 8, 1, 79, "no")}) is None
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (None, {})
         new = await engine.execute(add_webhook, hook("http://example.com/old"), "ops")
-        assert await engine.execute(settle, moved, late, {8: Undelivered("hook", 8, 1, 79, "no")}) is None
+        assert await engine.execute(record_deliveries, moved, late, {8: Undelivered("hook", 8, 1, 79, "no")}) is None
         assert (engine.draft().webhook("hook"), undelivered(engine)) == (new, {})
 
 
@@ -539,7 +546,7 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
     monkeypatch.setattr("forewarn.core.webhooks.MAX_FAILED", 10)
     monkeypatch.setattr("forewarn.core.webhooks._DROPPED_BEYOND", 3)
     receiver.answer = lambda _: Reply(400)
-    async with running(pace=Pace(3600, 1)) as (engine, dispatcher):
+    async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         deliveries = engine.draft().webhook_deliveries
         most = 0
@@ -550,14 +557,14 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
             return engine.records.newest in undelivered(engine)
 
         for number in range(40):
-            policy = Policy(auto_approve=() if number % 2 else ("reboot",))
+            policy = PolicyUpdate(auto_approve=() if number % 2 else ("reboot",))
             await engine.execute(set_policy, "web", policy, "test")
             await until(engine, all_given_up)
         assert most == 10
         kept = sorted(undelivered(engine))
         assert kept == list(range(kept[0], engine.records.newest + 1)), "the oldest are dropped"
         lost = kept[0] - added.cursor - 1
-        assert deliveries.stats("hook")[1:] == (len(kept), "answered with status 400", lost)
+        assert deliveries.stats("hook")[1:] == (len(kept), "HTTP 400", lost)
         assert lost + len(kept) == 40
         assert caplog.text.count("the oldest are kept no more") == 1
         receiver.answer = lambda _: Reply()
@@ -582,10 +589,10 @@ async def test_delivering_writes_no_history(receiver: Receiver) -> None:
 
 async def test_a_backlog_of_many_pages_arrives_in_order(receiver: Receiver, tmp_path: Path) -> None:
     receiver.close()
-    async with running(tmp_path, pace=Pace(60, 80)) as (engine, _):
+    async with running(tmp_path, pace=WebhookRetryPolicy(60, 80)) as (engine, _):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         for number in range(600):
-            policy = Policy(auto_approve=("reboot",) if number % 2 else ())
+            policy = PolicyUpdate(auto_approve=("reboot",) if number % 2 else ())
             await engine.execute(set_policy, "web" if number % 3 else "auto", policy, "test")
         expected = await history(engine, added.cursor)
     receiver.open()
@@ -603,7 +610,7 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
     week = OperatorLimits(
         makes_hosts=True, webhook_private_networks=LOCAL.webhook_private_networks, history_retention=timedelta(days=7)
     )
-    async with running(tmp_path, pace=Pace(3600, attempts), limits=week) as (engine, dispatcher):
+    async with running(tmp_path, pace=WebhookRetryPolicy(3600, attempts), limits=week) as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         await engine.enable("web", by="test")
         await until(engine, lambda: any(row.attempts for row in undelivered(engine).values()))
@@ -647,7 +654,7 @@ async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
     async with running(limits=week) as (engine, _):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         for number in range(10):
-            policy = Policy(auto_approve=() if number % 2 else ("reboot",))
+            policy = PolicyUpdate(auto_approve=() if number % 2 else ("reboot",))
             await engine.execute(set_policy, "web", policy, "test")
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
         await engine.advance(timedelta(days=8))
@@ -666,7 +673,7 @@ async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
 async def test_a_row_that_cannot_be_sent_is_given_up_like_any_other_and_the_rest_goes_on(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(pace=Pace(0.01, 2)) as (engine, _):
+    async with running(pace=WebhookRetryPolicy(0.01, 2)) as (engine, _):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
         bad = added.cursor + 1
 
@@ -693,7 +700,7 @@ async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(
         order, failures = engine.execute, [ValueError("who knows")]
 
         async def order_badly(what: Any, *arguments: Any) -> Any:
-            if what is settle and failures:
+            if what is record_deliveries and failures:
                 raise failures.pop()
             return await order(what, *arguments)
 
@@ -721,7 +728,7 @@ async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
         receiver.answer = lambda _: Reply(418)
         outcome = await dispatcher.try_out("hook")
         assert (outcome.delivered, outcome.status) == (False, 418)
-        with pytest.raises(Unknown):
+        with pytest.raises(UnknownResource):
             await dispatcher.try_out("none")
         assert undelivered(engine) == {}
     assert [got.event["type"] for got in receiver.got] == ["forewarn.test"] * 2
@@ -734,7 +741,7 @@ async def test_a_trial_that_hangs_does_not_hold_up_a_stop(receiver: Receiver) ->
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         trial = asyncio.create_task(dispatcher.try_out("hook"))
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
-    with pytest.raises(Stopping):
+    with pytest.raises(ServiceStopping):
         await trial
 
 
@@ -750,16 +757,16 @@ async def test_who_the_events_come_from_stays_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
-        ({"name": "-"}, BadOption, "beginning with a letter"),
-        ({"name": "a/b"}, BadOption, "beginning with a letter"),
-        ({"name": "taken"}, WebhookExists, "There is a webhook 'taken' already"),
-        ({"url": "http://10.0.0.1/"}, ForbiddenTarget, "webhook_private_networks"),
+        ({"name": "-"}, BadOption, "starting with a letter"),
+        ({"name": "a/b"}, BadOption, "starting with a letter"),
+        ({"name": "taken"}, WebhookExists, "A webhook named 'taken' exists"),
+        ({"url": "http://10.0.0.1/"}, ForbiddenWebhookAddress, "webhook_private_networks"),
         ({"secret": "short"}, BadOption, "16 to 256 characters"),
         ({"secret": "a" * 257}, BadOption, "16 to 256 characters"),
         ({"secret": "two lines of words\nof a secret"}, BadOption, "on one line"),
         ({"kinds": ("schedulde",)}, BadOption, "Did you mean 'scheduled'"),
-        ({"groups": ("wep",)}, Unknown, "no group 'wep'. Did you mean 'web'"),
-        ({"groups": tuple(map(str, range(1001)))}, TooMany, "at most 1,000"),
+        ({"groups": ("wep",)}, UnknownResource, "Unknown group 'wep'. Did you mean 'web'"),
+        ({"groups": tuple(map(str, range(1001)))}, LimitExceeded, "maximum is 1,000"),
     ],
 )
 async def test_what_is_wrong_with_a_webhook_is_said_and_nothing_is_added(
@@ -778,12 +785,12 @@ async def test_what_is_wrong_with_a_webhook_is_said_and_nothing_is_added(
 
 async def test_there_is_a_bound_to_how_many_there_are() -> None:
     async with running() as (engine, _):
-        for number in range(MOST_WEBHOOKS):
+        for number in range(MAX_WEBHOOKS):
             wishes = hook(
-                "http://example.com/", f"hook-{number}", kinds=("host-failed",), groups=("web",) * MOST_GROUPS
+                "http://example.com/", f"hook-{number}", kinds=("host-failed",), groups=("web",) * MAX_WEBHOOK_GROUPS
             )
             await engine.execute(add_webhook, wishes, "ops")
-        with pytest.raises(TooMany, match="at most 100"):
+        with pytest.raises(LimitExceeded, match="maximum is 100"):
             await engine.execute(add_webhook, hook("http://example.com/"), "ops")
         await asyncio.gather(  # in one batch: the one makes room for the other
             engine.execute(remove_webhook, "hook-0", "ops"),

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forewarn.core.durations import (
-    format_distance,
     format_duration,
-    format_exactly,
-    format_moment,
+    format_exact_duration,
+    format_relative_time,
+    format_time,
     from_text,
     parse_duration,
-    parse_future_moment,
-    parse_moment,
-    parse_past_moment,
+    parse_future_time,
+    parse_past_time,
+    parse_time,
     to_text,
     to_text_if_any,
 )
@@ -50,7 +50,7 @@ def test_what_is_written_is_read_again(seconds: int) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0s"), (90, "1m30s"), (0.5, "0.5s"), (61.25, "61.25s")])
 def test_a_length_with_fractions_is_written_exactly(seconds: float, text: str) -> None:
-    assert format_exactly(timedelta(seconds=seconds)) == text
+    assert format_exact_duration(timedelta(seconds=seconds)) == text
 
 
 # --- Moments --------------------------------------------------------------------------------------------
@@ -68,8 +68,8 @@ def test_a_moment_for_programs() -> None:
 
 
 def test_a_moment_for_people() -> None:
-    assert format_moment(MOMENT) == "2026-03-05 02:00:00 UTC"
-    assert format_moment(MOMENT, zone=False) == "2026-03-05 02:00:00"
+    assert format_time(MOMENT) == "2026-03-05 02:00:00 UTC"
+    assert format_time(MOMENT, zone=False) == "2026-03-05 02:00:00"
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,17 @@ def test_a_moment_for_people() -> None:
     [(0, "now"), (0.9, "now"), (-0.9, "now"), (1, "in 1s"), (-1, "1s ago"), (300, "in 5m"), (-86400, "1d ago")],
 )
 def test_how_far_off_a_moment_is(seconds: float, text: str) -> None:
-    assert format_distance(MOMENT + timedelta(seconds=seconds), MOMENT) == text
+    assert format_relative_time(MOMENT + timedelta(seconds=seconds), MOMENT) == text
 
 
 def test_a_moment_that_somebody_writes() -> None:
     two = datetime(2026, 3, 5, 2, tzinfo=UTC)
     for text in ("2026-03-05T02:00:00Z", "2026-03-05 02:00", "2026-03-05T03:00:00+01:00"):
-        assert parse_moment(text) == two
-        assert parse_moment(text).tzinfo == UTC
-    assert parse_future_moment("2h", two) == two + timedelta(hours=2)
-    assert parse_past_moment("2h", two) == two - timedelta(hours=2)
-    assert parse_future_moment("20260305", two) == two.replace(hour=0)
+        assert parse_time(text) == two
+        assert parse_time(text).tzinfo == UTC
+    assert parse_future_time("2h", two) == two + timedelta(hours=2)
+    assert parse_past_time("2h", two) == two - timedelta(hours=2)
+    assert parse_future_time("20260305", two) == two.replace(hour=0)
     for text in ("soon", "", "0001-01-01T00:00:00+14:00"):
         with pytest.raises(ValueError):  # noqa: PT011 - whoever asks says what it was for
-            parse_moment(text)
+            parse_time(text)

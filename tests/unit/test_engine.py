@@ -15,13 +15,13 @@ from forewarn.core.explain import explain
 from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.operations import OperationStatus, Request
+from forewarn.core.operations import CauseRequest, OperationStatus
 from forewarn.core.requests import request
 from forewarn.errors import (
-    AlreadyStarted,
     BadOption,
-    NoHostFits,
-    NothingToDo,
+    EventAlreadyStarted,
+    NoHostAvailable,
+    NoVMNamed,
     StoreFailed,
     UnknownCause,
     UnknownEvent,
@@ -148,7 +148,7 @@ async def test_a_cancelled_operation_disappears_from_every_document() -> None:
 async def test_what_has_started_cannot_be_cancelled() -> None:
     async with running_engine() as engine:
         event = await only_event(engine, "restart", "auto-0")
-        with pytest.raises(AlreadyStarted):
+        with pytest.raises(EventAlreadyStarted):
             await cancel(engine, event.id)
 
 
@@ -157,11 +157,11 @@ async def test_a_group_that_never_asked_gets_no_notice_and_history_says_so() -> 
         operation = await ask(engine, "restart", "db-0", by="user")
         assert operation.events == ()
         assert operation.status is OperationStatus.STARTED
-        assert dict(operation.not_notified) == {"db-0": "db-0 has never asked: no notice"}
+        assert dict(operation.not_notified) == {"db-0": "db-0 has never polled"}
         await engine.enable("db-0", by="db-0")
         assert engine.document("db-0").events == ()
         entries = await engine.records.history(HistoryFilter(operation=operation.id))
-        assert "db-0 has never asked: no notice" in [entry.reason for entry in entries]
+        assert "db-0 has never polled" in [entry.reason for entry in entries]
 
 
 async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -> None:
@@ -176,7 +176,7 @@ async def test_silence_disables_a_group_and_its_next_enabling_starts_at_zero() -
         await engine.advance(timedelta(hours=1))
         assert not engine.document("web").enabled
         operation = await ask(engine, "restart", "web-0", by="user")
-        assert dict(operation.not_notified) == {"web": "web has not asked for 1d: no notice"}
+        assert dict(operation.not_notified) == {"web": "web has not polled for 1d"}
         await engine.enable("web", by="web-0")
         document = engine.document("web")
         assert (document.incarnation, document.enabled) == (0, True)
@@ -213,7 +213,7 @@ async def test_speed_shortens_notice_settling_and_silence() -> None:
     ("cause", "vms", "error"),
     [
         ("restart", ["web-9"], UnknownVM),
-        ("restart", [], NothingToDo),
+        ("restart", [], NoVMNamed),
         ("reboot", ["web-0"], UnknownCause),
     ],
 )
@@ -230,7 +230,7 @@ async def test_a_wrong_request_changes_nothing(cause: str, vms: list[str], error
     ("cause", "vm", "options", "error"),
     [
         ("restart", "spot_0", {}, VMDeallocated),
-        ("live-migration", "plain", {}, NoHostFits),
+        ("live-migration", "plain", {}, NoHostAvailable),
         ("restart", "plain", {"postpone_deadline": START + timedelta(days=1)}, BadOption),
     ],
 )
@@ -297,7 +297,7 @@ async def test_orders_that_arrive_together_are_answered_each_for_itself() -> Non
 async def test_an_order_sees_the_work_on_a_host_that_arrived_with_it() -> None:
     async with running_engine() as engine:
         moved_away, withdrawn = await asyncio.gather(
-            engine.execute(request, Request("degraded-hardware", host="host-b"), "operator"),
+            engine.execute(request, CauseRequest("degraded-hardware", host="host-b"), "operator"),
             engine.execute(fleet_commands.return_host, "host-b", "operator"),
         )
         assert [one.id for one in withdrawn] == [one.id for one in moved_away]
@@ -308,7 +308,7 @@ async def test_vitals_count_commits_and_say_why_the_last_one_failed(monkeypatch:
     async with running_engine() as engine:
         measurements, before = engine.measurements, sum(engine.measurements.commits.counts)
         assert (measurements.commits.sum > 0, measurements.problem) == (True, "")
-        with pytest.raises(NothingToDo):
+        with pytest.raises(NoVMNamed):
             await ask(engine, "restart")
         assert sum(measurements.commits.counts) == before, "what changes nothing is not written"
 
@@ -350,7 +350,7 @@ async def test_attempts_that_fail_are_repeated_after_longer_and_longer_pauses() 
     pauses: list[float] = []
     while (failed := engine.failed_attempt(operation.id)) is not None:
         assert failed.failures == len(pauses) + 1
-        assert "was told to fail" in failed.problem
+        assert "is set to fail" in failed.problem
         assert failed.next_at is not None
         pauses.append((failed.next_at - engine.clock.now()).total_seconds())
         await engine.advance(failed.next_at - engine.clock.now() - timedelta(microseconds=1))
@@ -373,7 +373,7 @@ async def test_while_the_next_attempt_is_under_way_none_is_to_come() -> None:
     assert failed is not None
     assert (failed.failures, failed.next_at) == (1, None)
     explained = explain(engine.draft(), engine.limits, engine.live_operations()[0], None, failed)
-    assert explained.waits[0].text.endswith("; the next attempt is under way")
+    assert explained.waits[0].text.endswith("; the next attempt is in progress")
     await engine.mark_done(operation.id, "operator")
     assert engine.failed_attempt(operation.id) is None, "nobody waits for the fabric any more"
     await engine.stop()
@@ -490,7 +490,7 @@ async def test_a_vm_that_its_file_puts_on_another_host_is_not_touched_by_work_on
         gone = await engine.records.event(before["db-0"])
         assert gone is not None
         assert gone.status is EventStatus.CANCELLED
-        assert "its file has another host for it" in [
+        assert "the fleet file puts the VM on another host" in [
             entry.reason.partition(": ")[2]
             for entry in await engine.records.history(HistoryFilter(operation=operation.id))
         ]

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from engines import MINUTE, ask, running_engine
 
-from forewarn.core.faults import FAULTS, LONGEST_DELAY, MOST_FAULTS, Fault, FaultOrder, describe, fill_in
+from forewarn.core.faults import FAULTS, MAX_DELAY, MAX_FAULTS, Fault, FaultSpec, describe, fill_in
 from forewarn.core.fleet import VM, Fleet
 from forewarn.engine.faults import Faults
-from forewarn.errors import BadOption, FaultsNotAllowed, ForewarnError, TooMany, Unknown, UnknownVM
+from forewarn.errors import BadOption, FaultsNotAllowed, ForewarnError, LimitExceeded, UnknownResource, UnknownVM
 from forewarn.metadata.routes import MetadataOptions
 from forewarn.metadata.server import MetadataServer
 from forewarn.ports import HistoryFilter
@@ -35,7 +35,7 @@ TIMEOUT_SECONDS = 20
 
 @pytest.mark.parametrize("kind", FAULTS.values(), ids=lambda kind: kind.name)
 def test_what_is_left_open_is_filled_in(kind: Any) -> None:
-    assert fill_in(FaultOrder(kind.name)) == FaultOrder(
+    assert fill_in(FaultSpec(kind.name)) == FaultSpec(
         kind.name, method="GET", count=1 if kind.methods else None, delay=kind.delay
     )
 
@@ -43,73 +43,73 @@ def test_what_is_left_open_is_filled_in(kind: Any) -> None:
 @pytest.mark.parametrize(
     ("asked", "count", "length"),
     [
-        (FaultOrder("500", count=7), 7, None),
-        (FaultOrder("500", duration=HOUR), None, HOUR),
-        (FaultOrder("500", count=7, duration=HOUR), 7, HOUR),
+        (FaultSpec("500", count=7), 7, None),
+        (FaultSpec("500", duration=HOUR), None, HOUR),
+        (FaultSpec("500", count=7, duration=HOUR), 7, HOUR),
     ],
 )
-def test_a_bound_that_is_given_is_the_only_one(asked: FaultOrder, count: int | None, length: timedelta | None) -> None:
+def test_a_bound_that_is_given_is_the_only_one(asked: FaultSpec, count: int | None, length: timedelta | None) -> None:
     assert fill_in(asked)[3:5] == (count, length)
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (FaultOrder("slwo"), "'slwo' is not a fault. Known are: slow, empty,"),
-        (FaultOrder("slwo"), "Did you mean 'slow'?"),
-        (FaultOrder("500", method="PUT"), "method 'PUT' does not fit: choose one of GET, POST, any."),
+        (FaultSpec("slwo"), "Unknown fault 'slwo'. Faults: slow, empty,"),
+        (FaultSpec("slwo"), "Did you mean 'slow'?"),
+        (FaultSpec("500", method="PUT"), "Invalid method 'PUT': choose one of GET, POST, any."),
         (
-            FaultOrder("empty", method="POST"),
-            "empty strikes only GET. A POST can be struck by: slow, 410, 429, 500, reset.",
+            FaultSpec("empty", method="POST"),
+            "empty affects only GET. Faults for POST: slow, 410, 429, 500, reset.",
         ),
-        (FaultOrder("500", count=0), "count '0' does not fit: write a whole number from 1 to 1,000,000."),
-        (FaultOrder("500", count=1.5), "count '1.5' does not fit: write a whole number"),  # type: ignore[arg-type]
-        (FaultOrder("500", count=True), "count 'True' does not fit: write a whole number"),
-        (FaultOrder("500", count="3"), "count '3' does not fit: write a whole number"),  # type: ignore[arg-type]
-        (FaultOrder("500", count=1_000_001), "write a whole number from 1 to 1,000,000."),
-        (FaultOrder("500", duration=timedelta(0)), "duration '0s' does not fit: write more than 0s and at most 366d."),
-        (FaultOrder("500", duration=timedelta(days=367)), "duration '367d' does not fit"),
-        (FaultOrder("500", delay=MINUTE), "500 keeps nobody waiting. A delay is for: slow, stall."),
-        (FaultOrder("slow", delay=timedelta(0)), "delay '0s' does not fit: write more than 0s and at most 10m."),
-        (FaultOrder("slow", delay=LONGEST_DELAY + timedelta(seconds=0.5)), "delay '600.5s' does not fit"),
-        (FaultOrder("disabled", count=2), "count '2' does not fit: disabled happens at once"),
-        (FaultOrder("disabled", duration=HOUR), "duration '1h' does not fit: disabled happens at once"),
-        (FaultOrder("disabled", delay=HOUR), "delay '1h' does not fit: disabled happens at once"),
-        (FaultOrder("disabled", method="POST"), "method 'POST' does not fit: disabled happens at once"),
+        (FaultSpec("500", count=0), "Invalid count '0': write a whole number from 1 to 1,000,000."),
+        (FaultSpec("500", count=1.5), "Invalid count '1.5': write a whole number"),  # type: ignore[arg-type]
+        (FaultSpec("500", count=True), "Invalid count 'True': write a whole number"),
+        (FaultSpec("500", count="3"), "Invalid count '3': write a whole number"),  # type: ignore[arg-type]
+        (FaultSpec("500", count=1_000_001), "write a whole number from 1 to 1,000,000."),
+        (FaultSpec("500", duration=timedelta(0)), "Invalid duration '0s': write more than 0s and at most 366d."),
+        (FaultSpec("500", duration=timedelta(days=367)), "Invalid duration '367d'"),
+        (FaultSpec("500", delay=MINUTE), "500 has no delay. Faults with a delay: slow, stall."),
+        (FaultSpec("slow", delay=timedelta(0)), "Invalid delay '0s': write more than 0s and at most 10m."),
+        (FaultSpec("slow", delay=MAX_DELAY + timedelta(seconds=0.5)), "Invalid delay '600.5s'"),
+        (FaultSpec("disabled", count=2), "Invalid count '2': disabled takes effect immediately"),
+        (FaultSpec("disabled", duration=HOUR), "Invalid duration '1h': disabled takes effect immediately"),
+        (FaultSpec("disabled", delay=HOUR), "Invalid delay '1h': disabled takes effect immediately"),
+        (FaultSpec("disabled", method="POST"), "Invalid method 'POST': disabled takes effect immediately"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_what_would(asked: FaultOrder, said: str) -> None:
+def test_what_does_not_fit_is_refused_with_what_would(asked: FaultSpec, said: str) -> None:
     with pytest.raises(ForewarnError) as refused:
         fill_in(asked)
     assert said in str(refused.value)
 
 
 def test_the_bounds_themselves_are_allowed() -> None:
-    fill_in(FaultOrder("slow", count=1_000_000, duration=timedelta(days=366), delay=LONGEST_DELAY))
+    fill_in(FaultSpec("slow", count=1_000_000, duration=timedelta(days=366), delay=MAX_DELAY))
 
 
 @pytest.mark.parametrize(
     ("order", "said"),
     [
-        (FaultOrder("500", count=1), "500 once"),
-        (FaultOrder("429", method="any", count=1500, duration=HOUR), "429 on any 1,500 times for 1h"),
-        (FaultOrder("slow", count=2, delay=timedelta(seconds=0.05)), "slow 2 times with a delay of 0.05s"),
+        (FaultSpec("500", count=1), "500 once"),
+        (FaultSpec("429", method="any", count=1500, duration=HOUR), "429 on any 1,500 times for 1h"),
+        (FaultSpec("slow", count=2, delay=timedelta(seconds=0.05)), "slow 2 times with a delay of 0.05s"),
     ],
 )
-def test_a_fault_in_words(order: FaultOrder, said: str) -> None:
+def test_a_fault_in_words(order: FaultSpec, said: str) -> None:
     assert describe(order) == said
 
 
 @pytest.mark.parametrize(
     ("order", "strikes"),
     [
-        (FaultOrder("500"), {"a GET", "b GET"}),
-        (FaultOrder("500", method="POST"), {"a POST", "b POST"}),
-        (FaultOrder("500", method="any", vm="a"), {"a GET", "a POST"}),
-        (FaultOrder("empty", method="any"), {"a GET", "b GET"}),
+        (FaultSpec("500"), {"a GET", "b GET"}),
+        (FaultSpec("500", method="POST"), {"a POST", "b POST"}),
+        (FaultSpec("500", method="any", vm="a"), {"a GET", "a POST"}),
+        (FaultSpec("empty", method="any"), {"a GET", "b GET"}),
     ],
 )
-def test_whom_a_fault_fits(order: FaultOrder, strikes: set[str]) -> None:
+def test_whom_a_fault_fits(order: FaultSpec, strikes: set[str]) -> None:
     fault = Fault("f1", order, "me", None)  # type: ignore[arg-type]  # when does not matter
     assert {f"{vm} {method}" for vm in "ab" for method in ("GET", "POST", "PUT") if fault.fits(vm, method)} == strikes
 
@@ -117,7 +117,7 @@ def test_whom_a_fault_fits(order: FaultOrder, strikes: set[str]) -> None:
 @pytest.mark.parametrize(("left", "over"), [(None, False), (1, False), (0, True), (-0.5, True)])
 def test_a_fault_is_over_at_nothing_left_and_below(left: Any, over: bool) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    fault = Fault("f1", FaultOrder("500"), "me", now, remaining=left)
+    fault = Fault("f1", FaultSpec("500"), "me", now, remaining=left)
     assert (fault.is_spent, fault.is_over(now)) == (over, over)
 
 
@@ -133,8 +133,8 @@ async def said(engine: Engine) -> list[tuple[str, str, str, tuple[str, ...], str
 async def test_the_oldest_that_fits_strikes_until_it_is_spent() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
-        first = await faults.add(FaultOrder("500", count=2), "me")
-        second = await faults.add(FaultOrder("429", vm="web-0"), "me")
+        first = await faults.add(FaultSpec("500", count=2), "me")
+        second = await faults.add(FaultSpec("429", vm="web-0"), "me")
         struck = []
         while (fault := faults.find("web-0", "web", "GET")) is not None:
             assert faults.strike(fault.id)
@@ -146,15 +146,15 @@ async def test_the_oldest_that_fits_strikes_until_it_is_spent() -> None:
         assert await said(engine) == [
             ("fault-added", "me", "", (), "f1: 500 2 times"),
             ("fault-added", "me", "web", ("web-0",), "f2: 429 once"),
-            ("fault-expired", "forewarn", "", (), "f1: 500 2 times; struck 2"),
-            ("fault-expired", "forewarn", "web", ("web-0",), "f2: 429 once; struck 1"),
+            ("fault-expired", "forewarn", "", (), "f1: 500 2 times; hits: 2"),
+            ("fault-expired", "forewarn", "web", ("web-0",), "f2: 429 once; hits: 1"),
         ]
 
 
 async def test_looking_spends_nothing() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
-        await faults.add(FaultOrder("500"), "me")
+        await faults.add(FaultSpec("500"), "me")
         assert faults.find("db-0", "db-0", "GET") == faults.find("db-0", "db-0", "GET") == faults.list()[0]
         assert faults.find("db-0", "db-0", "POST") is None
 
@@ -162,7 +162,7 @@ async def test_looking_spends_nothing() -> None:
 async def test_time_ends_a_fault_to_the_moment() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
-        added = await faults.add(FaultOrder("500", duration=10 * MINUTE), "me")
+        added = await faults.add(FaultSpec("500", duration=10 * MINUTE), "me")
         assert added.expires_at == engine.clock.now() + 10 * MINUTE
         await engine.advance(10 * MINUTE - timedelta(seconds=1))
         assert faults.find("db-0", "db-0", "GET") is not None
@@ -178,9 +178,9 @@ async def test_clearing_one_or_all() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
         for _ in range(3):
-            await faults.add(FaultOrder("500"), "me")
+            await faults.add(FaultSpec("500"), "me")
         assert [fault.id for fault in await faults.clear("f2", "you")] == ["f2"]
-        with pytest.raises(Unknown, match="There is no fault 'f2'"):
+        with pytest.raises(UnknownResource, match="Unknown fault 'f2'"):
             await faults.clear("f2", "you")
         assert [fault.id for fault in await faults.clear(None, "you")] == ["f1", "f3"]
         assert await faults.clear(None, "you") == []
@@ -191,7 +191,7 @@ async def test_nothing_without_leave() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=False)
         with pytest.raises(FaultsNotAllowed, match="forewarn up --allow-faults"):
-            await faults.add(FaultOrder("500"), "me")
+            await faults.add(FaultSpec("500"), "me")
         assert faults.list() == []
         assert await faults.clear(None, "me") == []
         assert await said(engine) == []
@@ -201,19 +201,19 @@ async def test_no_id_is_used_up_by_what_is_refused_and_there_are_not_too_many() 
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
         with pytest.raises(UnknownVM, match="Did you mean 'web-0'"):
-            await faults.add(FaultOrder("500", vm="wbe-0"), "me")
+            await faults.add(FaultSpec("500", vm="wbe-0"), "me")
         with pytest.raises(BadOption):
-            await faults.add(FaultOrder("500", count=0), "me")
-        for number in range(1, MOST_FAULTS + 1):
-            assert (await faults.add(FaultOrder("500"), "me")).id == f"f{number}"
-        with pytest.raises(TooMany, match="at most 100"):
-            await faults.add(FaultOrder("500"), "me")
+            await faults.add(FaultSpec("500", count=0), "me")
+        for number in range(1, MAX_FAULTS + 1):
+            assert (await faults.add(FaultSpec("500"), "me")).id == f"f{number}"
+        with pytest.raises(LimitExceeded, match="maximum is 100"):
+            await faults.add(FaultSpec("500"), "me")
 
 
 async def test_the_older_document_is_of_the_same_enabling() -> None:
     async with running_engine() as engine:
         faults = Faults(engine, allowed=True)
-        await faults.add(FaultOrder("stale"), "me")
+        await faults.add(FaultSpec("stale"), "me")
         assert faults.find("web-0", "web", "GET") is None, "it knows what is told now, and nothing older"
         await ask(engine, "restart", "web-0")
         older = faults.older("web")
@@ -221,7 +221,7 @@ async def test_the_older_document_is_of_the_same_enabling() -> None:
         assert (older.incarnation, older.events) == (0, ())
         assert faults.find("web-0", "web", "GET") is not None
         assert faults.find("db-0", "db-0", "GET") is None, "of its own group"
-        disabling = await faults.add(FaultOrder("disabled", vm="web-1"), "me")
+        disabling = await faults.add(FaultSpec("disabled", vm="web-1"), "me")
         assert (disabling.remaining, disabling.hits) == (0, 1)
         assert faults.older("web") is None
         await engine.enable("web", by="web-0")
@@ -238,7 +238,7 @@ async def test_a_group_that_is_enabled_anew_in_the_same_commit_has_nothing_older
         before = engine.document("web")
         commits: list[object] = []
         engine.follow(commits.append)
-        await asyncio.gather(faults.add(FaultOrder("disabled"), "me"), engine.enable("web", by="web-0"))
+        await asyncio.gather(faults.add(FaultSpec("disabled"), "me"), engine.enable("web", by="web-0"))
         assert len(commits) == 1
         await ask(engine, "restart", "web-1")
         older = faults.older("web")
@@ -249,9 +249,9 @@ async def test_a_group_that_is_enabled_anew_in_the_same_commit_has_nothing_older
 async def test_disabled_says_only_who_listened() -> None:
     async with running_engine(listening=False) as engine:
         faults = Faults(engine, allowed=True)
-        assert (await faults.add(FaultOrder("disabled"), "me")).hits == 0
+        assert (await faults.add(FaultSpec("disabled"), "me")).hits == 0
         await engine.enable("web", by="web-0")
-        assert (await faults.add(FaultOrder("disabled"), "me")).hits == 1
+        assert (await faults.add(FaultSpec("disabled"), "me")).hits == 1
         assert not engine.document("web").enabled
         assert faults.struck["disabled"] == 1
 
@@ -298,7 +298,7 @@ async def turn() -> None:
 async def test_who_goes_away_while_kept_waiting_leaves_nothing_behind(kind: str) -> None:
     async with running() as service:
         before = asyncio.all_tasks()
-        await service.faults.add(FaultOrder(kind, delay=LONGEST_DELAY), "me")
+        await service.faults.add(FaultSpec(kind, delay=MAX_DELAY), "me")
         _, writer = await service.connect()
         writer.write(POLL)
         await until(lambda: service.faults.struck[kind] == 1 and len(service.server.connections) == 1)
@@ -311,7 +311,7 @@ async def test_who_goes_away_while_kept_waiting_leaves_nothing_behind(kind: str)
 async def test_whose_connection_was_ended_leaves_nothing_behind(kind: str) -> None:
     async with running() as service:
         delay = timedelta(seconds=0.01) if kind == "stall" else None
-        await service.faults.add(FaultOrder(kind, delay=delay), "me")
+        await service.faults.add(FaultSpec(kind, delay=delay), "me")
         reader, writer = await service.connect()
         writer.write(POLL)
         if kind == "reset":

@@ -18,8 +18,8 @@ from forewarn.core.state import Changes, HistoryEntry
 from forewarn.delivery import feed as feed_module
 from forewarn.delivery.feed import Feed, Listener
 from forewarn.delivery.history_rows import HistoryEntryShape
-from forewarn.errors import HistoryGone, NotYetHistory, Stopping, TooManyReaders
-from forewarn.ports import Expired, HistoryFilter
+from forewarn.errors import HistoryExpired, ServiceStopping, TooManyReaders, UnknownHistoryRow
+from forewarn.ports import HistoryFilter, RetentionCutoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
@@ -194,7 +194,7 @@ async def test_one_row_that_is_missing_is_a_gap(kept_from: int, ends: bool) -> N
         async with aclosing((await feed.reader(EVERY, EVERY, 2)).parts()) as parts:
             hearer = Hearer(parts)
             await hearer.read()
-            expired = Expired(START, kept_from, 0, 0, 0)
+            expired = RetentionCutoff(START, kept_from, 0, 0, 0)
             await engine._writer.in_store(engine._writer._store.remove, expired, 100)
             assert await hearer.read() is not ends
             assert [row["sequence"] for row in hearer.rows[:1]] == ([] if ends else [3])
@@ -211,7 +211,7 @@ async def test_rows_that_are_removed_before_they_were_told_end_the_feed() -> Non
             assert not await hearer.read()
             assert hearer.rows == []
         oldest = await engine.records.oldest()
-        with pytest.raises(HistoryGone, match=f"the oldest row is {oldest}"):
+        with pytest.raises(HistoryExpired, match=f"the oldest stored row is {oldest}"):
             await feed.reader(EVERY, EVERY, 2)
         for after in (0, oldest - 1):
             async with aclosing((await feed.reader(EVERY, EVERY, after)).parts()) as parts:
@@ -222,7 +222,7 @@ async def test_a_row_that_is_yet_to_come_is_refused() -> None:
     async with running_engine() as engine:
         newest = engine.records.newest
         await Feed(engine).reader(EVERY, EVERY, newest)
-        with pytest.raises(NotYetHistory, match=f"the newest is {newest}"):
+        with pytest.raises(UnknownHistoryRow, match=f"the newest is {newest}"):
             await Feed(engine).reader(EVERY, EVERY, newest + 1)
 
 
@@ -250,7 +250,7 @@ async def test_every_feed_ends_when_the_service_stops() -> None:
             feed.stop()
             assert await anext(waiting, None) is None
             assert await anext(behind, None) is None
-        with pytest.raises(Stopping):
+        with pytest.raises(ServiceStopping):
             await feed.reader(EVERY, EVERY, None)
 
 

@@ -13,7 +13,7 @@ from test_placement import fleets
 
 from depth import amount
 from forewarn.core import fleet_commands, placement, rollout_commands
-from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, difference, keep_what_happened, own_host
+from forewarn.core.fleet import VM, Fleet, FleetChange, Group, Host, HostState, difference, keep_runtime_state, own_host
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.placement import find_clash, spare_name
 from forewarn.core.rollouts import RolloutSettings
@@ -129,14 +129,14 @@ def test_what_orders_do_to_a_fleet_is_the_same_as_building_it_anew(
         if what == "state" and hosts:
             placement.set_host_state(draft, hosts[which % len(hosts)], [*HostState][how % len(HostState)])
         elif what == "policy" and vms:
-            policy = fleet_commands.Policy(auto_approve=[(), ("redeploy",)][how % 2])
+            policy = fleet_commands.PolicyUpdate(auto_approve=[(), ("redeploy",)][how % 2])
             fleet_commands.set_policy(draft, START, OperatorLimits(), vms[which % len(vms)].group, policy, "test")
         elif what == "move" and vms and draft.fleet.hosts:
             target = [*draft.fleet.hosts][how % len(draft.fleet.hosts)]
             moved = vms[which % len(vms)]._replace(host=target)
             draft.change_fleet(FleetChange(changed=(moved,), in_place=True))
         elif what == "remove" and vms:
-            placement.remove_vms(draft, START, (vms[which % len(vms)],), "it is deleted")
+            placement.remove_vms(draft, START, (vms[which % len(vms)],), "the VM was deleted")
         assert all_that_can_be_asked(draft.fleet) == all_that_can_be_asked(built_anew(draft.fleet))
 
 
@@ -181,7 +181,7 @@ FILE = Fleet([VM("a", "web", "h1", 0), VM("b", "web", "h2", 1)], WEB, THREE)
 @given(history=histories())
 def test_the_same_file_again_changes_nothing(history: tuple[Fleet, Fleet]) -> None:
     declared, before = history
-    after = keep_what_happened(before, declared)
+    after = keep_runtime_state(before, declared)
     assert dict(after.vms) == dict(before.vms)
     for host in declared.host_names():
         assert not before.has_host(host) or tried(after.host, host) in {before.host(host), UnknownHost}
@@ -193,12 +193,12 @@ def test_a_vm_stays_where_another_that_has_moved_on_used_to_be() -> None:
     before = Fleet(
         [VM("a", "web", "h3", 0, configured_host="h1"), VM("b", "web", "h1", 1, configured_host="h2")], WEB, THREE
     )
-    assert dict(keep_what_happened(before, FILE).vms) == dict(before.vms)
+    assert dict(keep_runtime_state(before, FILE).vms) == dict(before.vms)
 
 
 def test_vms_that_were_moved_to_one_host_part_when_a_file_gives_them_different_domains() -> None:
     before = Fleet([VM("a", "web", "h3", configured_host="h1"), VM("b", "web", "h3", configured_host="h2")], WEB, THREE)
-    assert find_clash(keep_what_happened(before, FILE).vms.values()) is None
+    assert find_clash(keep_runtime_state(before, FILE).vms.values()) is None
 
 
 @settings(max_examples=amount(200))
@@ -221,7 +221,7 @@ def test_another_file_keeps_what_happened_and_says_where_vms_belong(
     hosts = [host for host in declared.hosts.values() if host.name in used or host.name not in unwanted]
     file = Fleet(vms.values(), declared.groups.values(), hosts)
 
-    after = keep_what_happened(before, file)
+    after = keep_runtime_state(before, file)
     assert {*after.vms} == {*vms}
     assert find_clash(after.vms.values()) is None, "a host holds two update domains of a group"
     for name, vm in after.vms.items():
@@ -247,9 +247,9 @@ def test_another_file_keeps_what_happened_and_says_where_vms_belong(
 def test_a_host_out_of_use_stays_so_whether_it_is_declared_or_a_vms_own(state: HostState) -> None:
     file = Fleet([VM("a", "a", "h1"), VM("b", "b", "b-host")], hosts=[Host("h1")])
     before = Fleet(file.vms.values(), hosts=[Host("h1", state), Host("b-host", state)])
-    after = keep_what_happened(before, file)
+    after = keep_runtime_state(before, file)
     assert (after.host("h1").state, after.host("b-host").state) == (state, state)
-    assert keep_what_happened(Fleet(), file) is file
+    assert keep_runtime_state(Fleet(), file) is file
 
 
 # --- While a VM is on its way ---------------------------------------------------------------------------

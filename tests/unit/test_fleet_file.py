@@ -15,7 +15,7 @@ from forewarn.core.fleet import VM, Fleet, Group, GroupKind, Host
 from forewarn.core.placement import UNPLACED, find_clash, spread_domains
 from forewarn.errors import BadFleet
 from forewarn.files.fleet_file import parse_fleet
-from forewarn.files.toml_reader import Path, line_of
+from forewarn.files.toml_reader import KeyPath, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -308,7 +308,7 @@ WRONG = {
     # Tables
     "empty": ("", 1, "vm", "at least one [[vm]]"),
     "no VM": (AVAILABILITY_SET, 1, "vm", "at least one [[vm]]"),
-    "unknown table": (SOLO + "\n[cloud]\n", 4, "cloud", "only group, host, vm."),
+    "unknown table": (SOLO + "\n[cloud]\n", 4, "cloud", "Tables: group, host, vm."),
     "unknown array of tables": (SOLO + "[[gruop]]\n", 3, "gruop", "Did you mean 'group'?"),
     "single brackets": ('[vm]\nname = "a"\n', 1, "vm", "[[vm]]"),
     "not a table": (SOLO + "[host]\n", 3, "host", "[[host]]"),
@@ -326,7 +326,7 @@ WRONG = {
         f'{AVAILABILITY_SET}{SCALE_SET.replace("web", "x")}[[group]]\nname = ""\nkind = "x"\n',
         8,
         "group[2].name",
-        "not a name",
+        "not a valid name",
     ),
     "group key": (AVAILABILITY_SET + "update_domain = 5\n", 4, 'group "web".update_domain', "'update_domains'"),
     "domains as text": (AVAILABILITY_SET + 'fault_domains = "2"\n', 4, 'group "web".fault_domains', "a string"),
@@ -350,7 +350,7 @@ WRONG = {
     "host twice": (HOSTS + HOSTS, 6, 'host "a".name', "on line 2"),
     "host key": ('[[host]]\nname = "a"\nzone = "1"\n', 3, 'host "a".zone', "[[host]] has no such key"),
     "host without name": (HOSTS + "[[host]]\n", 5, "host[2].name", "Is missing"),
-    "number in a host's name": ('[[host]]\nname = "h{n}"\n', 2, 'host "h{n}".name', "{n} stands for"),
+    "number in a host's name": ('[[host]]\nname = "h{n}"\n', 2, 'host "h{n}".name', "{n} is the number"),
     # One VM
     "vm without name": ("[[vm]]\n", 1, "vm[0].name", 'name = "web-0"'),
     "vm key": (SOLO + 'adress = "10.0.0.4"\n', 3, 'vm "solo".adress', "Did you mean 'address'?"),
@@ -375,7 +375,7 @@ WRONG = {
     "update domain": (AVAILABILITY_SET + WEB + "update_domain = 5\n", 7, 'vm "web-0".update_domain', "0 to 4"),
     "fault domain": (AVAILABILITY_SET + WEB + "fault_domain = -1\n", 7, 'vm "web-0".fault_domain', "0 to 1"),
     "domain alone": (SOLO + "update_domain = 1\n", 3, 'vm "solo".update_domain', "Must be 0"),
-    "domain as fraction": (SOLO + "update_domain = 0.0\n", 3, 'vm "solo".update_domain', "with a fraction"),
+    "domain as fraction": (SOLO + "update_domain = 0.0\n", 3, 'vm "solo".update_domain', "not a decimal number"),
     "huge domain": (SOLO + f"update_domain = 0x{'f' * 9000}\n", 3, 'vm "solo".update_domain', "Must be 0"),
     "address": (SOLO + 'address = "10.0.0.256"\n', 3, 'vm "solo".address', "like 10.0.0.4 or fd00::4"),
     "no address": (SOLO + 'address = ""\n', 3, 'vm "solo".address', "not an address"),
@@ -386,8 +386,8 @@ WRONG = {
     "listen bare IPv6": (SOLO + 'listen = "::1:8000"\n', 3, 'vm "solo".listen', '"[::1]:9000"'),
     "port 0": (SOLO + 'listen = "127.0.0.1:0"\n', 3, 'vm "solo".listen', "1 to 65535"),
     "port too high": (SOLO + 'listen = "127.0.0.1:65536"\n', 3, 'vm "solo".listen', "1 to 65535"),
-    "ports for one": (SOLO + 'listen = "127.0.0.1:1-2"\n', 3, 'vm "solo".listen', "add count"),
-    "hostname": (SOLO + 'hostname = "a b"\n', 3, 'vm "solo".hostname', "not a name"),
+    "ports for one": (SOLO + 'listen = "127.0.0.1:1-2"\n', 3, 'vm "solo".listen', "Add count"),
+    "hostname": (SOLO + 'hostname = "a b"\n', 3, 'vm "solo".hostname', "not a valid name"),
     "priority": (SOLO + 'priority = "Spot"\n', 3, 'vm "solo".priority', "Did you mean 'spot'?"),
     "size": (SOLO + "size = 2\n", 3, 'vm "solo".size', "not a number"),
     "zone": (SOLO + "zone = 1979-05-27\n", 3, 'vm "solo".zone', "a date or time"),
@@ -412,10 +412,10 @@ WRONG = {
     # Sets
     "addresses for one": (SOLO + 'addresses = "10.0.0.4"\n', 3, 'vm "solo".addresses', "write address"),
     "hosts for one": (SOLO + 'hosts = ["a"]\n', 3, 'vm "solo".hosts', "write host"),
-    "first for one": (SOLO + "first = 1\n", 3, 'vm "solo".first', "add count"),
+    "first for one": (SOLO + "first = 1\n", 3, 'vm "solo".first', "Add count"),
     "{n} for one": ('[[vm]]\nname = "v{n}"\n', 2, 'vm "v{n}".name', "add count"),
     "{n} in hostname for one": (SOLO + 'hostname = "v{n}"\n', 3, 'vm "solo".hostname', "add count"),
-    "address for a set": (NUMBERED + 'address = "10.0.0.4"\n', 4, 'vm "v{n}".address', "write addresses"),
+    "address for a set": (NUMBERED + 'address = "10.0.0.4"\n', 4, 'vm "v{n}".address', "Write addresses"),
     "host and hosts": (
         HOSTS + NUMBERED + 'hosts = ["a"]\nhost = "b"\n',
         8,
@@ -434,7 +434,7 @@ WRONG = {
         f'[[vm]]\ncount = 11\nname = "{"x" * 79}{{n}}"\n',
         3,
         f'vm "{"x" * 79}{{n}}".name',
-        "x10' is not a name",
+        "x10' is not a valid name",
     ),
     "scale set of another name": (
         SCALE_SET + '[[vm]]\nname = "web-{n}"\ngroup = "web"\ncount = 2\n',
@@ -446,44 +446,49 @@ WRONG = {
         CLOUD_SERVICE + '[[vm]]\nname = "Cart_IN_{n}"\ngroup = "shop"\ncount = 2\n',
         5,
         'vm "Cart_IN_{n}".name',
-        "the role alone",
+        "only the role",
     ),
     "role empty": (
         CLOUD_SERVICE + '[[vm]]\nname = ""\ngroup = "shop"\ncount = 2\n',
         5,
         "vm[0].name",
-        "Write the role alone",
+        "Write only the role",
     ),
-    "role missing": (CLOUD_SERVICE + '[[vm]]\ngroup = "shop"\ncount = 2\n', 4, "vm[0].name", "Write the role alone"),
+    "role missing": (CLOUD_SERVICE + '[[vm]]\ngroup = "shop"\ncount = 2\n', 4, "vm[0].name", "Write only the role"),
     "too few addresses": (
         NUMBERED + 'addresses = "10.0.0.4-10.0.0.5"\n',
         4,
         'vm "v{n}".addresses',
-        "2 addresses are too few: 3 VMs need 3",
+        "The range has 2 addresses, but 3 VMs need 3",
     ),
-    "too small a network": (NUMBERED + 'addresses = "10.0.0.0/30"\n', 4, 'vm "v{n}".addresses', "too few"),
-    "past the last address": (NUMBERED + 'addresses = "255.255.255.254"\n', 4, 'vm "v{n}".addresses', "too few"),
+    "too small a network": (NUMBERED + 'addresses = "10.0.0.0/30"\n', 4, 'vm "v{n}".addresses', "but 3 VMs need 3"),
+    "past the last address": (
+        NUMBERED + 'addresses = "255.255.255.254"\n',
+        4,
+        'vm "v{n}".addresses',
+        "but 3 VMs need 3",
+    ),
     "range backwards": (NUMBERED + 'addresses = "10.0.0.9-10.0.0.4"\n', 4, 'vm "v{n}".addresses', "lower one"),
     "range of two kinds": (NUMBERED + 'addresses = "10.0.0.9-::1"\n', 4, 'vm "v{n}".addresses', "lower one"),
     "half a range": (NUMBERED + 'addresses = "10.0.0.9-"\n', 4, 'vm "v{n}".addresses', "'' is not an address"),
     "network": (NUMBERED + 'addresses = "10.0.0.4/24"\n', 4, 'vm "v{n}".addresses', "10.1.0.0/24"),
-    "too few ports": (NUMBERED + 'listen = "127.0.0.1:1-2"\n', 4, 'vm "v{n}".listen', "2 ports are too few"),
+    "too few ports": (NUMBERED + 'listen = "127.0.0.1:1-2"\n', 4, 'vm "v{n}".listen', "The range has 2 ports"),
     "ports backwards": (NUMBERED + 'listen = "127.0.0.1:2-1"\n', 4, 'vm "v{n}".listen', "lower one first"),
-    "past the last port": (NUMBERED + 'listen = "127.0.0.1:65534"\n', 4, 'vm "v{n}".listen', "too few"),
+    "past the last port": (NUMBERED + 'listen = "127.0.0.1:65534"\n', 4, 'vm "v{n}".listen', "but 3 VMs need 3"),
     # One against the other
-    "name twice": (SOLO + SOLO, 4, 'vm "solo".name', 'taken by vm "solo" (line 1)'),
+    "name twice": (SOLO + SOLO, 4, 'vm "solo".name', 'already used by vm "solo" (line 1)'),
     "name within a set": (NUMBERED + '[[vm]]\nname = "v2"\n', 5, 'vm "v2".name', '"v2" (line 1)'),
     "sets overlap": (
         SCALE_SET + '[[vm]]\ngroup = "web"\ncount = 3\n[[vm]]\ngroup = "web"\ncount = 3\nfirst = 2\n',
         7,
         "vm[1].name",
-        "'web_2' is taken by",
+        "'web_2' is already used by",
     ),
     "address twice": (
         SOLO + 'address = "10.0.0.4"\n[[vm]]\nname = "b"\naddress = "::ffff:10.0.0.4"\n',
         6,
         'vm "b".address',
-        "'10.0.0.4' is taken by vm \"solo\" (line 1)",
+        "'10.0.0.4' is already used by vm \"solo\" (line 1)",
     ),
     "address twice in a set": (
         SOLO + 'address = "10.0.0.5"\n' + NUMBERED + 'addresses = "10.0.0.4"\n',
@@ -501,7 +506,7 @@ WRONG = {
         AVAILABILITY_SET + '[[vm]]\nname = "web"\n',
         5,
         'vm "web".name',
-        'Write group = "web", or another name',
+        'Write group = "web", or choose another name',
     ),
     "own host declared": (
         '[[host]]\nname = "solo-host"\n' + SOLO,
@@ -513,7 +518,7 @@ WRONG = {
         STANDALONE + '[[vm]]\nname = "a"\ngroup = "one"\n[[vm]]\nname = "b"\ngroup = "one"\n',
         9,
         'vm "b".group',
-        'its one VM already: vm "a"',
+        'already has its VM "a"',
     ),
     "two update domains on one host": (
         AVAILABILITY_SET
@@ -522,7 +527,7 @@ WRONG = {
         + 'update_domain = 1\nhost = "a"\n[[vm]]\nname = "w"\ngroup = "web"\nhost = "a"\nupdate_domain = 0\n',
         17,
         'vm "w".update_domain',
-        "Host 'a' holds update domain 1 of group 'web' already, with vm \"web-0\"",
+        "Host 'a' already holds update domain 1 of group 'web', with vm \"web-0\"",
     ),
 }
 
@@ -542,7 +547,7 @@ def test_an_error_reads_as_one_line() -> None:
 @pytest.mark.parametrize("character", "/\\\"'<>|:*?#&% \t\u00a0\u200b")
 def test_characters_that_no_name_has(character: str) -> None:
     error = error_in(f'[[vm]]\nname = "a\\u{ord(character):04x}b"\n')
-    assert "is not a name" in str(error)
+    assert "is not a valid name" in str(error)
 
 
 # --- Any fleet at all -----------------------------------------------------------------------------
@@ -689,7 +694,7 @@ name = 51
 '''.replace("~", "'")
 
 
-def numbers_in(value: object, path: Path = ()) -> Iterator[tuple[Path, int]]:
+def numbers_in(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, int]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from numbers_in(inner, (*path, key))
@@ -701,7 +706,7 @@ def numbers_in(value: object, path: Path = ()) -> Iterator[tuple[Path, int]]:
 
 
 @pytest.mark.parametrize(("path", "line"), list(numbers_in(tomllib.loads(NUMBERED_LINES))), ids=str)
-def test_line_of_every_key(path: Path, line: int) -> None:
+def test_line_of_every_key(path: KeyPath, line: int) -> None:
     assert line_of(NUMBERED_LINES, path) == line
     assert line_of(NUMBERED_LINES.replace("\n", "\r\n"), path) == line
 
@@ -721,7 +726,7 @@ def test_line_of_every_key(path: Path, line: int) -> None:
         (("absent",), 1),
     ],
 )
-def test_line_of_tables_and_of_what_is_not_there(path: Path, line: int) -> None:
+def test_line_of_tables_and_of_what_is_not_there(path: KeyPath, line: int) -> None:
     assert line_of(NUMBERED_LINES, path) == line
 
 

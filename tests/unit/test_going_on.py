@@ -9,7 +9,7 @@ from engines import MINUTE, approve, ask, make_engine, running_engine
 
 from forewarn.core import fleet_commands, rollout_commands
 from forewarn.core.fleet import VM, Fleet, Group, Host
-from forewarn.core.fleet_commands import Policy
+from forewarn.core.fleet_commands import PolicyUpdate
 from forewarn.core.operations import OperationStatus
 from forewarn.core.rollout_commands import plan
 from forewarn.core.rollouts import RolloutSettings, RolloutStatus
@@ -79,7 +79,7 @@ async def test_a_window_that_moves_keeps_nothing_waiting_for_ever() -> None:
         await ask(engine, "host-update", host="a")
         await approve(engine, event_of(engine, "plain"), by="plain")
         await engine.execute(
-            fleet_commands.set_policy, "spot", Policy(windows=(parse_window("daily 03:00 1h"),)), "operator"
+            fleet_commands.set_policy, "spot", PolicyUpdate(windows=(parse_window("daily 03:00 1h"),)), "operator"
         )
         await engine.advance(2 * DAY)
         assert not engine.live_operations()
@@ -104,7 +104,7 @@ async def test_a_host_that_fails_while_its_update_is_announced_is_left_out_of_th
         await engine.advance(DAY)
         ((_, ended),) = await engine.records.rollouts(ListFilter(live=False))
         assert (ended.id, ended.status) == (rollout.id, RolloutStatus.DONE)
-        assert ended.skipped == (("a", "it is failed"),)
+        assert ended.skipped == (("a", "the host is failed"),)
         assert "a" not in ended.done
 
 
@@ -113,7 +113,9 @@ async def test_a_rollout_ends_when_a_new_policy_leaves_no_window_in_common() -> 
     async with running_engine(fleet=Fleet(SHARED.vms.values(), groups, HOSTS)) as engine:
         await engine.execute(rollout_commands.start, ["a"], RolloutSettings(), "operator")
         for group, text in (("spot", "daily 02:00 1h"), ("plain", "daily 14:00 1h")):
-            await engine.execute(fleet_commands.set_policy, group, Policy(windows=(parse_window(text),)), "operator")
+            await engine.execute(
+                fleet_commands.set_policy, group, PolicyUpdate(windows=(parse_window(text),)), "operator"
+            )
         await engine.advance(20 * DAY)
         assert not engine.live_rollouts()
         assert not engine.live_events()
@@ -125,7 +127,7 @@ async def test_a_plan_leaves_out_hosts_that_have_left_the_fleet() -> None:
         assert "c" in rollout.pending
         await engine.apply_fleet(Fleet(SHARED.vms.values(), SHARED.groups.values(), HOSTS[:2]), by="operator")
         made = plan(engine.fleet, engine.limits, rollout, engine.clock.now(), lambda _: True)
-        assert ("c", "it left the fleet") in made.skipped
+        assert ("c", "the host left the fleet") in made.skipped
 
 
 async def test_nobody_works_on_what_a_forced_file_has_ended() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from forewarn.core.events import TRANSITIONS, Event, EventStatus, Source, Trigger, due, may_start, step
-from forewarn.errors import AlreadyOver, AlreadyStarted, ForewarnError, NotStarted, TooEarly
+from forewarn.errors import EventAlreadyStarted, EventEnded, EventNotDue, EventNotStarted, ForewarnError
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=15)
@@ -32,24 +32,24 @@ S, T = EventStatus, Trigger
 CELLS: list[tuple[EventStatus, Trigger, EventStatus | type[ForewarnError]]] = [
     (S.SCHEDULED, T.APPROVE, S.SCHEDULED),
     (S.SCHEDULED, T.START, S.STARTED),
-    (S.SCHEDULED, T.FINISH, NotStarted),
+    (S.SCHEDULED, T.FINISH, EventNotStarted),
     (S.SCHEDULED, T.CANCEL, S.CANCELLED),
     (S.SCHEDULED, T.POSTPONE, S.SCHEDULED),
     (S.STARTED, T.APPROVE, S.STARTED),
     (S.STARTED, T.START, S.STARTED),
     (S.STARTED, T.FINISH, S.COMPLETED),
-    (S.STARTED, T.CANCEL, AlreadyStarted),
-    (S.STARTED, T.POSTPONE, AlreadyStarted),
-    (S.COMPLETED, T.APPROVE, AlreadyOver),
-    (S.COMPLETED, T.START, AlreadyOver),
+    (S.STARTED, T.CANCEL, EventAlreadyStarted),
+    (S.STARTED, T.POSTPONE, EventAlreadyStarted),
+    (S.COMPLETED, T.APPROVE, EventEnded),
+    (S.COMPLETED, T.START, EventEnded),
     (S.COMPLETED, T.FINISH, S.COMPLETED),
-    (S.COMPLETED, T.CANCEL, AlreadyOver),
-    (S.COMPLETED, T.POSTPONE, AlreadyOver),
-    (S.CANCELLED, T.APPROVE, AlreadyOver),
-    (S.CANCELLED, T.START, AlreadyOver),
-    (S.CANCELLED, T.FINISH, AlreadyOver),
+    (S.COMPLETED, T.CANCEL, EventEnded),
+    (S.COMPLETED, T.POSTPONE, EventEnded),
+    (S.CANCELLED, T.APPROVE, EventEnded),
+    (S.CANCELLED, T.START, EventEnded),
+    (S.CANCELLED, T.FINISH, EventEnded),
     (S.CANCELLED, T.CANCEL, S.CANCELLED),
-    (S.CANCELLED, T.POSTPONE, AlreadyOver),
+    (S.CANCELLED, T.POSTPONE, EventEnded),
 ]
 
 
@@ -74,7 +74,7 @@ def test_every_cell_is_written_out() -> None:
 def test_without_approval_nothing_starts_before_its_time() -> None:
     just_before = LATER - timedelta(microseconds=1)
     assert not may_start(EVENT, just_before)
-    with pytest.raises(TooEarly, match="may not start before"):
+    with pytest.raises(EventNotDue, match="cannot start before"):
         step(EVENT, T.START, just_before)
     assert step(EVENT, T.START, LATER).started_at == LATER
 

@@ -20,9 +20,9 @@ from forewarn.core import approvals
 from forewarn.core.events import EventStatus
 from forewarn.core.fleet import VM, Fleet, Group, Host
 from forewarn.core.fleet_commands import return_host
-from forewarn.core.operations import Request
+from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request
-from forewarn.errors import ForewarnError, OnItsWay, UnknownStartRequest, VMHasLiveEvent
+from forewarn.errors import DestinationConflict, ForewarnError, UnknownStartRequest, VMHasLiveEvent
 from forewarn.ports import HistoryFilter
 from forewarn.wire.document import render
 from forewarn.wire.versions import KNOWN_VERSIONS
@@ -130,17 +130,17 @@ class NeverMachine(RuleBasedStateMachine):
 
     @rule(cause=st.sampled_from(["restart", "redeploy", "live-migration", "delete", "start"]), vm=st.sampled_from(VMS))
     def something_is_asked_for(self, cause: str, vm: str) -> None:
-        self.ask(Request(cause, (vm,)))
+        self.ask(CauseRequest(cause, (vm,)))
 
     @rule(
         cause=st.sampled_from(["eviction", "rebalance", "scale-in"]), vm=st.sampled_from(["pool_0", "pool_1", "db-0"])
     )
     def room_is_needed(self, cause: str, vm: str) -> None:
-        self.ask(Request(cause, (vm,)))
+        self.ask(CauseRequest(cause, (vm,)))
 
     @rule(host=st.sampled_from(HOSTS), kind=st.sampled_from(["Freeze", "Reboot"]))
     def host_is_updated(self, host: str, kind: str) -> None:
-        self.ask(Request("host-update", host=host, type=kind))
+        self.ask(CauseRequest("host-update", host=host, type=kind))
 
     @rule(
         cause=st.sampled_from(["degraded-hardware", "hardware-failure", "emergency-repair"]),
@@ -148,13 +148,13 @@ class NeverMachine(RuleBasedStateMachine):
     )
     def host_is_ill(self, cause: str, host: str) -> None:
         notice = timedelta(hours=1) if cause == "degraded-hardware" else None
-        self.ask(Request(cause, host=host, notice=notice))
+        self.ask(CauseRequest(cause, host=host, notice=notice))
 
     @rule(host=st.sampled_from(HOSTS))
     def host_is_well_again(self, host: str) -> None:
         self.do(self.engine.execute(return_host, host, "operator"))
 
-    def ask(self, asked: Request) -> None:
+    def ask(self, asked: CauseRequest) -> None:
         before = self.engine.preview(lambda draft, now, limits: draft.fleet)[0]
         try:
             operations = self.do(self.engine.execute(request, asked, "somebody"))
@@ -246,7 +246,7 @@ class NeverMachine(RuleBasedStateMachine):
         touched = {event.operation for event in self.engine.live_events() if leaving & {*event.resources}}
         try:
             self.do(self.engine.apply_fleet(fleet, by="operator", force=force))
-        except OnItsWay:
+        except DestinationConflict:
             assert any(operation.moves for operation in self.engine.live_operations())
         except VMHasLiveEvent:
             assert touched

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from depth import amount
 from forewarn.core.state import HistoryEntry
 from forewarn.core.webhooks import (
-    MOST_IN_DOUBT,
-    MOST_PASSED,
+    MAX_SKIPPED,
+    MAX_UNCONFIRMED,
     Attempt,
+    DeliveryUpdate,
     Outbox,
-    Pace,
-    Settlement,
     Undelivered,
     Webhook,
+    WebhookRetryPolicy,
 )
 
 NOW = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
@@ -36,15 +36,15 @@ def take(outbox: Outbox, entries: list[HistoryEntry]) -> int:
 class Disk:
     """What is written, and the same webhook after a restart."""
 
-    def __init__(self, webhook: Webhook = HOOK, pace: Pace | None = None) -> None:
+    def __init__(self, webhook: Webhook = HOOK, pace: WebhookRetryPolicy | None = None) -> None:
         self.webhook = webhook
         self.undelivered: dict[int, Undelivered] = {}
-        self._pace = pace or Pace(1.0, 3)
+        self._pace = pace or WebhookRetryPolicy(1.0, 3)
 
     def load(self) -> Outbox:
         return Outbox(self.webhook, list(self.undelivered.values()), self._pace)
 
-    def commit(self, settlement: Settlement) -> None:
+    def commit(self, settlement: DeliveryUpdate) -> None:
         assert settlement.before == self.webhook
         self.webhook = settlement.after
         for sequence, row in settlement.undelivered.items():
@@ -118,27 +118,27 @@ def test_what_is_not_wanted_is_passed_over_and_costs_no_write() -> None:
     assert outbox.settlement() is None
     disk.write(outbox, whole=True)
     assert disk.webhook.cursor == 5
-    take(outbox, rows(*"a" * MOST_PASSED, first=6))
+    take(outbox, rows(*"a" * MAX_SKIPPED, first=6))
     disk.write(outbox)
-    assert disk.webhook.cursor == 5 + MOST_PASSED, "a webhook that wants little does not fall behind"
+    assert disk.webhook.cursor == 5 + MAX_SKIPPED, "a webhook that wants little does not fall behind"
 
 
 def test_a_row_that_fails_holds_up_the_rest_and_is_retried_after_growing_pauses_until_it_is_given_up() -> None:
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a", "b"))
-    outbox.failed(outbox.next(), "answered with status 500", 0, luck=0)
+    outbox.failed(outbox.next(), "HTTP 500", 0, luck=0)
     disk.write(outbox)
     assert disk.webhook.cursor == 1
-    assert disk.undelivered == {1: Undelivered("hook", 1, 1, 2, "answered with status 500")}
+    assert disk.undelivered == {1: Undelivered("hook", 1, 1, 2, "HTTP 500")}
     assert outbox.is_retrying, "the next row waits"
     assert (outbox.due_at(), outbox.next()) == (1.0, Attempt(1, 2))
-    outbox.failed(outbox.next(), "answered with status 500", 1.0, luck=0)
+    outbox.failed(outbox.next(), "HTTP 500", 1.0, luck=0)
     disk.write(outbox)
     assert (outbox.due_at(), outbox.next()) == (3.0, Attempt(1, 3))
-    outbox.failed(outbox.next(), "answered with status 502", 3.0, luck=0)
+    outbox.failed(outbox.next(), "HTTP 502", 3.0, luck=0)
     disk.write(outbox)
-    assert disk.undelivered == {1: Undelivered("hook", 1, 3, 0, "answered with status 502")}
+    assert disk.undelivered == {1: Undelivered("hook", 1, 3, 0, "HTTP 502")}
     assert disk.given_up(1)
     assert outbox.needs_history, "it goes on, with what history keeps by now"
     assert (outbox.newest, outbox.cursor) == (1, 1)
@@ -156,7 +156,7 @@ def test_a_row_that_is_taken_at_last_leaves_the_list() -> None:
 
 
 def test_pauses_double_up_to_an_hour_and_are_a_fifth_longer_at_most() -> None:
-    pace = Pace(1.0, 80)
+    pace = WebhookRetryPolicy(1.0, 80)
     assert [pace.pause_seconds(n, 0) for n in (1, 2, 3, 12, 13, 79)] == [1, 2, 4, 2048, 3600, 3600]
     assert pace.pause_seconds(3, 1) == 4 * 1.2
     days = sum(pace.pause_seconds(n, 0.5) for n in range(1, 80)) / 86400
@@ -174,7 +174,7 @@ def test_a_restart_ends_the_pause_and_goes_on_with_the_attempts() -> None:
 
 
 def test_what_was_given_up_is_sent_once_more_when_asked_for_and_the_rest_keeps_its_pause() -> None:
-    disk = Disk(pace=Pace(1.0, 2))
+    disk = Disk(pace=WebhookRetryPolicy(1.0, 2))
     outbox = disk.load()
     for number in (1, 2):
         take(outbox, rows("a", first=number))
@@ -203,7 +203,7 @@ def test_what_was_given_up_is_sent_once_more_when_asked_for_and_the_rest_keeps_i
 
 
 def test_a_row_that_is_asked_for_while_history_is_sent_comes_in_between() -> None:
-    disk = Disk(pace=Pace(1.0, 1))
+    disk = Disk(pace=WebhookRetryPolicy(1.0, 1))
     outbox = disk.load()
     take(outbox, rows("a"))
     outbox.failed(outbox.next(), "no", 0, luck=0)
@@ -221,7 +221,7 @@ def test_a_row_that_is_asked_for_while_history_is_sent_comes_in_between() -> Non
 
 
 def test_a_retry_that_was_not_begun_before_a_kill_is_made_after_it() -> None:
-    disk = Disk(pace=Pace(1.0, 1))
+    disk = Disk(pace=WebhookRetryPolicy(1.0, 1))
     outbox = disk.load()
     take(outbox, rows("a"))
     outbox.failed(outbox.next(), "no", 0, luck=0)
@@ -275,10 +275,10 @@ def test_whatever_happens_each_row_is_delivered_or_given_up_and_in_order(seed: i
     """
     luck = random.Random(seed)  # noqa: S311
     history = rows(*(f"group-{luck.randrange(3)}" for _ in range(length)))
-    disk = Disk(HOOK._replace(groups=("group-0", "group-1")), Pace(1.0, limit))
+    disk = Disk(HOOK._replace(groups=("group-0", "group-1")), WebhookRetryPolicy(1.0, limit))
     wanted = [entry.sequence for entry in history if entry.group in disk.webhook.groups]
     outbox, now = disk.load(), 0.0
-    writing: Settlement | None = None
+    writing: DeliveryUpdate | None = None
     taken: list[int] = []
     asked_for: set[int] = set()  # these may come out of order
     unwritten: list[int] = []
@@ -296,7 +296,7 @@ def test_whatever_happens_each_row_is_delivered_or_given_up_and_in_order(seed: i
                 due_at = outbox.due_at()
                 # As the channel: a failure is on disk before the next row goes out.
                 unwritten_rows = [*outbox._unwritten.values(), *(writing.undelivered.values() if writing else ())]
-                held_up = outbox.in_doubt >= MOST_IN_DOUBT or any(row is not None for row in unwritten_rows)
+                held_up = outbox.in_doubt >= MAX_UNCONFIRMED or any(row is not None for row in unwritten_rows)
                 if due_at is None or due_at > now or held_up:
                     continue
                 attempt = outbox.next()
@@ -317,7 +317,7 @@ def test_whatever_happens_each_row_is_delivered_or_given_up_and_in_order(seed: i
                 asked_for |= disk.undelivered.keys()
                 disk.retry(outbox)
             case 9 if luck.random() < 0.1 and not ending:
-                assert len(unwritten) <= MOST_IN_DOUBT
+                assert len(unwritten) <= MAX_UNCONFIRMED
                 outbox, writing, unwritten = disk.load(), None, []
     for _ in range(20 * length + 20):
         if writing is not None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from forewarn.core.durations import parse_past_moment, parse_span
+from forewarn.core.durations import parse_past_time, parse_period
 
 NOW = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
 
@@ -24,13 +24,13 @@ NOW = datetime(2041, 5, 6, 7, 8, 9, tzinfo=UTC)
     ],
 )
 def test_a_moment_of_the_past(text: str, moment: datetime) -> None:
-    assert parse_past_moment(text, NOW) == moment
+    assert parse_past_time(text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2041-03", "2041-13-01", "-3d", "0001-01-01T00:00+10:00", "90"])
 def test_what_is_no_moment(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whoever asks says it in its own words
-        parse_past_moment(text, NOW)
+        parse_past_time(text, NOW)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_is_no_moment(text: str) -> None:
     ],
 )
 def test_a_span(text: str, since: tuple[int, int, int], until: tuple[int, int, int]) -> None:
-    assert parse_span(text) == (datetime(*since, tzinfo=UTC), datetime(*until, tzinfo=UTC))
+    assert parse_period(text) == (datetime(*since, tzinfo=UTC), datetime(*until, tzinfo=UTC))
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_a_span(text: str, since: tuple[int, int, int], until: tuple[int, int, i
 )
 def test_what_is_no_span(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whoever asks says it in its own words
-        parse_span(text)
+        parse_period(text)

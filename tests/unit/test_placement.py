@@ -24,7 +24,7 @@ from forewarn.clock import VirtualClock
 from forewarn.core import placement
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState, own_host
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.operations import Operation, OperationStatus, Request
+from forewarn.core.operations import CauseRequest, Operation, OperationStatus
 from forewarn.core.placement import choose_host, find_clash, spare_name
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.errors import ForewarnError
@@ -165,7 +165,7 @@ class MortalEngine(RuleBasedStateMachine):
 
 
 def operation(
-    number: int, asked: Request, progress: OperationStatus, moves: tuple[tuple[str, str], ...] = ()
+    number: int, asked: CauseRequest, progress: OperationStatus, moves: tuple[tuple[str, str], ...] = ()
 ) -> Operation:
     vms = tuple(name for name, _ in moves)
     return Operation(f"op-{number}", asked, vms, "test", START, progress, started_at=START, moves=moves)
@@ -180,13 +180,13 @@ def drafts(draw: st.DrawFn) -> Draft:
     )
     at_hosts = st.tuples(st.sampled_from([*fleet.hosts]), progress)
     made = [
-        operation(number, Request("host-update", host=host, type="Freeze"), how_far)
+        operation(number, CauseRequest("host-update", host=host, type="Freeze"), how_far)
         for number, (host, how_far) in enumerate(draw(st.lists(at_hosts, max_size=3)))
     ]
     if fleet.vms:
         moves = st.tuples(st.sampled_from([*fleet.vms]), st.sampled_from([*fleet.hosts]))
         for name, host in draw(st.lists(moves, max_size=4, unique_by=lambda move: move[0])):
-            moving = operation(len(made), Request("redeploy", type="Redeploy"), draw(progress), ((name, host),))
+            moving = operation(len(made), CauseRequest("redeploy", type="Redeploy"), draw(progress), ((name, host),))
             made.append(moving._replace(executed_at=draw(st.sampled_from([None, None, START]))))
     state = ServiceState(fleet)
     draft = Draft(state, iter("abcdefghijklmnop").__next__)
@@ -253,7 +253,7 @@ def test_when_all_vms_of_a_host_are_moved_the_domains_hold_afterwards(
 ) -> None:
     host = data.draw(st.sampled_from([*fleet.hosts]))
     draft = Draft(ServiceState(fleet), lambda: "id")
-    moving = operation(0, Request("hardware-failure", host=host, type="Redeploy"), OperationStatus.PENDING)
+    moving = operation(0, CauseRequest("hardware-failure", host=host, type="Redeploy"), OperationStatus.PENDING)
     moving = moving._replace(vms=fleet.on_host(host))
     draft.put_operation(moving)
     moving = placement.choose_destinations(draft, START, OperatorLimits(makes_hosts=makes_hosts), moving)

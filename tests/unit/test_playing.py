@@ -12,11 +12,11 @@ from engines import ask, cancel, make_engine, running_engine
 
 from forewarn.core import rollout_commands
 from forewarn.core.events import EventStatus
-from forewarn.core.faults import FaultOrder
+from forewarn.core.faults import FaultSpec
 from forewarn.core.operations import OperationStatus
 from forewarn.core.scenarios import RunOptions, RunStatus, StepStatus
 from forewarn.engine.faults import Faults
-from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown
+from forewarn.errors import EventsNotEnabled, FaultsNotAllowed, RunEnded, RunInProgress, UnknownResource
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.files.scenario_file import parse_scenario
 from forewarn.scenarios import library
@@ -190,7 +190,7 @@ async def test_what_is_refused_fails_in_the_words_of_the_refusal() -> None:
         run = await stage.play(HEAD + '[[step]]\ndo = "start"\n', "db-0")
         assert (run.status, run.steps[0].error) == (
             RunStatus.FAILED,
-            "db-0 is running: only a deallocated VM can be started.",
+            "db-0 is running. Only a deallocated VM can be started.",
         )
 
 
@@ -365,9 +365,9 @@ async def test_a_stopped_run_withdraws_what_has_not_started_and_leaves_what_has(
         assert (stopped.status, states(stopped)[:2]) == (RunStatus.STOPPED, ["passed", "passed"])
         assert StepStatus.FAILED not in states(stopped)
         assert [operation.cause for operation in stage.engine.live_operations()] == ["hardware-failure"]
-        with pytest.raises(RunOver, match="is over \\(stopped\\)"):
+        with pytest.raises(RunEnded, match="has ended \\(stopped\\)"):
             await stage.scenario_runs.stop_run(run.id)
-        with pytest.raises(Unknown, match="There is no run 'r7'"):
+        with pytest.raises(UnknownResource, match="Unknown run 'r7'"):
             await stage.scenario_runs.stop_run("r7")
 
 
@@ -387,7 +387,7 @@ async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_
 async def test_only_one_run_moves_a_virtual_clock() -> None:
     async with a_stage() as stage:
         first = await stage.start(HEAD + '[[step]]\nwait = "1m"\n', "db-0", speed=0.001)
-        with pytest.raises(RunUnderWay, match=f"forewarn scenario stop {first.id}"):
+        with pytest.raises(RunInProgress, match=f"forewarn scenario stop {first.id}"):
             await stage.start(HEAD + RESTART, "web-0")
         await stage.scenario_runs.stop_run(first.id)
         assert (await stage.play(HEAD + RESTART, "web-0")).status is RunStatus.PASSED
@@ -398,14 +398,14 @@ async def test_two_that_come_at_once_are_not_both_taken() -> None:
         text = HEAD + '[[step]]\nwait = "1m"\n'
         both = [stage.start(text, vm, enable=True, speed=0.001) for vm in ("db-0", "web-0")]
         outcomes = await asyncio.gather(*both, return_exceptions=True)
-        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Run", "RunUnderWay"]
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Run", "RunInProgress"]
 
 
 async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -> None:
     async with a_stage(listening=False) as stage:
-        with pytest.raises(NotListening) as caught:
+        with pytest.raises(EventsNotEnabled) as caught:
             await stage.start(HEAD + RESTART, "db-0")
-        assert str(caught.value).startswith("db-0 has never asked, so a run would tell it nothing.")
+        assert str(caught.value).startswith("db-0 has never polled. The run would send it no events.")
         assert "--enable" in str(caught.value)
         assert stage.scenario_runs.runs() == []
         run = await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)
@@ -415,7 +415,7 @@ async def test_a_group_that_does_not_listen_is_an_error_that_says_what_to_do() -
 async def test_a_group_that_has_not_asked_for_a_day_does_not_listen_either() -> None:
     async with a_stage() as stage:
         await stage.engine.advance(timedelta(hours=25))
-        with pytest.raises(NotListening, match="has not asked for 1d1h"):
+        with pytest.raises(EventsNotEnabled, match="has not polled for 1d1h"):
             await stage.start(HEAD + RESTART, "db-0")
         assert (await stage.play(HEAD + RESTART + TO_ITS_END, "db-0", enable=True)).status is RunStatus.PASSED
 
@@ -448,11 +448,11 @@ async def test_a_stop_of_the_service_leaves_what_was_caused() -> None:
 async def test_a_step_can_add_a_fault_which_ends_with_the_run() -> None:
     text = HEAD + '[[step]]\nfault = { kind = "500", count = 3 }\n' + RESTART + TO_ITS_END
     async with a_stage(faults=True) as stage:
-        added: list[FaultOrder] = []
+        added: list[FaultSpec] = []
         stage.engine.subscribe(lambda _: added.extend(fault.order for fault in stage.faults.list()))
         run = await stage.play(text, "db-0")
         assert run.status is RunStatus.PASSED
-        assert added[0] == FaultOrder("500", vm="db-0", count=3)
+        assert added[0] == FaultSpec("500", vm="db-0", count=3)
         assert stage.faults.list() == []
 
 

@@ -17,8 +17,8 @@ from forewarn.core import approvals, fleet_commands, rollout_commands
 from forewarn.core.durations import to_text
 from forewarn.core.explain import explain
 from forewarn.core.fleet import VM, Fleet, Group, Host, own_host
-from forewarn.core.fleet_commands import Policy
-from forewarn.core.operations import CAUSES, OperationStatus, Request
+from forewarn.core.fleet_commands import PolicyUpdate
+from forewarn.core.operations import CAUSES, CauseRequest, OperationStatus
 from forewarn.core.requests import request
 from forewarn.core.rollouts import RolloutSettings
 from forewarn.core.state import Changes
@@ -77,7 +77,7 @@ class PolicyMachine(MortalEngine):
         for scope in sorted(listening):
             self.polls(scope)
         for host in "ab":
-            self.do(self.engine.execute(request, Request("host-update", host=host, notice=2 * DAY), "operator"))
+            self.do(self.engine.execute(request, CauseRequest("host-update", host=host, notice=2 * DAY), "operator"))
 
     @rule(scope=st.sampled_from(SCOPES))
     def polls(self, scope: str) -> None:
@@ -94,7 +94,7 @@ class PolicyMachine(MortalEngine):
     def operator_asks(
         self, cause: str, which: int, notice: timedelta | None, insists: bool, deadline: timedelta | None
     ) -> None:
-        asked = Request(
+        asked = CauseRequest(
             cause,
             vms=([*SHARED.vms][which % len(SHARED.vms)],) if cause == "live-migration" else (),
             host="" if cause == "live-migration" else "abc"[which % 3],
@@ -135,7 +135,7 @@ class PolicyMachine(MortalEngine):
 
     @rule(scope=st.sampled_from(SCOPES), windows=st.sampled_from(WINDOWS))
     def policy_changes(self, scope: str, windows: tuple[Window, ...]) -> None:
-        self.do(self.engine.execute(fleet_commands.set_policy, scope, Policy(windows=windows), "operator"))
+        self.do(self.engine.execute(fleet_commands.set_policy, scope, PolicyUpdate(windows=windows), "operator"))
 
     @rule(length=st.sampled_from([HOUR, 5 * HOUR, 30 * HOUR, 6 * DAY]))
     def service_is_down(self, length: timedelta) -> None:
@@ -193,7 +193,7 @@ async def test_windows_that_an_untold_group_is_given_meanwhile_are_waited_for() 
     async with running_engine(fleet=SHARED, listening=False) as engine:
         await engine.enable("red", by="red")
         operation = await ask(engine, "host-update", host="a")
-        await engine.execute(fleet_commands.set_policy, "solo", Policy(windows=WINDOWS[1]), "operator")
+        await engine.execute(fleet_commands.set_policy, "solo", PolicyUpdate(windows=WINDOWS[1]), "operator")
         await approve(engine, *operation.events, by="red-1")
         assert [one.started_at for one in engine.live_operations()] == [None], "it is 07:08, and not 22:00"
         await engine.advance(DAY)
@@ -205,9 +205,9 @@ async def test_windows_that_an_untold_group_is_given_meanwhile_are_waited_for() 
 async def test_who_is_not_told_and_has_no_windows_keeps_nothing_waiting() -> None:
     async with running_engine(fleet=SHARED, listening=False) as engine:
         await engine.enable("red", by="red")
-        await engine.execute(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
+        await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
         operation = await ask(engine, "host-update", host="a")
-        await engine.execute(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[2]), "operator")
+        await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[2]), "operator")
         await engine.advance(START.replace(hour=22, minute=30) - START)
         assert [event.not_before.hour for event in engine.live_events()] == [23], "the window is another one now"
         await approve(engine, *operation.events, by="red-1")
@@ -216,19 +216,19 @@ async def test_who_is_not_told_and_has_no_windows_keeps_nothing_waiting() -> Non
 
 async def test_a_group_has_the_policy_that_whoever_set_it_is_answered() -> None:
     async with running_engine(fleet=SHARED) as engine:
-        answered = await engine.execute(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
+        answered = await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
         assert answered == engine.fleet.group("red") == SHARED.group("red")._replace(windows=WINDOWS[1])
 
 
 async def test_the_window_that_is_waited_for_is_said_and_when_it_closes() -> None:
     always = (parse_window("daily 00:00 24h"),)
     async with running_engine(fleet=SHARED) as engine:
-        await engine.execute(fleet_commands.set_policy, "red", Policy(windows=WINDOWS[1]), "operator")
-        await engine.execute(fleet_commands.set_policy, "green", Policy(windows=always), "operator")
+        await engine.execute(fleet_commands.set_policy, "red", PolicyUpdate(windows=WINDOWS[1]), "operator")
+        await engine.execute(fleet_commands.set_policy, "green", PolicyUpdate(windows=always), "operator")
         operation = await ask(engine, "host-update", host="a")
         waits = explain(engine.draft(), engine.limits, operation, None).waits
         opens = START.replace(hour=22, minute=0, second=0)
-        words = {"red": "daily 22:00 4h UTC, which then closes 2041-05-07 02:00:00 UTC", "green": "daily 00:00 1d UTC"}
+        words = {"red": "daily 22:00 4h UTC, which closes at 2041-05-07 02:00:00 UTC", "green": "daily 00:00 1d UTC"}
         assert {wait.group: wait.text for wait in waits if wait.kind == "window"} == words
         assert {wait.until for wait in waits} == {opens}
 

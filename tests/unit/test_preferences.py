@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forewarn.wire.prefer_header import LONGEST_WAIT_SECONDS, parse_wait
+from forewarn.wire.prefer_header import MAX_WAIT_SECONDS, parse_wait
 
 READ: dict[str, int | None] = {
     "wait=10": 10,
@@ -20,8 +20,8 @@ READ: dict[str, int | None] = {
     "wait=0": 0,
     "wait=007": 7,
     "wait=60": 60,
-    "wait=61": LONGEST_WAIT_SECONDS,
-    "wait=" + "9" * 10_000: LONGEST_WAIT_SECONDS,
+    "wait=61": MAX_WAIT_SECONDS,
+    "wait=" + "9" * 10_000: MAX_WAIT_SECONDS,
     "wait=" + "0" * 10_000: 0,
     "": None,
     "wait": None,

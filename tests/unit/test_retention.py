@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from engines import FLEET, ask, cancel, make_engine, running_engine
 
-from forewarn.core.access import once
+from forewarn.core.access import run_once
 from forewarn.core.limits import OperatorLimits
 from forewarn.ports import HistoryFilter
 
@@ -113,7 +113,7 @@ async def test_answers_to_repeated_requests_are_kept_for_a_day_whatever_is_said_
     async with running_engine(limits=OperatorLimits(history_retention=retention)) as engine:
 
         async def answer(text: str) -> str:
-            kept = await engine.execute(once, "somebody k", "f", lambda *_: (201, text))
+            kept = await engine.execute(run_once, "somebody k", "f", lambda *_: (201, text))
             return kept.body or (await engine.records.kept_answer("somebody k")).body  # type: ignore[union-attr]
 
         assert await answer("first") == "first"

@@ -16,11 +16,11 @@ from test_placement import fleets
 from depth import amount
 from forewarn.core.fleet import VM, Fleet, Group, Host, HostState
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.rollout_commands import MAX_UNAVAILABLE, MOST_HOSTS, plan, prepare, start
+from forewarn.core.rollout_commands import MAX_HOSTS, MAX_UNAVAILABLE, plan, prepare, start
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, matching
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.core.windows import parse_window
-from forewarn.errors import BadOption, NoSuchHosts, NothingToWalk, RolloutOverlaps, TooMany
+from forewarn.errors import BadOption, LimitExceeded, NoHostInService, NoMatchingHost, RolloutOverlaps
 from forewarn.ports import ListFilter
 
 if TYPE_CHECKING:
@@ -149,9 +149,11 @@ def test_a_plan_ends_and_walks_every_host_once_in_the_order_of_time(
     groups = [group._replace(windows=found) for group, found in zip(fleet.groups.values(), windows, strict=True)]
     fleet = Fleet(fleet.vms.values(), groups, fleet.hosts.values())
     matched = matching(fleet.host_names(), patterns)
-    useless = {host: f"it is {fleet.host(host).state}" for host in matched if fleet.host(host).state != "in-service"}
+    useless = {
+        host: f"the host is {fleet.host(host).state}" for host in matched if fleet.host(host).state != "in-service"
+    }
     if len(useless) == len({*matched}):
-        with pytest.raises((NothingToWalk, NoSuchHosts)):
+        with pytest.raises((NoHostInService, NoMatchingHost)):
             prepare(drafted(fleet), START, patterns, settings, "test")
         return
     rollout = prepare(drafted(fleet), START, patterns, settings, "test")
@@ -247,14 +249,14 @@ def test_patterns_match_whole_names_as_in_a_shell(patterns: list[str], expected:
 
 
 DEGRADED = Fleet(FLEET.vms.values(), FLEET.groups.values(), [Host("host-a", HostState.DEGRADED), Host("host-b")])
-MANY = Fleet(hosts=[Host(f"h{number}") for number in range(MOST_HOSTS + 1)])
+MANY = Fleet(hosts=[Host(f"h{number}") for number in range(MAX_HOSTS + 1)])
 LIVE = Rollout("live-1", ("host-b",), RolloutSettings(), "test", START, in_progress=(("host-b", "op"),))
 PAUSED = LIVE._replace(status=RolloutStatus.PAUSED, in_progress=(), pending=("host-b",))
 
 REFUSED: dict[str, tuple[Draft, list[str], RolloutSettings, type[Exception], str]] = {
-    "no host matches": (drafted(FLEET), ["rack-*"], RolloutSettings(), NoSuchHosts, "No host matches 'rack-*'"),
-    "a slip": (drafted(FLEET), ["hst-a"], RolloutSettings(), NoSuchHosts, "Did you mean 'host-a'?"),
-    "one of two": (drafted(FLEET), ["host-a", "hots-b"], RolloutSettings(), NoSuchHosts, "No host matches 'hots-b'"),
+    "no host matches": (drafted(FLEET), ["rack-*"], RolloutSettings(), NoMatchingHost, "No host matches 'rack-*'"),
+    "a slip": (drafted(FLEET), ["hst-a"], RolloutSettings(), NoMatchingHost, "Did you mean 'host-a'?"),
+    "one of two": (drafted(FLEET), ["host-a", "hots-b"], RolloutSettings(), NoMatchingHost, "No host matches 'hots-b'"),
     "no pattern": (drafted(FLEET), [], RolloutSettings(), BadOption, "hosts"),
     "an empty pattern": (drafted(FLEET), ["host-a", ""], RolloutSettings(), BadOption, "'rack-1-*'"),
     "no max_unavailable": (drafted(FLEET), ["*"], RolloutSettings(max_unavailable=0), BadOption, "from 1 to 1,000"),
@@ -284,12 +286,12 @@ REFUSED: dict[str, tuple[Draft, list[str], RolloutSettings, type[Exception], str
         ["*"],
         RolloutSettings(duration=timedelta(0)),
         BadOption,
-        "a freeze lasts from 1s to 1h",
+        "a Freeze lasts from 1s to 1h",
     ),
     "too long": (drafted(FLEET), ["*"], RolloutSettings(duration=timedelta(hours=2)), BadOption, "duration '2h'"),
-    "of a reboot": (drafted(FLEET), ["*"], RolloutSettings(type="reboot", duration=MINUTE), BadOption, "only a freeze"),
+    "of a reboot": (drafted(FLEET), ["*"], RolloutSettings(type="reboot", duration=MINUTE), BadOption, "only a Freeze"),
     "another type": (drafted(FLEET), ["*"], RolloutSettings(type="Redeploy"), BadOption, "Freeze or Reboot"),
-    "a short notice": (drafted(FLEET), ["*"], RolloutSettings(notice=MINUTE), BadOption, "at least 15m beforehand"),
+    "a short notice": (drafted(FLEET), ["*"], RolloutSettings(notice=MINUTE), BadOption, "minimum for Freeze is 15m"),
     "an override": (
         drafted(FLEET),
         ["*"],
@@ -297,17 +299,17 @@ REFUSED: dict[str, tuple[Draft, list[str], RolloutSettings, type[Exception], str
         BadOption,
         "Did you mean 'windows'?",
     ),
-    "a deadline": (drafted(FLEET), ["*"], RolloutSettings(postpone_deadline=START), BadOption, "it has passed"),
-    "out of use": (drafted(DEGRADED), ["host-a"], RolloutSettings(), NothingToWalk, "out of use"),
+    "a deadline": (drafted(FLEET), ["*"], RolloutSettings(postpone_deadline=START), BadOption, "this time has passed"),
+    "out of use": (drafted(DEGRADED), ["host-a"], RolloutSettings(), NoHostInService, "is in service"),
     "overlap": (
         drafted(FLEET, LIVE),
         ["*"],
         RolloutSettings(),
         RolloutOverlaps,
-        "host-b is already being walked by rollout live-1",
+        "live-1 already includes host-b",
     ),
     "a paused one": (drafted(FLEET, PAUSED), ["*-b"], RolloutSettings(), RolloutOverlaps, "live-1"),
-    "too many": (drafted(MANY), ["*"], RolloutSettings(), TooMany, "10,001 hosts are too many"),
+    "too many": (drafted(MANY), ["*"], RolloutSettings(), LimitExceeded, "Too many hosts for one rollout: 10,001"),
 }
 
 
@@ -323,7 +325,7 @@ def test_what_is_wrong_is_said_with_what_would_be_right_and_nothing_changes(case
 def test_what_is_left_out_is_filled_in_and_hosts_out_of_use_are_skipped() -> None:
     rollout = prepare(drafted(DEGRADED), START, ["host-*"], RolloutSettings(notice=MINUTE, overrides=("notice",)), "me")
     assert (rollout.settings.type, rollout.settings.duration) == ("Freeze", timedelta(seconds=9))
-    assert (rollout.pending, rollout.skipped) == (("host-b",), (("host-a", "it is degraded"),))
+    assert (rollout.pending, rollout.skipped) == (("host-b",), (("host-a", "the host is degraded"),))
     other = prepare(drafted(FLEET, LIVE), START, ["host-a"], RolloutSettings(type="reboot"), "me")
     assert (other.settings.type, other.settings.duration, other.pending) == ("Reboot", None, ("host-a",))
     over = LIVE._replace(status=RolloutStatus.CANCELLED)

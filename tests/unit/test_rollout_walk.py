@@ -22,7 +22,7 @@ from forewarn.core.explain import Wait, explain
 from forewarn.core.fleet import VM, Fleet, Host, HostState
 from forewarn.core.history import ROLLOUT_END_KINDS
 from forewarn.core.limits import OperatorLimits
-from forewarn.core.operations import Health, OperationStatus, Request
+from forewarn.core.operations import CauseRequest, Health, OperationStatus
 from forewarn.core.requests import request
 from forewarn.core.rollouts import RolloutSettings, RolloutStatus
 from forewarn.core.windows import parse_window
@@ -120,7 +120,7 @@ class WalkMachine(MortalEngine):
         if what == "return":
             self.attempt(self.engine.execute(fleet_commands.return_host, host, "operator"))
         else:
-            self.attempt(self.engine.execute(request, Request(what, host=host), "operator"))
+            self.attempt(self.engine.execute(request, CauseRequest(what, host=host), "operator"))
 
     @rule(number=st.integers(0, 8), cause=st.sampled_from(["live-migration", "redeploy"]))
     def a_vm_is_moved(self, number: int, cause: str) -> None:
@@ -251,8 +251,8 @@ async def ended(engine: Engine) -> tuple[Rollout, dict[str, str]]:
     ("way", "words"),
     [
         ("sick", "x0"),
-        ("forgotten", "not over 15m after its start"),
-        ("given up", "the simulated fabric was told to fail for good"),
+        ("forgotten", "not finished 15m after its start"),
+        ("given up", "the simulated fabric is set to fail permanently"),
         ("by hand", "its disk is dead"),
     ],
 )
@@ -320,7 +320,7 @@ async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
 
         assert explained() == (
             (Wait("approval", done=False, group="x0", until=START + 3 * HOUR),),
-            "It starts when nothing is left to wait for.",
+            "It starts when all waits are over.",
             START + 3 * HOUR,
         )
         fabric.sick = {"x0"}
@@ -333,11 +333,11 @@ async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
                 Wait("gate", done=False, until=START + 15 * MINUTE, text=wave),
                 Wait("settling", done=False, until=START + HOUR),
             ),
-            "Its events disappear, and it is over.",
+            "It ends, and its events are removed from the document.",
             START + HOUR,
         )
         await engine.advance(14 * MINUTE)
-        assert explained().waits[1].text == f"{wave}: not back in time: x0"
+        assert explained().waits[1].text == f"{wave}: not healthy in time: x0"
 
 
 async def test_a_vm_that_was_evicted_meanwhile_is_not_expected_back() -> None:
@@ -360,7 +360,7 @@ async def test_hosts_out_of_use_are_skipped_and_busy_ones_come_later() -> None:
         await engine.advance(24 * HOUR)
         rollout, _ = await ended(engine)
         assert (rollout.status, rollout.done) == (RolloutStatus.DONE, ("h0", "h3", "h2"))
-        assert rollout.skipped == (("h1", "it is degraded"),)
+        assert rollout.skipped == (("h1", "the host is degraded"),)
         entries = await engine.records.history(HistoryFilter(operation=rollout.id))
         waves = [entry.time - START for entry in entries if entry.kind == "wave-scheduled"]
         assert waves[:2] == [timedelta(0), 70 * MINUTE], "the pause is kept"

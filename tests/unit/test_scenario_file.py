@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from forewarn.core.faults import FaultOrder
-from forewarn.core.scenarios import After, Expectation, Needs, Options, Step, Until
+from forewarn.core.faults import FaultSpec
+from forewarn.core.scenarios import Expectation, ExpectedVMState, Needs, ScenarioStep, StepOptions, WaitCondition
 from forewarn.errors import BadScenario
 from forewarn.files.scenario_file import parse_scenario
 from forewarn.scenarios import library
@@ -83,25 +83,34 @@ def test_everything_that_a_file_can_say() -> None:
     assert scenario.description == "Everything that a file can say."
     assert scenario.fleet == '[[vm]]\nname = "app-0"\n'
     assert scenario.needs == Needs(3, "availability-set", "spot", 2, terminate_notice=True)
-    assert scenario.needs.text() == "3 Spot VMs of one availability-set in 2 update domains with terminate notices"
+    assert scenario.needs.text() == "3 Spot VMs in one availability-set in 2 update domains with a terminate notice"
     assert scenario.max_duration == 33 * MINUTE
     assert scenario.steps == (
-        Step(
+        ScenarioStep(
             do="host-update",
             title="begin",
-            options=Options((1, 3), "Freeze", timedelta(seconds=9), 20 * MINUTE, ("windows",)),
+            options=StepOptions((1, 3), "Freeze", timedelta(seconds=9), 20 * MINUTE, ("windows",)),
         ),
-        Step(do="rollout", options=Options(budget=7, pause=MINUTE)),
-        Step(do="postpone", options=Options(by=30 * MINUTE)),
-        Step(wait=8 * MINUTE),
-        Step(fault=FaultOrder("500", method="any", count=3, duration=MINUTE)),
-        Step(fault=FaultOrder("slow", count=1, delay=timedelta(seconds=1))),
-        Step(until=Until.STARTED, within=15 * MINUTE),
-        Step(
-            until=Until.GONE,
+        ScenarioStep(do="rollout", options=StepOptions(budget=7, pause=MINUTE)),
+        ScenarioStep(do="postpone", options=StepOptions(by=30 * MINUTE)),
+        ScenarioStep(wait=8 * MINUTE),
+        ScenarioStep(fault=FaultSpec("500", method="any", count=3, duration=MINUTE)),
+        ScenarioStep(fault=FaultSpec("slow", count=1, delay=timedelta(seconds=1))),
+        ScenarioStep(until=WaitCondition.STARTED, within=15 * MINUTE),
+        ScenarioStep(
+            until=WaitCondition.GONE,
             within=10 * MINUTE,
             expect=Expectation(
-                "Freeze", "Scheduled", "Platform", "", -1, 15 * MINUTE, 2, told=True, vm=After.MOVED, domains_at_once=1
+                "Freeze",
+                "Scheduled",
+                "Platform",
+                "",
+                -1,
+                15 * MINUTE,
+                2,
+                told=True,
+                vm=ExpectedVMState.MOVED,
+                domains_at_once=1,
             ),
         ),
     )
@@ -152,13 +161,18 @@ BROKEN = {
     "an unknown key": ('titel = "t"\n' + DO, 1, "titel", "The file has no such key. Did you mean 'title'?"),
     "a title that is no text": ("title = 7\n" + DO, 1, "title", "Must be a string in quotes, not a number."),
     "no steps": (HEAD, 1, "step", "A scenario needs at least one [[step]], like do ="),
-    "one pair of brackets": (HEAD + '[step]\ndo = "restart"', 2, "step", "Must be written [[step]], in two pairs"),
-    "too many steps": (HEAD + DO * 1001, 2, "step", "1001 steps are too many: at most 1000."),
+    "one pair of brackets": (
+        HEAD + '[step]\ndo = "restart"',
+        2,
+        "step",
+        "Must be written [[step]] with double brackets",
+    ),
+    "too many steps": (HEAD + DO * 1001, 2, "step", "Too many steps: 1001. The maximum is 1000."),
     "a wrong fleet": (
         HEAD + 'fleet = """\n[[vm]]\nnmae = "a"\n"""\n' + DO,
         2,
         "fleet",
-        "line 2 of it: vm[0].nmae: [[vm]] has no such key. Did you mean 'name'?",
+        "In its line 2: vm[0].nmae: [[vm]] has no such key. Did you mean 'name'?",
     ),
     "needs that are no table": (HEAD + "needs = 3\n" + DO, 2, "needs", "Must be a table like [needs], not a number."),
     "an unknown need": (HEAD + "[needs]\nvm = 1\n" + DO, 3, "needs.vm", "needs has no such key. Did you mean 'vms'?"),
@@ -191,13 +205,13 @@ BROKEN = {
         HEAD + DO + "[[step]]\n",
         4,
         "step[1].do",
-        "Has nothing to do. Write one of do, until",
+        "The step is empty. Write one of do, until",
     ),
     "a step that is two": (
         HEAD + DO + 'wait = "1m"\n',
         4,
         "step[0].wait",
-        "A step is one of do, until, wait, fault, and this has do too.",
+        "A step has only one of do, until, wait, fault. This step also has do.",
     ),
     "an unknown thing to do": (
         HEAD + '[[step]]\ndo = "reboot"\n',
@@ -209,25 +223,25 @@ BROKEN = {
         HEAD + DO + "budget = 3\n",
         4,
         "step[0].budget",
-        "Does not fit here. do = 'restart' takes vms, type, duration, notice, overrides.",
+        "Is not allowed here. Options of do = 'restart': vms, type, duration, notice, overrides.",
     ),
     "an option of nothing": (
         HEAD + DO + '[[step]]\nwait = "1m"\nvms = [1]\n',
         6,
         "step[1].vms",
-        "Does not fit here. It goes with do alone.",
+        "Is not allowed here. It is only for steps with do.",
     ),
     "a VM beyond those needed": (
         HEAD + DO + "vms = [1, 2]\n",
         4,
         "step[0].vms[1]",
-        "Must be 1: the scenario needs 1.",
+        "Must be 1, because needs.vms is 1.",
     ),
     "no VM at all": (
         HEAD + DO + "vms = []\n",
         4,
         "step[0].vms",
-        "Name at least one, like [1], or leave it out for all.",
+        "Name at least one VM, like [1], or omit it for all VMs.",
     ),
     "VMs by name": (
         HEAD + DO + 'vms = "a"\n',
@@ -245,7 +259,7 @@ BROKEN = {
         HEAD + DO + 'notice = "soon"\n',
         4,
         "step[0].notice",
-        "'soon' is not a length of time. Write it like 90s",
+        "'soon' is not a duration. Write it like 90s",
     ),
     "an unknown override": (
         HEAD + DO + 'overrides = ["window"]\n',
@@ -257,7 +271,7 @@ BROKEN = {
         HEAD + DO + '[[step]]\ndo = "postpone"\n',
         4,
         "step[1].by",
-        'Is missing. Say by how much, like by = "30m".',
+        'Is missing. Write by how much to postpone, like by = "30m".',
     ),
     "an unknown thing to wait for": (
         HEAD + DO + '[[step]]\nuntil = "over"\nwithin = "1m"\n',
@@ -269,43 +283,43 @@ BROKEN = {
         HEAD + DO + '[[step]]\nuntil = "gone"\n',
         4,
         "step[1].within",
-        'Is missing. Say how long it may take, like within = "15m".',
+        'Is missing. Write the maximum time to wait, like within = "15m".',
     ),
     "a bound of nothing": (
         HEAD + DO + '[[step]]\nuntil = "gone"\nwithin = "0s"\n',
         6,
         "step[1].within",
-        "Must be longer than nothing, like 15m.",
+        "Must be longer than 0s, like 15m.",
     ),
     "a bound without until": (
         HEAD + DO + 'within = "1m"\n',
         4,
         "step[0].within",
-        "Goes with until alone. Leave it out, or write until.",
+        "Is only for steps with until. Omit it, or add until.",
     ),
     "a wait of nothing": (
         HEAD + DO + '[[step]]\nwait = "0s"\n',
         5,
         "step[1].wait",
-        "Must be longer than nothing, like 15m.",
+        "Must be longer than 0s, like 15m.",
     ),
     "until before anything is done": (
         HEAD + '[[step]]\nuntil = "gone"\nwithin = "1m"\n' + DO,
         3,
         "step[0].until",
-        "Nothing has been done before it.",
+        "No earlier step does anything.",
     ),
     "an answer before anything is done": (
         HEAD + '[[step]]\ndo = "approve"\n' + DO,
         3,
         "step[0].do",
-        "Nothing has been done before it.",
+        "No earlier step does anything.",
     ),
     "an expectation before anything is done": (
         HEAD + '[[step]]\nwait = "1m"\nexpect = { type = "Freeze" }\n' + DO,
         4,
         "step[0].expect",
-        "Nothing has been done before it.",
+        "No earlier step does anything.",
     ),
     "a fault that is no table": (
         HEAD + DO + '[[step]]\nfault = "500"\n',
@@ -318,7 +332,7 @@ BROKEN = {
         HEAD + DO + '[[step]]\nfault = { kind = "501" }\n',
         5,
         "step[1].fault.kind",
-        "'501' is not a fault.",
+        "Unknown fault '501'.",
     ),
     "an unknown key of a fault": (
         HEAD + DO + '[[step]]\nfault = { kind = "500", vm = "a" }\n',
@@ -330,13 +344,13 @@ BROKEN = {
         HEAD + DO + '[[step]]\nfault = { kind = "empty", on = "POST" }\n',
         5,
         "step[1].fault.on",
-        "on 'POST' does not fit: empty strikes only GET.",
+        "Invalid on 'POST': empty affects only GET.",
     ),
     "a fault that waits for nobody": (
         HEAD + DO + '[[step]]\nfault = { kind = "500", delay = "1s" }\n',
         5,
         "step[1].fault.delay",
-        "delay '1s' does not fit: 500 keeps nobody waiting.",
+        "Invalid delay '1s': 500 has no delay.",
     ),
     "an unknown expectation": (
         HEAD + DO + 'expect = { kind = "Freeze" }\n',
@@ -348,7 +362,7 @@ BROKEN = {
         HEAD + DO + "expect = {}\n",
         4,
         "step[0].expect",
-        "Expects nothing. Write one of type,",
+        "Is empty. Write one of type,",
     ),
     "a status of no event": (
         HEAD + DO + 'expect = { status = "Completed" }\n',
@@ -378,13 +392,13 @@ BROKEN = {
         HEAD + DO + 'expect = { told = false, type = "Reboot" }\n',
         4,
         "step[0].expect.told",
-        "What is not told has no type, status or notice. Leave those out.",
+        "With told = false there is no event. Omit type, status, notice and the like.",
     ),
     "a notice of what has started": (
         HEAD + DO + 'expect = { status = "Started", notice = "1m" }\n',
         4,
         "step[0].expect.notice",
-        "Once Started there is no NotBefore.",
+        "A Started event has no NotBefore.",
     ),
 }
 
@@ -402,5 +416,5 @@ def test_what_a_terminal_would_obey_is_refused() -> None:
         'title = "\\u001b[2J"\n[[step]]\nwait = "1s"\n',
         'title = "a"\n[[step]]\ntitle = "\\u0007"\nwait = "1s"\n',
     ):
-        with pytest.raises(BadScenario, match="cannot be shown"):
+        with pytest.raises(BadScenario, match="control characters"):
             parse_scenario(text, "mine", "mine.toml")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from forewarn.cli import root
 from forewarn.cli.renamed_options import RENAMED_OPTIONS
 from forewarn.cli.settings import command
-from forewarn.core.webhooks import Targets
+from forewarn.core.webhooks import AllowedNetworks
 from forewarn.errors import BadConfigFile, BadSetting, UnknownSetting
 from forewarn.settings import RENAMED, SETTINGS, SETTLING, resolve
 from forewarn.testing import Service
@@ -67,8 +67,8 @@ def test_the_data_folder_is_the_users_own_unless_said(tmp_path: Path) -> None:
         ("speed", "0.5", 0.5, "0.5"),
         ("metadata", "[::1]:80", "[::1]:80", "[::1]:80"),
         ("newer_versions", "newest", "newest", "newest"),
-        ("webhook_private_networks", "", Targets(), ""),
-        ("webhook_private_networks", "all", Targets(everything=True), "all"),
+        ("webhook_private_networks", "", AllowedNetworks(), ""),
+        ("webhook_private_networks", "all", AllowedNetworks(everything=True), "all"),
         ("webhook_timeout", "0.5s", timedelta(seconds=0.5), "0s"),
         ("webhook_max_attempts", "3", 3, "3"),
     ],
@@ -142,7 +142,7 @@ def test_each_source_says_some_of_the_settle_times(tmp_path: Path) -> None:
 def test_settle_times_in_a_file_are_a_table(tmp_path: Path, text: str) -> None:
     file = tmp_path / "f.toml"
     file.write_text(text)
-    with pytest.raises(BadSetting, match=r'must be a table: \[settle\], and below it restart = "10m"'):
+    with pytest.raises(BadSetting, match=r'must be a table: \[settle\], followed by lines like restart = "10m"'):
         resolve({}, {}, str(file))
 
 

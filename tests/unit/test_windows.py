@@ -68,7 +68,7 @@ def test_parse(text: str, window: Window) -> None:
         ("", "the days are missing."),
         ("   ", "the days are missing."),
         ("sat", "the start is missing."),
-        ("sat 02:00", "the length is missing."),
+        ("sat 02:00", "the duration is missing."),
         ("mno 02:00 4h", "'mno' is not a day. Did you mean 'mon'? Write days like sat,sun or mon-fri or daily."),
         ("sat,wedensday 02:00 4h", "'wedensday' is not a day. Did you mean 'wednesday'?"),
         ("mon-fry 02:00 4h", "'fry' is not a day. Did you mean 'fri'?"),
@@ -78,24 +78,24 @@ def test_parse(text: str, window: Window) -> None:
         ("mon- 02:00 4h", "'mon-' is not a day. Did you mean 'mon'?"),
         ("-fri 02:00 4h", "'-fri' is not a day. Did you mean 'fri'?"),
         ("mon-wed-fri 02:00 4h", "'wed-fri' is not a day."),
-        ("sat, sun 02:00 4h", "there is a comma too many in 'sat,'. Write days without spaces, like sat,sun."),
-        (",sat 02:00 4h", "there is a comma too many in ',sat'."),
-        ("mon,daily 02:00 4h", "daily are all days: it stands alone."),
+        ("sat, sun 02:00 4h", "extra comma in 'sat,'. Write days without spaces, like sat,sun."),
+        (",sat 02:00 4h", "extra comma in ',sat'."),
+        ("mon,daily 02:00 4h", "daily means all days. Do not combine it with other days."),
         ("sat 2:00 4h", "'2:00' is not a time of day. Write a start from 00:00 to 23:59, like 02:00."),
         ("sat 24:00 4h", "'24:00' is not a time of day."),
         ("sat 02:60 4h", "'02:60' is not a time of day."),
         ("sat 02:00:00 4h", "'02:00:00' is not a time of day."),
         ("sat ٠٢:٠٠ 4h", "is not a time of day."),
         ("sat 4h 02:00", "'4h' is not a time of day."),
-        ("sat 02:00 long", "'long' is not a length of time. Write it like 90m, 4h or 1h30m."),
-        ("sat 02:00 -4h", "'-4h' is not a length of time."),
-        ("sat 02:00 UTC", "'UTC' is not a length of time."),
-        ("sat 02:00 0s", "its length is '0s'. Write more than 0 and at most 7d."),
-        ("sat 02:00 7d1s", "its length is '7d1s'. Write more than 0 and at most 7d."),
-        ("sat 02:00 1.5s", "its length is '1.5s'. Write whole seconds, like 90s."),
-        ("sat 02:00 1d 2h", "'2h' is not a time zone. Write the length as one word, like 1h30m."),
-        ("sat 02:00 1d 2h UTC", "'2h' is not a time zone. Write the length as one word, like 1h30m."),
-        ("sat 02:00 4h UTC now", "there is something after the zone: 'now'."),
+        ("sat 02:00 long", "'long' is not a duration. Write it like 90m, 4h or 1h30m."),
+        ("sat 02:00 -4h", "'-4h' is not a duration."),
+        ("sat 02:00 UTC", "'UTC' is not a duration."),
+        ("sat 02:00 0s", "the duration is '0s'. Write more than 0 and at most 7d."),
+        ("sat 02:00 7d1s", "the duration is '7d1s'. Write more than 0 and at most 7d."),
+        ("sat 02:00 1.5s", "the duration is '1.5s'. Write whole seconds, like 90s."),
+        ("sat 02:00 1d 2h", "'2h' is not a time zone. Write the duration as one word, like 1h30m."),
+        ("sat 02:00 1d 2h UTC", "'2h' is not a time zone. Write the duration as one word, like 1h30m."),
+        ("sat 02:00 4h UTC now", "unexpected text after the time zone: 'now'."),
         ("sat 02:00 4h Europe/Berln", "'Europe/Berln' is not a time zone. Did you mean 'Europe/Berlin'?"),
         ("sat 02:00 4h berlin", "'berlin' is not a time zone. Did you mean 'Europe/Berlin'?"),
         ("sat 02:00 4h utc", "'utc' is not a time zone. Did you mean 'UTC'?"),
@@ -108,7 +108,7 @@ def test_what_is_no_window(text: str, says: str) -> None:
         parse_window(text)
     assert says in str(caught.value)
     assert str(caught.value).startswith(repr(text))
-    assert str(caught.value).endswith("A window is written like 'sat,sun 02:00 4h Europe/Berlin'.")
+    assert str(caught.value).endswith("Write a window like 'sat,sun 02:00 4h Europe/Berlin'.")
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ class ProblemLog:
                 )
 
 
-# --- Where the endpoint is, and the two connections to it -----------------------------------------
+# --- The endpoint's address and the connections to it ---------------------------------------------
 
 
 SEARCH_AGAIN_SECONDS = 30.0
@@ -237,7 +237,7 @@ class Client:
         self._pause = pause
         self._jitter = jitter
 
-    # --- Who and where ----------------------------------------------------------------------------
+    # --- Endpoint and identity --------------------------------------------------------------------
 
     @property
     def endpoint(self) -> EndpointAddress:
@@ -264,7 +264,7 @@ class Client:
         """The connection for polls and the one for other requests. Other threads may abort them."""
         return self._locator.polls, self._locator.requests
 
-    # --- One request ------------------------------------------------------------------------------
+    # --- Single requests --------------------------------------------------------------------------
 
     def document(self) -> EventsDocument:
         """Request the whole document once. Raise an EndpointError if that fails."""
@@ -299,7 +299,7 @@ class Client:
             except EndpointError as error:
                 return self._failed(error)
 
-    # --- All that happens -------------------------------------------------------------------------
+    # --- Changes of events ------------------------------------------------------------------------
 
     def changes(self, mine: bool = True) -> Iterator[Change]:
         """Yield every change of an event once, starting with the current events. End when the client is closed.
@@ -356,7 +356,7 @@ class Client:
             raise
         return True
 
-    # --- Life -------------------------------------------------------------------------------------
+    # --- Closing ----------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the client, from any thread. Running requests and `changes` end."""
@@ -373,7 +373,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- How --------------------------------------------------------------------------------------
+    # --- Internals --------------------------------------------------------------------------------
 
     def _poll(self, wait_seconds: int) -> PollResult:
         self._locator.get()

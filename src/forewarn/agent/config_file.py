@@ -21,7 +21,7 @@ from forewarn.agent.policy import (
     Rule,
 )
 from forewarn.errors import BadAgentConfig, BadEndpoint, UnreadableFile, nearest
-from forewarn.files.toml_reader import Entry, TomlFile
+from forewarn.files.toml_reader import TomlFile, TomlTable
 from forewarn.system.addresses import read_host_port
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def read_text(text: str, source: str, folder: Path) -> Config:
     """Read a config from text; relative paths start from `folder`."""
     file = TomlFile(text, source, BadAgentConfig)
     whole = file.load()
-    top = Entry(file, "", None, whole)
+    top = TomlTable(file, "", None, whole)
     top.refuse_unknown(("agent", "rule", "handler", "peers"))
     agent = top.inner("agent", 'vm_name = "web-0"')
     agent.refuse_unknown(_AGENT_KEYS)
@@ -59,7 +59,7 @@ def read_text(text: str, source: str, folder: Path) -> Config:
     tables = whole.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise top.wrong("Must be an array of tables. Write [[rule]] with two brackets.", "rule")
-    entries = [Entry(file, "rule", index, table) for index, table in enumerate(tables)]
+    entries = [TomlTable(file, "rule", index, table) for index, table in enumerate(tables)]
     rules = tuple(_rule(entry, number, handlers) for number, entry in enumerate(entries, 1))
     peers = _peers(top.inner("peers", 'listen = "0.0.0.0:9170"'), folder) if "peers" in top else None
     for entry, rule in zip(entries, rules, strict=True):
@@ -80,20 +80,20 @@ def read_text(text: str, source: str, folder: Path) -> Config:
 def handler_of(name: str, table: Mapping[str, Any], folder: Path) -> NamedHandler:
     """Create a handler from its table in the state file: as it was when it prepared, even if the config has changed."""
     whole = {"handler": {name: dict(table)}}
-    top = Entry(TomlFile("", f"[handler.{name}] in the state file", BadAgentConfig), "", None, whole)
+    top = TomlTable(TomlFile("", f"[handler.{name}] in the state file", BadAgentConfig), "", None, whole)
     return _handler(top.inner("handler", "[handler.NAME]").inner(name, "[handler.NAME]"), name, dict(table), folder)
 
 
 # --- Handlers -------------------------------------------------------------------------------------
 
 
-def _handlers(top: Entry, whole: dict[str, Any], folder: Path) -> dict[str, NamedHandler]:
+def _handlers(top: TomlTable, whole: dict[str, Any], folder: Path) -> dict[str, NamedHandler]:
     around = top.inner("handler", "[handler.NAME]")
     tables = whole.get("handler", {})
     return {name: _handler(around.inner(name, "[handler.NAME]"), name, table, folder) for name, table in tables.items()}
 
 
-def _handler(entry: Entry, name: str, table: dict[str, Any], folder: Path) -> NamedHandler:
+def _handler(entry: TomlTable, name: str, table: dict[str, Any], folder: Path) -> NamedHandler:
     if not name or not name.isprintable() or "/" in name or name.startswith("."):
         raise entry.wrong("A handler's name must be printable, without /, and must not start with a dot.")
     kind, file = entry.text("kind"), entry.text("file")
@@ -104,7 +104,7 @@ def _handler(entry: Entry, name: str, table: dict[str, Any], folder: Path) -> Na
     return NamedHandler(name, kind or file, timeout or timedelta(seconds=DEFAULT_HANDLER_SECONDS), handler, kept)
 
 
-def _limit(entry: Entry) -> timedelta | None:
+def _limit(entry: TomlTable) -> timedelta | None:
     timeout = entry.length("timeout")
     if timeout is not None and timeout <= timedelta(0):
         raise entry.wrong("Must be more than 0s.", "timeout")
@@ -114,7 +114,7 @@ def _limit(entry: Entry) -> timedelta | None:
 # --- Endpoint, name and folders -------------------------------------------------------------------
 
 
-def _endpoint(entry: Entry) -> str:
+def _endpoint(entry: TomlTable) -> str:
     text = entry.text("endpoint").strip()
     try:
         if text:
@@ -124,7 +124,7 @@ def _endpoint(entry: Entry) -> str:
     return text
 
 
-def _path(entry: Entry, key: str, folder: Path) -> Path:
+def _path(entry: TomlTable, key: str, folder: Path) -> Path:
     """Return a path; a relative path starts from the folder of the config file."""
     try:
         return resolve_path(entry.text(key), folder)
@@ -135,7 +135,7 @@ def _path(entry: Entry, key: str, folder: Path) -> Path:
 # --- Rules ----------------------------------------------------------------------------------------
 
 
-def _rule(entry: Entry, number: int, handlers: dict[str, NamedHandler]) -> Rule:
+def _rule(entry: TomlTable, number: int, handlers: dict[str, NamedHandler]) -> Rule:
     entry.refuse_unknown(_RULE_KEYS)
     return Rule(
         name=entry.text("name") or f"rule {number}",
@@ -154,7 +154,7 @@ def _rule(entry: Entry, number: int, handlers: dict[str, NamedHandler]) -> Rule:
     )
 
 
-def _one_or_many(entry: Entry, key: str) -> tuple[str, ...]:
+def _one_or_many(entry: TomlTable, key: str) -> tuple[str, ...]:
     """Return an array of strings; a single string may be written without brackets."""
     try:
         found = [entry.text(key)] if key in entry else []
@@ -168,7 +168,7 @@ def _one_or_many(entry: Entry, key: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _handler_names(entry: Entry, key: str, handlers: dict[str, NamedHandler]) -> tuple[str, ...]:
+def _handler_names(entry: TomlTable, key: str, handlers: dict[str, NamedHandler]) -> tuple[str, ...]:
     names = entry.texts(key)
     for index, name in enumerate(names):
         if name not in handlers:
@@ -178,7 +178,7 @@ def _handler_names(entry: Entry, key: str, handlers: dict[str, NamedHandler]) ->
     return tuple(names)
 
 
-def _lead(entry: Entry, key: str, at_once: str) -> timedelta | None:
+def _lead(entry: TomlTable, key: str, at_once: str) -> timedelta | None:
     """Return None for the word that means "at once", else a duration before NotBefore."""
     if entry.text(key, at_once) == at_once:
         return None
@@ -192,7 +192,7 @@ def _lead(entry: Entry, key: str, at_once: str) -> timedelta | None:
 # --- Peers ----------------------------------------------------------------------------------------
 
 
-def _peers(entry: Entry, folder: Path) -> PeersSettings:
+def _peers(entry: TomlTable, folder: Path) -> PeersSettings:
     if "silence" in entry:
         raise entry.wrong("Is now called timeout. Rename the key.", "silence")
     entry.refuse_unknown(_PEERS_KEYS)
@@ -218,14 +218,14 @@ def _peers(entry: Entry, folder: Path) -> PeersSettings:
     return PeersSettings(_address(entry, "listen"), _secret(entry, folder), tuple(members), timeout)
 
 
-def _address(entry: Entry, key: str) -> tuple[str, int]:
+def _address(entry: TomlTable, key: str) -> tuple[str, int]:
     try:
         return read_host_port(entry.text(key))
     except ValueError as error:
         raise entry.wrong(f"Must be HOST:PORT, not {entry.text(key)!r}: {error}", key) from None
 
 
-def _secret(entry: Entry, folder: Path) -> bytes:
+def _secret(entry: TomlTable, folder: Path) -> bytes:
     path = _path(entry, "secret_file", folder)
     try:
         with path.open("rb") as stream:

@@ -281,14 +281,14 @@ def undo_order(work: EventWork) -> list[int]:
     return [places[name] for name in work.rule.undo_order if name in places]
 
 
-def end(work: EventWork, why: str) -> EventWork:
+def end(work: EventWork, reason: str) -> EventWork:
     """Mark the work for undo. Handlers that only the rule's `undo` names are added to it."""
     known = {step.handler for step in work.steps}
     extra = tuple(HandlerStep(name, PREPARED) for name in work.rule.undo or () if name not in known)
-    return work._replace(ending=why, steps=work.steps + extra)
+    return work._replace(ending=reason, steps=work.steps + extra)
 
 
-# --- Taking in a document -------------------------------------------------------------------------
+# --- A new document -------------------------------------------------------------------------------
 
 
 JUST_BOOTED_SECONDS = 15 * 60

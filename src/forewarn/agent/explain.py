@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forewarn.agent.policy import Config, NamedHandler, Rule
 
 
-# --- A rule in words ------------------------------------------------------------------------------
+# --- One rule -------------------------------------------------------------------------------------
 
 
 def describe_events(rule: Rule) -> str:
@@ -98,7 +98,7 @@ def _never_reached(rules: Sequence[Rule]) -> Iterator[str]:
                 covered[kind] = earlier.name
         if covered and len(covered) == len(rule.on or ("",)):
             by = " and ".join(dict.fromkeys(covered.values()))
-            yield f"{rule.name} never applies: {by} matches all of its events first."
+            yield f"{rule.name} never applies: earlier rules match all of its events ({by})."
         else:
             for kind, name in covered.items():
                 yield f"{rule.name} never applies to {kind}: {name} matches it first."

@@ -52,7 +52,7 @@ def listen_on(host: str, port: int, failure: type[ForewarnError]) -> socket.sock
     return listener
 
 
-# --- Requests and replies -------------------------------------------------------------------------
+# --- Requests and responses -----------------------------------------------------------------------
 
 
 class LocalRequest(NamedTuple):
@@ -219,13 +219,13 @@ class _HeadReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if not self._left:
             raise LineTooLong("head")
-        limit_time(self._connection, self._deadline)
+        set_deadline(self._connection, self._deadline)
         count = self._connection.recv_into(memoryview(buffer)[: self._left])
         self._left -= count
         return count
 
 
-def limit_time(connection: socket.socket, deadline: float) -> None:
+def set_deadline(connection: socket.socket, deadline: float) -> None:
     """Set the timeout of the next call on the socket; raise TimeoutError if no time is left."""
     left = deadline - real_seconds()
     if left <= 0:
@@ -250,12 +250,12 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         with suppress(OSError):
-            limit_time(self.connection, self._deadline)
+            set_deadline(self.connection, self._deadline)
             self.connection.sendall(self._buffer.getvalue())
             self.connection.shutdown(socket.SHUT_WR)
             # Closing a connection with unread data would reset it, and the client could lose the response.
             while self._buffer.getvalue() and self.connection.recv(4096):
-                limit_time(self.connection, self._deadline)
+                set_deadline(self.connection, self._deadline)
 
     def handle_one_request(self) -> None:
         try:

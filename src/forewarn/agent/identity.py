@@ -91,7 +91,7 @@ def _in_base_36(number: int) -> str:
     return digits.upper()
 
 
-# --- Asking the endpoint for the name -------------------------------------------------------------
+# --- Requesting the name from the endpoint --------------------------------------------------------
 
 
 _MAX_TRIES, _MAX_SECONDS = 8, 8.0

@@ -257,7 +257,7 @@ class Agent:
         self._started_at = self._last_loop_at = real_seconds()
         self._last_snapshot = self._make_snapshot()
 
-    # --- Its life ---------------------------------------------------------------------------------
+    # --- Start and stop ---------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run until `stop` is called."""
@@ -309,7 +309,7 @@ class Agent:
         with self._lock:
             return not any(waits_for_time(work) for work in self._store.works.values())
 
-    # --- Word from the threads --------------------------------------------------------------------
+    # --- Reports from the threads -----------------------------------------------------------------
 
     def _receive_events(self, events: tuple[ScheduledEvent, ...]) -> None:
         me = self._client.me  # here, in the poller's thread, because it may send a request
@@ -335,7 +335,7 @@ class Agent:
             self._approved.append((event_id, problem))
             self._wake()
 
-    # --- One turn ---------------------------------------------------------------------------------
+    # --- One loop ---------------------------------------------------------------------------------
 
     def _loop_once_safely(self) -> None:
         """Run the loop once. An unexpected error must not stop the agent: other events still need it."""
@@ -370,7 +370,7 @@ class Agent:
             )
             if runs and not self._peers.may_run_handler():
                 break
-            again = [self._runner.carry_out(instruction, self._approver.send) for instruction in instructions]
+            again = [self._runner.execute(instruction, self._approver.send) for instruction in instructions]
             if not any(again):
                 break
         self._forget_ended_work()
@@ -435,7 +435,7 @@ class Agent:
             stopping=self._stopping,
         )
 
-    # --- What it says of itself -------------------------------------------------------------------
+    # --- Status -----------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """Return the agent's complete status. If the loop hangs, return the last one, with the time since then."""

@@ -31,7 +31,7 @@ from forewarn.agent.decisions import (
 from forewarn.agent.explain import describe_approval, describe_failure
 from forewarn.agent.handlers.handler import PREPARE, UNDO
 from forewarn.agent.policy import SELF, listed
-from forewarn.core.durations import format_distance, format_duration, format_moment, to_text, to_text_if_any
+from forewarn.core.durations import format_duration, format_relative_time, format_time, to_text, to_text_if_any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +85,7 @@ def plan(config: Config, event: ScheduledEvent, now: datetime, me: str) -> Agent
     context = DocumentContext(config.rules, lambda _: me or None, now, "", JUST_BOOTED_SECONDS, is_first=False)
     works = apply_document({}, [event], context).works
     if not works:
-        return AgentPlan(event, now, me, None, (), None, (), "", tuple(_why_ignored(config, event, now, me)))
+        return AgentPlan(event, now, me, None, (), None, (), "", tuple(_ignored_reasons(config, event, now, me)))
     rule = works[event.id].rule
     leader_problems = {} if config.peers is None else {event.id: _leader_problem(config.peers, event, me)}
     quick = _simulate(config, works, now, leader_problems, slow=False)
@@ -104,11 +104,11 @@ def plan(config: Config, event: ScheduledEvent, now: datetime, me: str) -> Agent
     return AgentPlan(event, now, me, rule, steps, approval, undo, undo_when, tuple(_remarks(rule, event, steps)))
 
 
-def _why_ignored(config: Config, event: ScheduledEvent, now: datetime, me: str) -> list[str]:
+def _ignored_reasons(config: Config, event: ScheduledEvent, now: datetime, me: str) -> list[str]:
     if not me:
         return [f"it affects {listed(event.resources, 'and') or 'no VM'}, not this VM"]
-    why = [f"{rule.name}: {'; '.join(rule.mismatches(event, now))}" for rule in config.rules]
-    return why or ["there are no rules"]
+    reasons = [f"{rule.name}: {'; '.join(rule.mismatches(event, now))}" for rule in config.rules]
+    return reasons or ["there are no rules"]
 
 
 # --- The decisions of `run`, in simulated time ----------------------------------------------------
@@ -153,8 +153,8 @@ def _simulate(
         if isinstance(instruction, ApproveEvent):
             return _Simulation(works, runs, time, "")
         if instruction is None:
-            moments = [due for work in works.values() for due in (due_at(work), approval_due_at(work))]
-            later = [due for due in moments if due is not None and due > time]
+            due_times = [due for work in works.values() for due in (due_at(work), approval_due_at(work))]
+            later = [due for due in due_times if due is not None and due > time]
             if not later:
                 (work,) = works.values()
                 return _Simulation(works, runs, None, approval_problem(work, context))
@@ -197,7 +197,7 @@ def _leader_problem(peers: PeersSettings, event: ScheduledEvent, me: str) -> str
     return "" if found.allowed else found.reason
 
 
-# --- What comes of it -----------------------------------------------------------------------------
+# --- The plan -------------------------------------------------------------------------------------
 
 
 def _step(
@@ -210,13 +210,13 @@ def _step(
 def _approval(rule: Rule, event: ScheduledEvent, now: datetime, simulation: _Simulation) -> PlannedApproval:
     at, text = simulation.approved_at, describe_approval(rule)
     if at is None:
-        text = _why_not(rule, event, simulation.problem)
+        text = _no_approval_reason(rule, event, simulation.problem)
     elif event.not_before is not None and at >= event.not_before > now:
         at, text = None, "no: the event starts at its NotBefore before it could be approved"
     return PlannedApproval(rule.approve, at, text)
 
 
-def _why_not(rule: Rule, event: ScheduledEvent, problem: str) -> str:
+def _no_approval_reason(rule: Rule, event: ScheduledEvent, problem: str) -> str:
     if problem == RULE_NEVER_APPROVES:
         return describe_approval(rule)
     if problem == HAS_STARTED:
@@ -265,7 +265,7 @@ def plan_lines(found: AgentPlan) -> list[str]:
 
 
 def _format_time(time: datetime, now: datetime) -> str:
-    return f"{format_moment(time)} ({format_distance(time, now)})"
+    return f"{format_time(time)} ({format_relative_time(time, now)})"
 
 
 def plan_json(found: AgentPlan) -> dict[str, Any]:

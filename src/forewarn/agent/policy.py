@@ -49,7 +49,7 @@ class Rule(NamedTuple):
     undo: tuple[str, ...] | None = None
     """Handlers that undo, in this order; None: those that prepared, in reverse order."""
 
-    def fits(self, event: ScheduledEvent, now: datetime) -> bool:
+    def matches(self, event: ScheduledEvent, now: datetime) -> bool:
         """Whether the rule matches the event."""
         return next(self.mismatches(event, now), None) is None
 
@@ -99,7 +99,7 @@ def subtract(time: datetime, duration: timedelta) -> datetime:
 
 def choose_rule(rules: tuple[Rule, ...], event: ScheduledEvent, now: datetime) -> Rule | None:
     """Return the first rule that matches."""
-    return next((rule for rule in rules if rule.fits(event, now)), None)
+    return next((rule for rule in rules if rule.matches(event, now)), None)
 
 
 # --- The config -----------------------------------------------------------------------------------

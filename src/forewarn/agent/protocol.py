@@ -17,7 +17,7 @@ from forewarn.errors import (
     UnreadableDocument,
 )
 from forewarn.wire.document_reader import LenientReadResult, read_document_leniently
-from forewarn.wire.prefer_header import LONGEST_WAIT_SECONDS, parse_wait
+from forewarn.wire.prefer_header import MAX_WAIT_SECONDS, parse_wait
 from forewarn.wire.versions import available_versions
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from forewarn.wire.document_reader import EventsDocument
 
 
-# --- What an answer means -------------------------------------------------------------------------
+# --- The meaning of a response --------------------------------------------------------------------
 
 
 OK, NOT_MODIFIED, NOT_FOUND = 200, 304, 404
@@ -155,7 +155,7 @@ class PollState:
         """Return the next request. A long poll needs the ETag of the last document."""
         tag = self.tag if self._unchanged < _MAX_UNCHANGED else ""
         headers = dict(HEADERS)
-        wait = min(wait_seconds, LONGEST_WAIT_SECONDS) if tag and self.supports_long_poll is not False else 0
+        wait = min(wait_seconds, MAX_WAIT_SECONDS) if tag and self.supports_long_poll is not False else 0
         if tag:
             headers["If-None-Match"] = tag
         if wait > 0:

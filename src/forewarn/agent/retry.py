@@ -98,5 +98,5 @@ class RequestPacer:
 
     def _wait_seconds(self, now: float, *, is_poll: bool) -> float:
         """Return the seconds until another request is within the rate limit."""
-        full = [moments[0] for moments in (self._sent, self._sent_by_kind[is_poll]) if len(moments) == moments.maxlen]
-        return max((moment + _WINDOW_SECONDS - now for moment in full if now < moment + _WINDOW_SECONDS), default=0.0)
+        full = [times[0] for times in (self._sent, self._sent_by_kind[is_poll]) if len(times) == times.maxlen]
+        return max((time + _WINDOW_SECONDS - now for time in full if now < time + _WINDOW_SECONDS), default=0.0)

@@ -132,7 +132,7 @@ class HandlerThreads:
     def busy(self) -> frozenset[str]:
         return frozenset(self._jobs)
 
-    def begin(self, handler: Handler, job: HandlerJob) -> None:
+    def start(self, handler: Handler, job: HandlerJob) -> None:
         """Start the handler's thread. The result is reported through `done`."""
         self._jobs[job.handler] = job
         thread = threading.Thread(target=self._run, args=(handler, job), name=f"handler {job.handler}", daemon=True)
@@ -205,7 +205,7 @@ def _where(error: BaseException) -> str:
     return "" if trace is None else f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
 
 
-# --- Carrying out instructions --------------------------------------------------------------------
+# --- Executing instructions -----------------------------------------------------------------------
 
 
 STOP_SECONDS = 5.0
@@ -247,7 +247,7 @@ class Runner:
     def busy(self) -> frozenset[str]:
         return self._handler_threads.busy
 
-    def carry_out(self, instruction: Instruction, approve: Callable[[EventWork], None]) -> bool:
+    def execute(self, instruction: Instruction, approve: Callable[[EventWork], None]) -> bool:
         """Execute an instruction. Return whether more may follow at once."""
         if isinstance(instruction, RunHandler):
             self._run(instruction)
@@ -283,7 +283,7 @@ class Runner:
         """Fail handlers that are far beyond their timeout. True: only a restart of the process can stop one."""
         return self._handler_threads.fail_overdue()
 
-    # --- A handler's turn -------------------------------------------------------------------------
+    # --- Running a handler ------------------------------------------------------------------------
 
     def _run(self, instruction: RunHandler) -> None:
         work, index, action = instruction
@@ -307,7 +307,7 @@ class Runner:
             self._handler_threads.skip(HandlerOutcome(work.id, index, step.handler, action, "", 0.0))
             return
         _log.info("handler_started", "Handler started.", **about(work.event), handler=step.handler, action=action)
-        self._handler_threads.begin(found.handler, job)
+        self._handler_threads.start(found.handler, job)
 
     def _handler(self, name: str, table: dict[str, Any], action: str) -> NamedHandler | str:
         """Return the config's handler, so that corrections apply; if there is none, the one in the state file."""
@@ -328,7 +328,7 @@ class Runner:
             if work is not None and not self._store.keep(work.with_step(index, memo=memo)):
                 raise HandlerFailed(problem=f"its memo cannot be written to {self._folder}")
 
-    # --- What came of it --------------------------------------------------------------------------
+    # --- Recording a result -----------------------------------------------------------------------
 
     def record(self, outcome: HandlerOutcome, *, stopping: bool) -> str:
         """Record a result and return the name of its counter; empty: the agent is stopping, and the next start repeats

@@ -63,8 +63,8 @@ def describe_event(event: ScheduledEvent) -> dict[str, Any]:
 
 def describe_ignored(event: ScheduledEvent, mine: bool) -> dict[str, Any]:
     """Return the status of an event for which nothing is done."""
-    nobody: dict[str, Any] = {"mode": "never", "sent_at": None, "why_not": "no rule matches it"}
-    nothing: dict[str, Any] = {
+    approval: dict[str, Any] = {"mode": "never", "sent_at": None, "reason": "no rule matches it"}
+    no_work: dict[str, Any] = {
         "mine": mine,
         "rule": None,
         "phase": "ignored",
@@ -72,18 +72,18 @@ def describe_ignored(event: ScheduledEvent, mine: bool) -> dict[str, Any]:
         "next_at": None,
         "steps": [],
     }
-    return {**describe_event(event), **nothing, "approval": nobody}
+    return {**describe_event(event), **no_work, "approval": approval}
 
 
 def describe_work(work: EventWork, context: DecisionContext) -> dict[str, Any]:
     """Return the status of an event and its work."""
-    said, at = next_action(work, context)
+    action, at = next_action(work, context)
     return {
         **describe_event(work.event),
         "mine": True,
         "rule": work.rule.name,
         "phase": phase_of(work),
-        "next": said,
+        "next": action,
         "next_at": to_text_if_any(at, "seconds"),
         "steps": [
             {"handler": step.handler, "state": step.state, "problem": step.problem, "seconds": round(step.seconds, 3)}
@@ -92,7 +92,7 @@ def describe_work(work: EventWork, context: DecisionContext) -> dict[str, Any]:
         "approval": {
             "mode": work.rule.approve,
             "sent_at": work.approved_at or None,
-            "why_not": "" if work.done else approval_problem(work, context),
+            "reason": "" if work.done else approval_problem(work, context),
         },
     }
 
@@ -127,12 +127,12 @@ def next_action(work: EventWork, context: DecisionContext) -> tuple[str, datetim
     return "waits for the start of the event", work.event.not_before
 
 
-def ready_reason(works: list[EventWork], alone: list[ScheduledEvent], now: datetime, *, has_rules: bool) -> str:
+def ready_reason(works: list[EventWork], ignored: list[ScheduledEvent], now: datetime, *, has_rules: bool) -> str:
     """Return why the machine should get no new work; empty: it can."""
     for work in works:
         if blocks_new_work(work, now):
             return f"{work.event.type} {work.id}: {phase_of(work)}"
-    for event in alone:
+    for event in ignored:
         # Without rules, any event counts. With rules, only a started event that stops the machine does.
         if not has_rules or (has_started(event) and event.type.casefold() != "freeze"):
             return f"{event.type} {event.id}: {event.status.lower()}"

@@ -42,7 +42,7 @@ def readiness(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     return {"ready": ready, "reason": "" if ready else problem or snapshot.get("ready_reason") or "not ready"}
 
 
-# --- The watchdog of systemd ----------------------------------------------------------------------
+# --- systemd's watchdog ---------------------------------------------------------------------------
 
 
 WATCHDOG_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")

@@ -154,7 +154,7 @@ def resolve_addresses(host: str, port: int) -> list[Any]:
         raise OSError(f"{host!r} is not a valid host name") from None
 
 
-# --- One request and its answer -------------------------------------------------------------------
+# --- One request and its response -----------------------------------------------------------------
 
 
 CONNECT_SECONDS = 5.0

@@ -42,7 +42,7 @@ class Client:
     def __init__(self, data: str | None, server: str | None, token_file: str | None) -> None:
         """What was given by flags. A flag beats a variable: with a data folder no variable leads elsewhere."""
         if data and server:
-            problem = f"--data {data} is another service: give one of them"
+            problem = f"it cannot be combined with --data {data}. Use one of them."
             raise BadOption(name="--server", value=server, problem=problem)
         variables = {} if data else os.environ
         self._data = data
@@ -61,12 +61,12 @@ class Client:
         if self._server:
             url = _checked(self._server)
             if not self._token_file:
-                raise NoToken(url=url, problem="it is elsewhere.")
+                raise NoToken(url=url, problem="the service is not on this machine.")
             return Place(url, _read_token(self._token_file))
         found = service_files.find(self._data or os.environ.get("FOREWARN_DATA"))
         token_file = self._token_file or found.token_file
         if not Path(token_file).exists() and not self._token_file:
-            raise NoToken(url=found.control, problem=f"{token_file} is not there.")
+            raise NoToken(url=found.control, problem=f"the file {token_file} does not exist.")
         return Place(found.control, _read_token(token_file), found.certificate)
 
     @cached_property
@@ -84,7 +84,7 @@ class Client:
             page = self.get(name, *path, limit=LARGEST_PAGE, **query, **cursor)
             key = path[-1] if path else name
             if not isinstance(page, dict) or not isinstance(page.get(key), list):
-                raise ServiceUnreachable(url=self._place.url, problem="it answers, but not as Forewarn does")
+                raise ServiceUnreachable(url=self._place.url, problem="the response is not from Forewarn")
             found += page[key]
             if page.get("next") is None:
                 return {key: found}
@@ -111,7 +111,7 @@ class Client:
         try:
             return json.loads(content)
         except ValueError as error:
-            raise ServiceUnreachable(url=self._place.url, problem="what it answers is not JSON") from error
+            raise ServiceUnreachable(url=self._place.url, problem="the response is not JSON") from error
 
     def raw(
         self,
@@ -126,7 +126,7 @@ class Client:
             try:
                 return answer.read()
             except (OSError, HTTPException) as error:
-                raise ServiceUnreachable(url=self._place.url, problem="it was cut off in its answer") from error
+                raise ServiceUnreachable(url=self._place.url, problem="the response was incomplete") from error
 
     @contextmanager
     def open(
@@ -140,7 +140,7 @@ class Client:
     ) -> Iterator[HTTPResponse]:
         """A good answer, to be read within the block."""
         if not all(path):
-            raise BadOption(name="name or id", value="", problem="it is empty")
+            raise BadOption(name="name or id", value="", problem="it must not be empty.")
         target = f"{urlsplit(self._place.url).path}/v1/" + "/".join(quote(part, safe="") for part in path)
         if query:
             target += "?" + urlencode(query)
@@ -153,7 +153,7 @@ class Client:
             except (OSError, HTTPException) as error:
                 raise ServiceUnreachable(url=self._place.url, problem=str(error) or type(error).__name__) from error
             if 300 <= answer.status < 400:
-                problem = f"it says to go to {answer.getheader('Location')}: if that is right, give it with --server"
+                problem = f"it redirects to {answer.getheader('Location')}; to use that address, set --server"
                 raise ServiceUnreachable(url=self._place.url, problem=problem)
             if not 200 <= answer.status < 300:
                 raise _relayed(refusal)
@@ -167,7 +167,7 @@ def _checked(url: str) -> str:
     except ValueError:
         good = False
     if not good or parts.query or parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
-        raise BadOption(name="--server", value=url, problem="write it like https://forewarn.example.org:8170")
+        raise BadOption(name="--server", value=url, problem="write it like https://forewarn.example.org:8170.")
     return url.rstrip("/")
 
 
@@ -175,9 +175,9 @@ def _read_token(path: str) -> str:
     try:
         token = Path(path).expanduser().read_text("utf-8").strip()
     except (OSError, UnicodeError) as error:
-        raise UnreadableFile(path=path, problem=getattr(error, "strerror", None) or "it is not text") from error
+        raise UnreadableFile(path=path, problem=getattr(error, "strerror", None) or "it is not UTF-8") from error
     if not token or not token.isascii() or not token.isprintable():
-        raise UnreadableFile(path=path, problem="it has no token in it")
+        raise UnreadableFile(path=path, problem="it does not contain a token")
     return token
 
 

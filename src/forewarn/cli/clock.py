@@ -9,7 +9,7 @@ import click
 
 from forewarn.cli.client import TIMEOUT_SECONDS
 from forewarn.cli.output import print_json, service_command
-from forewarn.core.durations import format_moment, from_text
+from forewarn.core.durations import format_time, from_text
 from forewarn.errors import BadOption
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def advance(length: str, seen_by: tuple[str, ...], timeout: str | None, client: 
       forewarn clock advance 15m --seen-by web-0
     """
     if not seen_by and timeout is not None:
-        raise BadOption(name="--timeout", value=timeout, problem="it is for --seen-by: name a VM with that")
+        raise BadOption(name="--timeout", value=timeout, problem="it needs --seen-by VM.")
     body: dict[str, Any] = {"by": length}
     if seen_by:
         body |= {"seen_by": list(seen_by), "timeout": timeout}
@@ -74,4 +74,4 @@ def _print(clock: dict[str, Any], as_json: bool) -> None:
         print_json(clock)
         return
     speed = "" if clock["speed"] == 1 else f", notices {clock['speed']:g} times shorter"
-    click.echo(f"{format_moment(from_text(clock['now']))} ({clock['clock']} clock{speed})")
+    click.echo(f"{format_time(from_text(clock['now']))} ({clock['clock']} clock{speed})")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from forewarn.cli.output import print_json, print_table, service_command, when
-from forewarn.core.durations import format_exactly
+from forewarn.core.durations import format_exact_duration
 from forewarn.core.faults import FAULTS, GET, METHODS
 from forewarn.errors import BadOption
 
@@ -88,7 +88,7 @@ def list_faults(client: Client, as_json: bool) -> None:
             _vm(fault),
             fault["method"],
             _bounds(fault, now),
-            "" if fault["delay_seconds"] is None else format_exactly(timedelta(seconds=fault["delay_seconds"])),
+            "" if fault["delay_seconds"] is None else format_exact_duration(timedelta(seconds=fault["delay_seconds"])),
             f"{fault['hits']:,}",
             fault["added_by"],
         )
@@ -111,7 +111,7 @@ def clear(fault: str | None, every: bool, client: Client, as_json: bool) -> None
       forewarn fault clear --all
     """
     if every == (fault is not None):
-        raise BadOption(name="ID", value=fault or "", problem="name one fault, or --all for all of them.")
+        raise BadOption(name="ID", value=fault or "", problem="name one fault, or use --all.")
     answer = client.delete("faults") if fault is None else client.delete("faults", fault)
     if as_json:
         print_json(answer)

@@ -20,7 +20,7 @@ def read_fleet_file(path: str) -> str:
     try:
         return Path(path).read_text("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UnreadableFile(path=path, problem="it is not UTF-8 text") from error
+        raise UnreadableFile(path=path, problem="it is not UTF-8") from error
     except OSError as error:
         raise UnreadableFile(path=path, problem=error.strerror or str(error)) from error
 

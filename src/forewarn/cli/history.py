@@ -9,7 +9,7 @@ import click
 
 from forewarn.cli.client import LARGEST_PAGE
 from forewarn.cli.output import names, print_json, print_table, service_command
-from forewarn.core.durations import format_moment, from_text
+from forewarn.core.durations import format_time, from_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ def _page(client: Client, query: list[tuple[str, str]]) -> dict[str, Any]:
 
 def row_of(entry: dict[str, Any]) -> tuple[str, str, str, str, str]:
     """Return the cells of a history entry: time, kind, subject, author and reason."""
-    time = format_moment(from_text(entry["time"]), zone=False)
+    time = format_time(from_text(entry["time"]), zone=False)
     return time, entry["kind"], _about(entry), entry["by"], entry["reason"] or ""
 
 

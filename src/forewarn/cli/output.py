@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from forewarn.cli.client import Client
-from forewarn.core.durations import format_distance, format_moment, from_text
+from forewarn.core.durations import format_relative_time, format_time, from_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -84,9 +84,9 @@ def when(text: str | None, now: str) -> str:
     if text is None:
         return ""
     moment, present = from_text(text), from_text(now)
-    day, clock = format_moment(moment).split(maxsplit=1)
+    day, clock = format_time(moment).split(maxsplit=1)
     shown = clock if moment.date() == present.date() else f"{day} {clock}"
-    return f"{shown} ({format_distance(moment, present)})"
+    return f"{shown} ({format_relative_time(moment, present)})"
 
 
 def short_ids(ids: list[str]) -> dict[str, str]:

@@ -107,7 +107,7 @@ def outcome_lines(operation: dict[str, Any], now: str, *, dry_run: bool = False)
         starts = f"waits for a maintenance window, {when(operation['holds_until'], now)}"
     elif operation["events"] and operation["status"] == "pending":
         starts = "waits for the others"
-    lines = [f"{why}; the {what} {starts}." for why in operation["not_notified"].values()]
+    lines = [f"No notice: {why}. The {what} {starts}." for why in operation["not_notified"].values()]
     if not operation["events"] and not operation["not_notified"]:
         lines.append(f"Nobody is told; the {what} {starts}.")
     for event in operation["events"]:

@@ -69,7 +69,7 @@ def show(scenario: str, fleet: bool, as_json: bool) -> None:
     found, text = library.find(scenario)
     if fleet:
         if not found.fleet:
-            raise UnreadableFile(path=scenario, problem="it has no fleet. Write one into it with the key fleet.")
+            raise UnreadableFile(path=scenario, problem="it has no fleet. Add the key fleet to it.")
         print_json({"fleet": found.fleet}) if as_json else click.echo(found.fleet.strip("\n"))
         return
     shape = to_builtins(ScenarioShape.of(found, text))

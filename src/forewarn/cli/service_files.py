@@ -79,7 +79,7 @@ def find(data: str | None) -> ServiceFile:
         if found is not None and _alive(found.pid):
             return found
     looked = " or ".join(str(path_for(folder)) for folder in folders)
-    raise NoService(problem=f"nothing running has left word in {looked}.")
+    raise NoService(problem=f"no running service is recorded in {looked}.")
 
 
 def _read(path: Path) -> ServiceFile | None:

@@ -118,7 +118,7 @@ class Service:
                 await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, path=path, force=False)
                 return
         elif not self._engine.fleet.vms:
-            await self._engine.apply_fleet(_this_machine(), ENGINE, why="no fleet file: this machine alone")
+            await self._engine.apply_fleet(_this_machine(), ENGINE, why="no fleet file; the fleet is this machine")
         fleet = self._engine.fleet
         await self._all.metadata.listen(fleet, self._all.metadata.reserve(fleet))
 

@@ -80,7 +80,7 @@ def command(
     _check_file(junit)
     seconds = _seconds("--timeout", timeout)
     if not 0 < seconds <= _MAX_TIMEOUT_SECONDS:
-        raise BadOption(name="--timeout", value=timeout, problem="it must be more than 0s and at most 10m")
+        raise BadOption(name="--timeout", value=timeout, problem="write more than 0s and at most 10m.")
     session = Session(
         TargetEndpoint(url, seconds),
         HookCommands(schedule_command, cancel_command, advance_command),

@@ -9,7 +9,7 @@ import click
 
 from forewarn.cli.output import by_name, print_facts, print_json, print_table, service_command, when
 from forewarn.cli.requests import confirm, request_command, request_operations
-from forewarn.core.durations import format_distance, from_text
+from forewarn.core.durations import format_relative_time, from_text
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client
@@ -65,7 +65,7 @@ def _yes_or_no(value: bool) -> str:
 
 
 def _last_seen(vm: dict[str, Any], now: str) -> str:
-    return format_distance(from_text(vm["last_seen_at"]), from_text(now)) if vm["last_seen_at"] else "never"
+    return format_relative_time(from_text(vm["last_seen_at"]), from_text(now)) if vm["last_seen_at"] else "never"
 
 
 @command.command()

@@ -10,7 +10,7 @@ import click
 
 from forewarn.cli.output import names, print_facts, print_json, print_table, service_command, when
 from forewarn.cli.requests import confirm
-from forewarn.errors import UnreadableFile, WebhookFailed
+from forewarn.errors import UnreadableFile, WebhookTestFailed
 
 if TYPE_CHECKING:
     from forewarn.cli.client import Client
@@ -76,7 +76,7 @@ def _read_secret(path: str) -> str:
     try:
         text = sys.stdin.read() if path == "-" else Path(path).expanduser().read_text("utf-8")
     except (OSError, UnicodeError) as error:
-        raise UnreadableFile(path=path, problem=getattr(error, "strerror", None) or "it is not text") from error
+        raise UnreadableFile(path=path, problem=getattr(error, "strerror", None) or "it is not UTF-8") from error
     return text.strip()
 
 
@@ -158,7 +158,7 @@ def test(name: str, client: Client, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     if not answer["delivered"]:
-        raise WebhookFailed(name=name, problem=answer["error"])
+        raise WebhookTestFailed(name=name, problem=answer["error"])
     if not as_json:
         click.echo(f"{name} has taken it (status {answer['status']}).")
 

@@ -211,7 +211,7 @@ class Guard(asyncio.Protocol):
         finally:
             self._giving = False
         if self._server_rejected:
-            raise Rejected(MALFORMED, Invalid(problem="its target is not a URL."))
+            raise Rejected(MALFORMED, Invalid(problem="the request target is not a valid URL."))
         self._answering = self._answering or is_head
         if request.complete:
             self._to_receive.clear()

@@ -29,7 +29,7 @@ from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.events import EventStatus
-from forewarn.errors import AlreadyOver, BadRequestBody, Unknown, UnknownEvent
+from forewarn.errors import BadRequestBody, EventEnded, UnknownEvent, UnknownResource
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class EventControl:
         event = await self._find(request)
         operation = await self._engine.records.operation(event.operation)
         if operation is None:
-            raise Unknown(what="operation", name=event.operation, hint="")
+            raise UnknownResource(what="operation", name=event.operation, hint="")
         return json_response(
             EventExplanationShape(**asdict(explanation(self._engine, operation)), event=EventShape.of(event))
         )
@@ -221,5 +221,5 @@ class EventControl:
     async def _find_live(self, request: HttpRequest) -> Event:
         event = await self._find(request)
         if not event.status.live:
-            raise AlreadyOver(event_id=event.id, status=event.status.lower())
+            raise EventEnded(event_id=event.id, status=event.status.lower())
         return event

@@ -23,7 +23,7 @@ from forewarn.control.schema import (
 )
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
-from forewarn.core.faults import FAULTS, GET, LONGEST_DELAY, MAX_HITS, METHODS, FaultOrder
+from forewarn.core.faults import FAULTS, GET, MAX_COUNT, MAX_DELAY, METHODS, FaultSpec
 from forewarn.errors import BadRequestBody, UnknownVM
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class FaultRequest(Body, kw_only=True):
         None
     )
     count: Annotated[
-        Annotated[int, whole(1, MAX_HITS)] | None,
+        Annotated[int, whole(1, MAX_COUNT)] | None,
         help_text("How many requests to affect. Default: 1, if no duration is given."),
     ] = None
     duration: Annotated[
@@ -98,7 +98,7 @@ class FaultRequest(Body, kw_only=True):
     ] = None
     delay: Annotated[
         Duration | None,
-        help_text(f"How long a response is delayed, in real time. Maximum: {LONGEST_DELAY.total_seconds():.0f}s."),
+        help_text(f"How long a response is delayed, in real time. Maximum: {MAX_DELAY.total_seconds():.0f}s."),
     ] = None
 
 
@@ -142,7 +142,7 @@ class FaultControl:
         if body.vm == "":  # an empty variable in a script must not affect all VMs
             problem = "must be the name of a VM. Leave it out to affect all VMs"
             raise BadRequestBody(pointer="/vm", problem=problem, allowed="the name of a VM")
-        order = FaultOrder(
+        order = FaultSpec(
             kind=body.kind,
             vm=body.vm or "",
             method=GET if body.method is None else body.method,

@@ -97,7 +97,7 @@ def _position(request: HttpRequest) -> int | None:
     header = request.headers.get(RESUMES)
     if header:
         if not (header.isascii() and header.isdecimal() and len(header) < 20 and int(header) <= GREATEST):
-            allowed = "the id of an event of this feed"
+            allowed = "an id from this feed"
             raise BadParameter(parameter="Last-Event-ID", problem=f"{header!r} is not {allowed}", allowed=allowed)
         return int(header)
     query: FeedQuery = request.state.query

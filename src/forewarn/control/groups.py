@@ -10,7 +10,7 @@ from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Body, Count, Shape, choice, help_text, json_response, page_of
 from forewarn.core.access import Role
 from forewarn.core.fleet import Group, GroupKind
-from forewarn.core.fleet_commands import Policy, set_policy
+from forewarn.core.fleet_commands import PolicyUpdate, set_policy
 from forewarn.core.operations import AUTO_APPROVE_WORDS
 from forewarn.core.windows import format_window, parse_window
 from forewarn.errors import BadRequestBody, nearest
@@ -100,7 +100,7 @@ class GroupControl:
 
     async def group(self, request: Request) -> Response:
         name = request.path_params["name"]
-        group, _ = self._engine.preview(set_policy, name, Policy(), caller(request).name)
+        group, _ = self._engine.preview(set_policy, name, PolicyUpdate(), caller(request).name)
         return json_response(self._group(group))
 
     def _group(self, group: Group) -> GroupShape:
@@ -116,7 +116,7 @@ class GroupControl:
                 raise BadRequestBody(pointer=pointer, problem=problem, allowed=list(AUTO_APPROVE_WORDS))
         notice = body.terminate_notice or ""
         windows = [_read(parse_window, text, f"/windows/{index}") for index, text in enumerate(body.windows or ())]
-        policy = Policy(
+        policy = PolicyUpdate(
             auto_approve=tuple(dict.fromkeys(body.auto_approve)) if body.auto_approve is not None else None,
             terminate_notice=(
                 _read(parse_terminate_notice, notice, "/terminate_notice") if notice not in ("", NO_NOTICE) else None

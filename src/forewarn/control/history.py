@@ -9,12 +9,12 @@ from msgspec import Meta
 from forewarn.control.paging import Paging, page, wanted
 from forewarn.control.routing import Route, caller
 from forewarn.control.schema import Name, choice, help_text, page_of
-from forewarn.core.durations import A_PAST_MOMENT, A_SPAN, Span, parse_past_moment, parse_span
+from forewarn.core.durations import A_PAST_TIME, A_PERIOD, Period, parse_past_time, parse_period
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.history import HISTORY_KINDS, check_kind
 from forewarn.core.operations import CAUSES
 from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
-from forewarn.errors import BadParameter, NotForRole, Unknown, nearest
+from forewarn.errors import BadParameter, InsufficientRole, UnknownResource, nearest
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -45,11 +45,9 @@ class HistoryQuery(Paging):
         tuple[Annotated[str, choice(*HISTORY_KINDS)], ...],
         help_text("Only rows of this kind. Can be repeated."),
     ] = ()
-    since: Annotated[Name, Meta(examples=["30d"]), help_text(f"Only rows at or after this time: {A_PAST_MOMENT}.")] = ""
-    until: Annotated[
-        Name, Meta(examples=["2026-03-05"]), help_text(f"Only rows before this time: {A_PAST_MOMENT}.")
-    ] = ""
-    during: Annotated[Name, Meta(examples=["2026-03"]), help_text(f"Only rows of this period: {A_SPAN}.")] = ""
+    since: Annotated[Name, Meta(examples=["30d"]), help_text(f"Only rows at or after this time: {A_PAST_TIME}.")] = ""
+    until: Annotated[Name, Meta(examples=["2026-03-05"]), help_text(f"Only rows before this time: {A_PAST_TIME}.")] = ""
+    during: Annotated[Name, Meta(examples=["2026-03"]), help_text(f"Only rows of this period: {A_PERIOD}.")] = ""
     order: Annotated[Name, choice(*ORDERS), help_text("Which rows come first. Default: oldest.")] = ""
 
 
@@ -70,7 +68,7 @@ class HistoryControl:
         for name in ("host", "cause"):
             if tenant.group and name in request.query_params:
                 what = f"History by {name}"
-                raise NotForRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
+                raise InsufficientRole(role=tenant.role.value, what=what, needed="viewer, operator or admin")
         sought = HistoryFilter(
             groups=groups_seen(request),
             vm=query.vm,
@@ -93,10 +91,10 @@ class HistoryControl:
 
     def _moment(self, name: str, text: str) -> datetime | None:
         try:
-            return parse_past_moment(text, self._engine.clock.now()) if text else None
+            return parse_past_time(text, self._engine.clock.now()) if text else None
         except ValueError:
-            problem = f"{text!r} is no moment of the past: write {A_PAST_MOMENT}"
-            raise BadParameter(parameter=name, problem=problem, allowed=A_PAST_MOMENT) from None
+            problem = f"{text!r} is not a time in the past. Write {A_PAST_TIME}"
+            raise BadParameter(parameter=name, problem=problem, allowed=A_PAST_TIME) from None
 
 
 async def history_page(engine: Engine, request: HttpRequest, sought: HistoryFilter) -> Response:
@@ -112,11 +110,11 @@ async def history_page(engine: Engine, request: HttpRequest, sought: HistoryFilt
     return page("history", map(HistoryEntryShape.of, shown), part[-1].sequence if len(found) > asked.limit else None)
 
 
-def _during(text: str) -> Span | None:
+def _during(text: str) -> Period | None:
     try:
-        return parse_span(text) if text else None
+        return parse_period(text) if text else None
     except ValueError:
-        raise BadParameter(parameter="during", problem=f"{text!r} is not {A_SPAN}", allowed=A_SPAN) from None
+        raise BadParameter(parameter="during", problem=f"{text!r} is not {A_PERIOD}", allowed=A_PERIOD) from None
 
 
 def groups_seen(request: HttpRequest) -> tuple[str, ...]:
@@ -124,7 +122,7 @@ def groups_seen(request: HttpRequest) -> tuple[str, ...]:
     own, asked = caller(request).group, tuple(dict.fromkeys(request.state.query.group))
     for group in asked if own else ():
         if group != own:
-            raise Unknown(what="group", name=group, hint=nearest(group, [own]))
+            raise UnknownResource(what="group", name=group, hint=nearest(group, [own]))
     return (own,) if own else asked
 
 

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from forewarn.control.routing import caller
 from forewarn.control.schema import json_response
-from forewarn.core.access import once
-from forewarn.errors import BadParameter, KeyReused
+from forewarn.core.access import run_once
+from forewarn.errors import BadParameter, IdempotencyKeyReused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,12 +51,12 @@ async def make_once(engine: Engine, request: Request, decide: Decide, hidden: tu
     given = {name: value for name, value in request.state.body.items() if value is not None}
     content = json.dumps(given, sort_keys=True)
     fingerprint = sha256(f"{request.method} {request.url.path} {content}".encode()).hexdigest()
-    kept = await engine.execute(once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
+    kept = await engine.execute(run_once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
     if made:
         return json_response(made[0], kept.status)
     whole = kept if kept.body else await engine.records.kept_answer(kept.key)
     if whole is None:  # it expired just now
-        raise KeyReused(key=key)
+        raise IdempotencyKeyReused(key=key)
     return Response(whole.body, whole.status, {"idempotency-replayed": "true"}, media_type="application/json")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from forewarn.control.schema import LARGEST_NUMBER, properties_of
-from forewarn.core.durations import LONGEST, parse_duration, parse_future_moment
+from forewarn.core.durations import MAX_DURATION, parse_duration, parse_future_time
 from forewarn.errors import BadDuration, BadParameter, BadRequestBody, nearest
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _rejected(text: str, kind: type[msgspec.Struct]) -> BadRequestBody:
     if missing := re.fullmatch(r"Object missing required field `(.*)`", message):
         schema = properties_of(kind)[missing[1]]
         words = schema["description"]
-        problem = f"must be given: {words[0].lower()}{words[1:]}"
+        problem = f"is required: {words[0].lower()}{words[1:]}"
         return BadRequestBody(pointer=f"{pointer}/{missing[1]}", problem=problem, allowed=schema.get("enum"))
     if not pointer:
         return BadRequestBody(pointer="", problem="is not a JSON object", allowed="a JSON object")
@@ -135,12 +135,12 @@ def read_time(text: str | None, pointer: str, now: datetime) -> datetime | None:
     if not text:
         return None
     try:
-        moment = parse_future_moment(text, now)
+        moment = parse_future_time(text, now)
     except (ValueError, OverflowError):
         problem = f"{text!r} is not a time. Write {TIME_FORMAT}"
         raise BadRequestBody(pointer=pointer, problem=problem, allowed=TIME_FORMAT) from None
-    if abs(moment - now) > LONGEST:
-        problem = f"{text!r} is too far away: write a time within {LONGEST.days} days"
+    if abs(moment - now) > MAX_DURATION:
+        problem = f"{text!r} is too far away. Write a time within {MAX_DURATION.days} days"
         raise BadRequestBody(pointer=pointer, problem=problem, allowed=TIME_FORMAT)
     return moment
 
@@ -154,7 +154,7 @@ def read_query(request: Request, kind: type[B]) -> B:
     values: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name not in known:
-            problem = f"is not known here.{nearest(name, known)}"
+            problem = f"is not a known parameter.{nearest(name, known)}"
             raise BadParameter(parameter=name, problem=problem, allowed=list(known))
         schema = next((each for each in known[name].get("anyOf", ()) if each.get("type") != "null"), known[name])
         if schema.get("type") == "array":
@@ -168,7 +168,7 @@ def read_query(request: Request, kind: type[B]) -> B:
 
 def _parameter(name: str, text: str, schema: dict[str, Any], described: dict[str, Any]) -> str | int | bool:
     if not text and schema.get("minLength"):
-        raise BadParameter(parameter=name, problem="is empty: leave it out", allowed=described["description"])
+        raise BadParameter(parameter=name, problem="is empty. Omit it instead", allowed=described["description"])
     if schema["type"] == "boolean":
         if text not in ("true", "false"):
             raise BadParameter(parameter=name, problem=f"{text!r} is neither true nor false", allowed=["true", "false"])

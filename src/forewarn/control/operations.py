@@ -29,10 +29,10 @@ from forewarn.control.schema import (
 from forewarn.core.access import Role
 from forewarn.core.durations import seconds, to_text, to_text_if_any
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.core.operations import CAUSES, OVERRIDES, FailedAttempt, Health, Operation, OperationStatus, Request
+from forewarn.core.operations import CAUSES, OVERRIDES, CauseRequest, FailedAttempt, Health, Operation, OperationStatus
 from forewarn.core.placement import choose_host
 from forewarn.core.requests import request as ask_for
-from forewarn.errors import BadRequestBody, OperationNotSo, Unknown
+from forewarn.errors import BadRequestBody, UnknownResource, WrongOperationStatus
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class OperationControl:
 
     async def request(self, request: HttpRequest) -> Response:
         body = await read_body(request, OperationRequest)
-        asked = Request(
+        asked = CauseRequest(
             cause=body.cause,
             vms=tuple(body.vms or ()),
             host=body.host or "",
@@ -278,13 +278,13 @@ class OperationControl:
         live = {operation.id: operation for operation in self._engine.live_operations()}
         if one := only(found):
             return live.get(one.id, one)
-        raise Unknown(what="operation", name=request.path_params["id"], hint=hint(found, wanted, live))
+        raise UnknownResource(what="operation", name=request.path_params["id"], hint=hint(found, wanted, live))
 
     async def _find_live(self, request: HttpRequest) -> Operation:
         operation = await self._find(request)
         if not operation.status.live:
-            problem = "it can no longer be changed."
-            raise OperationNotSo(operation_id=operation.id, status=operation.status.value, problem=problem)
+            problem = "An operation that has ended cannot be changed."
+            raise WrongOperationStatus(operation_id=operation.id, status=operation.status.value, problem=problem)
         return operation
 
 

@@ -21,8 +21,8 @@ from forewarn.errors import (
     Invalid,
     NotFound,
     Unavailable,
-    Unknown,
     UnknownPath,
+    UnknownResource,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _pointer(error: ForewarnError, body: Mapping[str, Any]) -> str | None:
     if isinstance(error, BadOption):
         member = str(error.fields["name"])
     else:
-        member = str(error.fields["what"]) if isinstance(error, Unknown) else error.member
+        member = str(error.fields["what"]) if isinstance(error, UnknownResource) else error.member
     if body.get(member) is None:
         return None
     if isinstance(body[member], list):
@@ -111,7 +111,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 async def _on_surprise(_: Request, error: Exception) -> Response:
     logger.error("A request to the control API could not be answered.", exc_info=error)
-    detail = "Something is wrong in Forewarn itself; the service's log has more. Nothing is known to have changed."
+    detail = "Unexpected error in Forewarn; see the service's log. The request may have had no effect."
     return _response(ProblemShape("about:blank", "Internal", 500, detail))
 
 
@@ -122,7 +122,7 @@ async def _on_unknown_path(request: Request, _: Exception) -> Response:
 async def _on_unknown_verb(request: Request, error: Exception) -> Response:
     headers = getattr(error, "headers", None) or {}
     allowed = sorted(headers.get("Allow", "GET").split(", "))
-    wrong = Invalid(problem=f"{request.method} is not possible at {request.url.path}, {' and '.join(allowed)} are.")
+    wrong = Invalid(problem=f"{request.url.path} does not support {request.method}. Use {' or '.join(allowed)}.")
     return problem(wrong, status=405, headers={"allow": ", ".join(allowed)})
 
 

@@ -59,7 +59,7 @@ class IncomingRequest:
         found = self._head.find(_END_OF_HEAD, max(0, known - len(_END_OF_HEAD) + 1))
         end = found + len(_END_OF_HEAD) if found >= 0 else len(self._head)
         if end > self._largest_head:
-            raise _too_large("its target and headers are too large", self._largest_head)
+            raise _too_large("the request target and headers are too large", self._largest_head)
         self._check_head(bytes(self._head[known:end]))
         if found < 0:
             return b"", len(data)
@@ -153,7 +153,7 @@ class Chunks:
         self._line += part
         self._framing += len(part)
         if self._framing > self._most_framing:
-            raise _too_large("the framing of its chunks is too large", self._most_framing)
+            raise _too_large("the chunk headers are too large", self._most_framing)
         if self._next is _Next.END_OF_DATA and not b"\r\n".startswith(self._line):
             raise _broken_chunks()
         if self._line.endswith(b"\n"):
@@ -177,12 +177,12 @@ class Chunks:
 
 
 def _malformed() -> Rejected:
-    return Rejected(MALFORMED, Invalid(problem="it is not HTTP. Write it as RFC 9112 says."))
+    return Rejected(MALFORMED, Invalid(problem="it is not valid HTTP/1.1 (RFC 9112)."))
 
 
 def _broken_chunks() -> Rejected:
-    return Rejected(MALFORMED, BadRequestBody(pointer="", problem="has chunks that are not HTTP (RFC 9112, 7.1)"))
+    return Rejected(MALFORMED, BadRequestBody(pointer="", problem="has invalid chunked encoding (RFC 9112, 7.1)"))
 
 
 def _too_large(what: str, most: int) -> Rejected:
-    return Rejected(HEAD_TOO_LARGE, Invalid(problem=f"{what}. At most {most:,} bytes are read."))
+    return Rejected(HEAD_TOO_LARGE, Invalid(problem=f"{what}. The maximum is {most:,} bytes."))

@@ -34,7 +34,7 @@ from forewarn.core.enabling import why_no_notice
 from forewarn.core.operations import CAUSES, OVERRIDES
 from forewarn.core.rollout_commands import plan
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, in_order, matching
-from forewarn.errors import RolloutNotSo, Unknown
+from forewarn.errors import UnknownResource, WrongRolloutStatus
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ class RolloutControl:
         body = await read_body(request, DryRun)
         rollout = await self._find(request)
         if not rollout.status.live:
-            raise RolloutNotSo(rollout_id=rollout.id, status=rollout.status.value, what=what)
+            raise WrongRolloutStatus(rollout_id=rollout.id, status=rollout.status.value, what=what)
         if body.dry_run:
             after, _ = self._engine.preview(decide, rollout.id, caller(request).name)
         else:
@@ -350,7 +350,7 @@ class RolloutControl:
         live = {rollout.id: rollout for rollout in self._engine.live_rollouts()}
         if one := only(found):
             return live.get(one.id, one)
-        raise Unknown(what="rollout", name=request.path_params["id"], hint=hint(found, wanted, live))
+        raise UnknownResource(what="rollout", name=request.path_params["id"], hint=hint(found, wanted, live))
 
 
 def _fill_cache(fleet: Fleet, patterns: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from starlette.routing import Route as StarletteRoute
 from forewarn.control.input import read_query
 from forewarn.control.schema import NoMembers
 from forewarn.core.access import Role
-from forewarn.errors import NotForRole
+from forewarn.errors import InsufficientRole
 from forewarn.metadata.answers import JSON
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Route(NamedTuple):
         if self.role is not None:
             token = caller(request)
             if not token.may(self.role, tenant=self.tenant):
-                raise NotForRole(role=token.role.value, what=self.summary.rstrip("."), needed=self.who())
+                raise InsufficientRole(role=token.role.value, what=self.summary.rstrip("."), needed=self.who())
             request.state.query = read_query(request, self.query)
         return await self.handle(request)
 

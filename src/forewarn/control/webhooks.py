@@ -31,10 +31,10 @@ from forewarn.core.durations import to_text
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.state import DeliveryStats
 from forewarn.core.webhooks import (
-    LONGEST_SECRET,
-    MOST_GROUPS,
+    MAX_SECRET_LENGTH,
+    MAX_WEBHOOK_GROUPS,
+    MIN_SECRET_LENGTH,
     SETTING,
-    SHORTEST_SECRET,
     Webhook,
     add_webhook,
     find_webhook,
@@ -137,11 +137,11 @@ class NewWebhook(Body, kw_only=True):
     name: Annotated[str, pattern(NAME_PATTERN), help_text(f"Its name: {NAME_RULE}.")]
     url: Annotated[str, help_text(f"The http or https URL to send to. Private addresses need the setting {SETTING}.")]
     secret: Annotated[
-        Annotated[str, Meta(extra_json_schema={"minLength": SHORTEST_SECRET, "maxLength": LONGEST_SECRET})] | None,
+        Annotated[str, Meta(extra_json_schema={"minLength": MIN_SECRET_LENGTH, "maxLength": MAX_SECRET_LENGTH})] | None,
         help_text("The signing secret. Default: a random one."),
     ] = None
     groups: Annotated[
-        Annotated[list[str], Meta(extra_json_schema={"maxItems": MOST_GROUPS})] | None,
+        Annotated[list[str], Meta(extra_json_schema={"maxItems": MAX_WEBHOOK_GROUPS})] | None,
         help_text("Only rows about these groups. Default: all rows."),
     ] = None
     kinds: Annotated[

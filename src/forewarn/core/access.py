@@ -1,4 +1,4 @@
-"""Tokens and their roles, and idempotency keys. Only hashes of tokens are known here."""
+"""Tokens with their roles, and idempotency keys. Only token hashes are stored."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core.durations import format_moment
+from forewarn.core.durations import format_time
 from forewarn.core.state import HistoryEntry
-from forewarn.errors import BadOption, KeyReused, LastAdmin, TokenExists, Unknown, nearest
+from forewarn.errors import (
+    BadOption,
+    GroupRequired,
+    IdempotencyKeyReused,
+    LastAdmin,
+    TokenExists,
+    UnknownResource,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,24 +27,24 @@ if TYPE_CHECKING:
 
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
-NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@', beginning with a letter or digit"
+NAME_RULE = "write 1 to 64 letters, digits, '.', '_', '-' or '@', starting with a letter or a digit"
 
 
 class Role(StrEnum):
-    """What the holder of a token may do. Of the first three, each may also do what those before it may."""
+    """Permissions of a token. Operators can do everything viewers can, admins everything operators can."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
     TENANT = "tenant"
-    """Sees and approves the events of one group, and nothing else."""
+    """Can only see and approve the events of one group."""
 
 
 _LADDER = (Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 
 class Token(NamedTuple):
-    """A token that was given out. Its name is who did something, in history."""
+    """An issued token. History records its name as the author of a change."""
 
     name: str
     role: Role
@@ -44,11 +52,11 @@ class Token(NamedTuple):
     created_by: str
     created_at: datetime
     group: str = ""
-    """Of a tenant: whose events it is about."""
+    """The group of a tenant token; empty for other roles."""
     expires_at: datetime | None = None
 
     def may(self, least: Role, *, tenant: bool) -> bool:
-        """Whether what needs at least this role, and is for tenants or not, is for this token."""
+        """Return whether the token has at least this role. `tenant`: whether tenants are allowed too."""
         if self.role is Role.TENANT:
             return tenant
         return _LADDER.index(self.role) >= _LADDER.index(least)
@@ -58,79 +66,80 @@ class Token(NamedTuple):
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be the name of a token, or of something else that people make by name."""
+    """Reject an invalid name of a token or a webhook."""
     if not re.fullmatch(NAME_PATTERN, name):
         raise BadOption(name="name", value=name, problem=NAME_RULE)
 
 
 def create_token(draft: Draft, now: datetime, limits: OperatorLimits, token: Token, by: str) -> Token:
-    """Give out a token. Its name must not be in use; a tenant's group must be there."""
+    """Create a token. The name must be free, and the group of a tenant must exist."""
     check_name(token.name)
     known = draft.token(token.name)
     if known is not None and known.valid_at(now):
         raise TokenExists(name=token.name)
     if token.expires_at is not None and token.expires_at <= now:
-        raise BadOption(name="expires", value=format_moment(token.expires_at), problem="that has passed already")
-    if (token.role is Role.TENANT) != bool(token.group):
-        problem = "a tenant is of one group: name it" if not token.group else "only a tenant is of a group"
-        raise BadOption(name="group", value=token.group, problem=problem)
+        raise BadOption(name="expires", value=format_time(token.expires_at), problem="this time has passed.")
+    if token.role is Role.TENANT and not token.group:
+        raise GroupRequired
+    if token.group and token.role is not Role.TENANT:
+        raise BadOption(name="group", value=token.group, problem="only a tenant token has a group. Omit it.")
     if token.group:
         draft.fleet.known_group(token.group)
     draft.changes.tokens[token.name] = token
     of_group = f" of {token.group}" if token.group else ""
-    draft.note(HistoryEntry(time=now, kind="token-created", by=by, reason=f"{token.name}: {token.role}{of_group}"))
+    draft.record(HistoryEntry(time=now, kind="token-created", by=by, reason=f"{token.name}: {token.role}{of_group}"))
     return token
 
 
 def revoke_token(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> Token:
-    """From now on the token opens nothing. One admin must always be able to come in."""
+    """Revoke a token. The last admin token that does not expire cannot be revoked."""
     token = draft.token(name)
     if token is None:
-        raise Unknown(what="token", name=name, hint=nearest(name, [token.name for token in draft.all_tokens()]))
+        raise UnknownResource(what="token", name=name, hint=nearest(name, [token.name for token in draft.all_tokens()]))
     others = [other for other in draft.all_tokens() if other.name != name and other.role is Role.ADMIN]
     if token.role is Role.ADMIN and not any(other.expires_at is None for other in others):
         raise LastAdmin(name=name)
     draft.changes.tokens[name] = None
-    draft.note(HistoryEntry(time=now, kind="token-revoked", by=by, reason=name))
+    draft.record(HistoryEntry(time=now, kind="token-revoked", by=by, reason=name))
     return token
 
 
-# --- Idempotency keys: a repeated request is done once --------------------------------------------
+# --- Idempotency keys ----------------------------------------------------------------------------
 
 
-KEPT_FOR = timedelta(days=1)
+RESPONSE_RETENTION = timedelta(days=1)
 
 
-class KeptAnswer(NamedTuple):
-    """The answer to a request with a key. In memory without its body, which the store has."""
+class StoredResponse(NamedTuple):
+    """The response to a request with an idempotency key. Only the store keeps the body."""
 
     key: str
-    """Whose key (by the hash of the token), and which: two callers may choose the same."""
+    """Hash of the caller's token, and the key: two callers may choose the same key."""
     fingerprint: str
-    """Of the request, so that a key is not taken for another's."""
+    """Hash of the request, to detect a key that is reused for a different request."""
     at: datetime
     status: int
     body: str = ""
 
 
-def once(
+def run_once(
     draft: Draft,
     now: datetime,
     limits: OperatorLimits,
     key: str,
     fingerprint: str,
     decide: Callable[[Draft, datetime, OperatorLimits], tuple[int, str]],
-) -> KeptAnswer:
-    """The answer to keep: of the same request before, within a day; else what is decided now.
+) -> StoredResponse:
+    """Return the stored response of the same request within the last day, or run the request and store its response.
 
-    What is decided and what is kept are one commit: after a crash either both are there or neither.
+    The change and its response are one commit: after a crash both are stored, or neither.
     """
     known = draft.kept(key)
-    if known is not None and now - known.at < KEPT_FOR:
+    if known is not None and now - known.at < RESPONSE_RETENTION:
         if known.fingerprint != fingerprint:
-            raise KeyReused(key=key.partition(" ")[2])
+            raise IdempotencyKeyReused(key=key.partition(" ")[2])
         return known
     status, body = decide(draft, now, limits)
-    answer = KeptAnswer(key, fingerprint, now, status, body)
-    draft.changes.kept[key] = answer
-    return answer
+    response = StoredResponse(key, fingerprint, now, status, body)
+    draft.changes.kept[key] = response
+    return response

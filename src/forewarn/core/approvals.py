@@ -1,16 +1,16 @@
-"""What can be said to an event: go on, not at all, not yet."""
+"""Approve, cancel or postpone an event."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from forewarn.core import history
-from forewarn.core.durations import format_moment, whole_second_up
+from forewarn.core.durations import format_time, whole_second_up
 from forewarn.core.events import Trigger, step
 from forewarn.core.operations import CAUSES
-from forewarn.core.progress import TERMINATE, coupled_deletions, keeps_to_windows, move, put_off
+from forewarn.core.progress import TERMINATE, advance, coupled_deletions, keeps_to_windows, postpone_operation
 from forewarn.core.windows import next_common
-from forewarn.errors import AlreadyStarted, BadOption, CannotPostpone, OperationNotSo, UnknownStartRequest
+from forewarn.errors import BadOption, CannotPostpone, EventAlreadyStarted, UnknownStartRequest, WrongOperationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def approve(
     draft: Draft, now: datetime, limits: OperatorLimits, ids: Sequence[str], by: str, group: str | None = None
 ) -> None:
-    """Let the events start early: all of them or, when one is unknown, none.
+    """Approve the events: all of them, or none if one is unknown.
 
-    With a group, only its own events are known: another scope's id is as good as a made-up one.
+    With a group, only its own events are known. The id of another group's event is rejected like an invented one.
     """
     events = []
     for event_id in dict.fromkeys(ids):
@@ -40,28 +40,28 @@ def approve(
         after = step(event, Trigger.APPROVE, now, by=by)
         if after is not event:
             draft.put_event(after)
-            history.note_event(draft, now, "approved", by, after)
-            # Deletions told for one moment go together, so one of them is enough to move them all.
+            history.record_event(draft, now, "approved", by, after)
+            # Deletions with the same NotBefore start together, so advancing one of them advances all.
             approved[(event.group, event.not_before) if event.type == TERMINATE else event.id] = event
     for event in approved.values():
         _move_with(draft, now, limits, event)
 
 
 def _move_with(draft: Draft, now: datetime, limits: OperatorLimits, event: Event) -> None:
-    """Move an event's operation, and deletions that may have waited for it."""
+    """Advance the operation of an event, and deletions that may have waited for it."""
     coupled = coupled_deletions(draft, event)
     itself = draft.event(event.id)
     together = [*coupled, itself] if itself is not None else coupled
     if coupled and now < event.not_before and any(other.approved_at is None for other in together):
-        return  # they still wait for one another
+        return  # they still wait for each other
     for operation_id in dict.fromkeys((event.operation, *(other.operation for other in coupled))):
-        move(draft, now, limits, operation_id, together=bool(coupled))
+        advance(draft, now, limits, operation_id, together=bool(coupled))
 
 
 def cancel(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, why: str = "") -> Event:
-    """Withdraw the operation behind an event that has not started; all its events disappear."""
+    """Cancel the operation of an event that has not started, and with it all events of the operation."""
     event = history.find_event(draft, event_id)
-    step(event, Trigger.CANCEL, now)  # or it says why not
+    step(event, Trigger.CANCEL, now)  # raises if the event cannot be cancelled
     history.cancel(draft, now, history.find_operation(draft, event.operation), by, why)
     _move_with(draft, now, limits, event)
     return draft.changes.events[event_id]
@@ -70,13 +70,13 @@ def cancel(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, b
 def cancel_operation(
     draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str, why: str = ""
 ) -> Operation:
-    """The same, by the operation's id: it may have told nobody."""
+    """Cancel an operation by its id. It may have no events."""
     operation = history.find_operation(draft, operation_id)
     if operation.started_at is not None or not operation.status.live:
-        raise OperationNotSo(
+        raise WrongOperationStatus(
             operation_id=operation_id,
             status=operation.status.value,
-            problem="only what is pending can be cancelled.",
+            problem="Only a pending operation can be cancelled.",
         )
     events = history.events_of(draft, operation)
     operation = history.cancel(draft, now, operation, by, why)
@@ -86,27 +86,29 @@ def cancel_operation(
 
 
 def postpone(draft: Draft, now: datetime, limits: OperatorLimits, event_id: str, by: str, until: datetime) -> Event:
-    """Let routine work of the platform start later for all whom it touches: in their windows, by its deadline."""
+    """Postpone routine platform work for all affected groups, within their windows and up to the deadline."""
     event = history.find_event(draft, event_id)
     operation = history.find_operation(draft, event.operation)
     if event.started_at is not None:
-        raise AlreadyStarted(event_id=event_id)
+        raise EventAlreadyStarted(event_id=event_id)
     if not CAUSES[operation.cause].routine or operation.request.postpone_deadline is None:
-        problem = f"its cause is {operation.cause}, and only routine work of the platform can wait."
+        problem = f"its cause is {operation.cause}. Only routine platform work can be postponed."
         raise CannotPostpone(event_id=event_id, problem=problem)
     if event.approved_at is not None:
-        raise CannotPostpone(event_id=event_id, problem=f"{event.approved_by} has approved it. It can be cancelled.")
+        raise CannotPostpone(
+            event_id=event_id, problem=f"{event.approved_by} has approved it. You can still cancel it."
+        )
     if until <= event.not_before:
-        problem = f"the event does not start before {format_moment(event.not_before)} as it is. Write a later moment."
-        raise BadOption(name="until", value=format_moment(until), problem=problem)
+        problem = f"the event's NotBefore is already {format_time(event.not_before)}. Use a later time."
+        raise BadOption(name="until", value=format_time(until), problem=problem)
     moment: datetime | None = whole_second_up(until)
     if keeps_to_windows(operation):
         groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
         moment = next_common([draft.fleet.group(group).windows for group in groups], whole_second_up(until))
     deadline = operation.request.postpone_deadline
     if moment is None or moment > deadline:
-        window = f" (the next window then opens {format_moment(moment)})" if moment and moment > until else ""
-        problem = f"{format_moment(until)}{window} is after its deadline, {format_moment(deadline)}."
+        window = f" (the next window opens at {format_time(moment)})" if moment and moment > until else ""
+        problem = f"{format_time(until)}{window} is after the postpone deadline, {format_time(deadline)}."
         raise CannotPostpone(event_id=event_id, problem=problem)
-    put_off(draft, now, operation, moment, by, "")
+    postpone_operation(draft, now, operation, moment, by, "")
     return draft.changes.events[event_id]

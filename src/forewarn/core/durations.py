@@ -1,4 +1,4 @@
-"""Durations, moments and periods as people and programs write them: the one place that reads and writes them.
+"""Parse and format durations, times and periods.
 
 `90s`, `14m50s`, `7d`, `PT10M`; `2026-03-05 02:00:00 UTC`, `2026-03-05T02:00:00Z`; `2026-03`, `30d` ago.
 """
@@ -16,8 +16,8 @@ from forewarn.errors import BadDuration
 _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _FORM = re.compile(r"(?:([0-9]+)d ?)?(?:([0-9]+)h ?)?(?:([0-9]+)m ?)?(?:([0-9]+(?:\.[0-9]+)?)s)?")
 _ISO_FORM = re.compile(r"p((?:[0-9]+d)?)(?:t((?:[0-9]+h)?(?:[0-9]+m)?(?:[0-9]+(?:\.[0-9]+)?s)?))?")
-LONGEST = timedelta(days=3660)
-"""Of a length that somebody writes, and of how far from now a moment may be."""
+MAX_DURATION = timedelta(days=3660)
+"""Limit for durations, and for the distance of a time from now."""
 
 
 # --- Durations ------------------------------------------------------------------------------------
@@ -36,13 +36,13 @@ def parse_duration(text: str) -> timedelta:
     seconds = sum(
         float(part) * factor for part, factor in zip(match.groups(), _UNITS.values(), strict=True) if part is not None
     )
-    if seconds > LONGEST.total_seconds():
+    if seconds > MAX_DURATION.total_seconds():
         raise BadDuration(text=text)
     return timedelta(seconds=seconds)
 
 
 def format_duration(length: timedelta) -> str:
-    """Write a length the way `parse_duration` reads it, to the second."""
+    """Format a duration as `parse_duration` reads it, in whole seconds."""
     seconds = round(length.total_seconds())
     if seconds < 0:
         return "-" + format_duration(-length)
@@ -55,28 +55,28 @@ def format_duration(length: timedelta) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """The same for a number of seconds that somebody else has given, which may be any number."""
+    """Format a number of seconds from an untrusted source, which may be too large for a timedelta."""
     try:
         return format_duration(timedelta(seconds=seconds))
     except OverflowError:
-        return "longer than anybody can say"
+        return "an unknown time"
 
 
-def format_exactly(length: timedelta) -> str:
-    """A length as it was written, also where it has fractions of a second."""
+def format_exact_duration(length: timedelta) -> str:
+    """Format a duration with fractions of a second."""
     return format_duration(length) if not length.microseconds else f"{length.total_seconds():g}s"
 
 
 def seconds(length: timedelta | None) -> float | None:
-    """A length of time as a number."""
+    """Return the duration in seconds."""
     return None if length is None else length.total_seconds()
 
 
-# --- Moments for programs -------------------------------------------------------------------------
+# --- Times for programs --------------------------------------------------------------------------
 
 
 def whole_second_up(moment: datetime) -> datetime:
-    """The moment itself, or the next whole second: what is promised on the wire has no fractions."""
+    """Round up to a whole second, because times on the wire have no fractions."""
     if moment.microsecond == 0:
         return moment
     return moment.replace(microsecond=0) + timedelta(seconds=1)
@@ -84,41 +84,41 @@ def whole_second_up(moment: datetime) -> datetime:
 
 @lru_cache(256)
 def to_text(moment: datetime, timespec: str = "microseconds") -> str:
-    """ISO 8601 in UTC, usually with microseconds: sorts as text in the order of time.
+    """Format a time as ISO 8601 in UTC. With microseconds, the text sorts in the order of time.
 
-    Remembered, because everything that is decided together happened at the same moment.
+    Cached, because all changes of one command have the same time.
     """
     return moment.astimezone(timezone.utc).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def to_text_if_any(moment: datetime | None, timespec: str = "microseconds") -> str | None:
-    """The same for a moment that may not have come."""
+    """Format a time, or return None for None."""
     return to_text(moment, timespec) if moment is not None else None
 
 
 def from_text(text: str) -> datetime:
-    """The inverse of `to_text`. Python 3.10 does not know the Z."""
+    """Parse the format of `to_text`. Python 3.10 cannot parse the Z."""
     return datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith("Z") else text)
 
 
-# --- Moments for people ---------------------------------------------------------------------------
+# --- Times for people ----------------------------------------------------------------------------
 
 
-def format_moment(moment: datetime, *, zone: bool = True) -> str:
-    """`2026-03-05 02:00:00 UTC`; without the zone where something else says it."""
+def format_time(moment: datetime, *, zone: bool = True) -> str:
+    """Format a time as `2026-03-05 02:00:00 UTC`, or without the zone."""
     return f"{moment:%Y-%m-%d %H:%M:%S}{' UTC' if zone else ''}"
 
 
-def format_distance(moment: datetime, now: datetime) -> str:
-    """How far off a moment is: `in 5m`, `5m ago`, or `now` when it is less than a second."""
+def format_relative_time(moment: datetime, now: datetime) -> str:
+    """Format the distance from now: `in 5m`, `5m ago`, or `now` for less than a second."""
     away = moment - now
     if abs(away) < timedelta(seconds=1):
         return "now"
     return f"in {format_duration(away)}" if away > timedelta(0) else f"{format_duration(-away)} ago"
 
 
-def parse_moment(text: str) -> datetime:
-    """Read a moment that somebody has written; one without a zone is in UTC. Else a ValueError."""
+def parse_time(text: str) -> datetime:
+    """Parse a time; without a zone it is UTC. Raises ValueError."""
     moment = from_text(text)
     try:
         return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
@@ -126,51 +126,51 @@ def parse_moment(text: str) -> datetime:
         raise ValueError(text) from error
 
 
-def parse_future_moment(text: str, now: datetime) -> datetime:
-    """Read a moment, or how long it is until then; else a ValueError."""
+def parse_future_time(text: str, now: datetime) -> datetime:
+    """Parse a time, or a duration from now. Raises ValueError."""
     return _parse_away(text, now, 1)
 
 
-def parse_past_moment(text: str, now: datetime) -> datetime:
-    """Read a moment, or how long ago it was; else a ValueError."""
+def parse_past_time(text: str, now: datetime) -> datetime:
+    """Parse a time, or a duration before now. Raises ValueError."""
     return _parse_away(text, now, -1)
 
 
 def _parse_away(text: str, now: datetime, sign: int) -> datetime:
-    if not text.isdecimal():  # 20260101 is meant as a date, if anything
+    if not text.isdecimal():  # 20260101 is a date, not a number of seconds
         with suppress(BadDuration):
             return now + sign * parse_duration(text)
-    return parse_moment(text)
+    return parse_time(text)
 
 
 # --- Periods of the past --------------------------------------------------------------------------
 
 
-A_PAST_MOMENT = "a moment like 2026-03-05T02:00:00Z, a date like 2026-03-05, or how long ago, like 30d"
-A_SPAN = "a year like 2026, a month like 2026-03, or a day like 2026-03-05"
+A_PAST_TIME = "a time like 2026-03-05T02:00:00Z, a date like 2026-03-05, or how long ago, like 30d"
+A_PERIOD = "a year like 2026, a month like 2026-03, or a day like 2026-03-05"
 
 _SPAN = re.compile(r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?")
 
 
-class Span(NamedTuple):
-    """From a moment on, up to another, which is not part of it."""
+class Period(NamedTuple):
+    """A period from `since` (inclusive) to `until` (exclusive)."""
 
     since: datetime
     until: datetime
 
 
-def parse_span(text: str) -> Span:
-    """Read a year, a month or a day; else a ValueError."""
+def parse_period(text: str) -> Period:
+    """Parse a year, a month or a day. Raises ValueError."""
     match = _SPAN.fullmatch(text)
     if match is None:
         raise ValueError(text)
     year, month, day = (int(part) if part else 0 for part in match.groups())
     since = datetime(year, month or 1, day or 1, tzinfo=timezone.utc)
     if day:
-        return Span(since, datetime.fromordinal(since.toordinal() + 1).replace(tzinfo=timezone.utc))
+        return Period(since, datetime.fromordinal(since.toordinal() + 1).replace(tzinfo=timezone.utc))
     if month:
-        return Span(since, datetime(year + month // 12, month % 12 + 1, 1, tzinfo=timezone.utc))
-    return Span(since, datetime(year + 1, 1, 1, tzinfo=timezone.utc))
+        return Period(since, datetime(year + month // 12, month % 12 + 1, 1, tzinfo=timezone.utc))
+    return Period(since, datetime(year + 1, 1, 1, tzinfo=timezone.utc))
 
 
 # --- Backoff --------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ def backoff_seconds(
 ) -> float:
     """Seconds to wait after this many failures in a row: `first`, then twice as long each time, up to `longest`.
 
-    The result is multiplied by a factor from `spread`, which `luck` (from 0 to 1) selects. It keeps clients apart that
-    all failed at the same moment.
+    The result is multiplied by a factor from `spread`, which `luck` (from 0 to 1) selects. This spreads the
+    retries of clients that failed at the same time.
     """
     least, most = spread
     doubled = first * 2.0 ** min(max(failures, 1) - 1, 60)

@@ -1,4 +1,4 @@
-"""EVENT_TYPES: one row per type of event a VM can be told of (docs/explanation/contract.md, section 4)."""
+"""EVENT_TYPES: one row for each event type (docs/explanation/contract.md, section 4)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Verb(str, Enum):
-    """What a fabric can do with machines: each is a method of it."""
+    """Verbs of a fabric. Each is a method of `ports.Fabric`."""
 
     FREEZE = "freeze"
     MIGRATE = "migrate"
@@ -22,15 +22,15 @@ class Verb(str, Enum):
 
 
 class EventType(NamedTuple):
-    """What a type of event promises beforehand, and what the machine loses by it."""
+    """Minimum notice of an event type, and what the VM loses."""
 
     name: str
     least_notice: timedelta
     lost: str
     verb: Verb | None = None
-    """What the fabric does, where the cause does not say."""
+    """The fabric's verb, unless the cause names another."""
     starts: bool = True
-    """Whether it ever starts: advice does not."""
+    """False for a recommendation, which never starts."""
 
 
 EVENT_TYPES = {
@@ -39,8 +39,8 @@ EVENT_TYPES = {
         EventType("Freeze", timedelta(minutes=15), "nothing: memory, open files and connections survive", Verb.FREEZE),
         EventType("Reboot", timedelta(minutes=15), "memory", Verb.REBOOT),
         EventType("Redeploy", timedelta(minutes=10), "memory and ephemeral disks", Verb.REDEPLOY),
-        EventType("Preempt", timedelta(seconds=30), "the machine, until there is room again", Verb.DEALLOCATE),
+        EventType("Preempt", timedelta(seconds=30), "the machine, until there is capacity again", Verb.DEALLOCATE),
         EventType("Terminate", timedelta(minutes=5), "the machine", Verb.DELETE),
-        EventType("SpotRebalanceRecommendation", timedelta(0), "nothing: it is advice", starts=False),
+        EventType("SpotRebalanceRecommendation", timedelta(0), "nothing: it is a recommendation", starts=False),
     )
 }

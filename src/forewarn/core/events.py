@@ -1,4 +1,4 @@
-"""Events, the document that lists them, and their life as a table (docs/explanation/contract.md, section 4)."""
+"""Events, the document that lists them, and their state machine (docs/explanation/contract.md, section 4)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from forewarn.core.durations import to_text
 from forewarn.core.event_types import EVENT_TYPES
-from forewarn.errors import AlreadyOver, AlreadyStarted, ForewarnError, NotStarted, TooEarly
+from forewarn.errors import EventAlreadyStarted, EventEnded, EventNotDue, EventNotStarted, ForewarnError
 
 
 class EventStatus(StrEnum):
-    """Where an event is in its life. Only the first two are ever on the wire."""
+    """Status of an event. Only Scheduled and Started appear on the wire."""
 
     SCHEDULED = "Scheduled"
     STARTED = "Started"
@@ -25,14 +25,14 @@ class EventStatus(StrEnum):
 
 
 class Source(StrEnum):
-    """Who brought the event about."""
+    """Who caused the event."""
 
     PLATFORM = "Platform"
     USER = "User"
 
 
 class Event(NamedTuple):
-    """What one group is told of one operation. Its id never changes."""
+    """The notice of one operation to one group. Its id never changes."""
 
     id: str
     operation: str
@@ -53,10 +53,10 @@ class Event(NamedTuple):
 
 
 class Document(NamedTuple):
-    """What a group would be answered now: its live events in the order they came about.
+    """The current document of a group: its active events in the order of their creation.
 
-    `enabling` names the period since the group's service was last enabled; incarnations
-    count within it. It is empty while the group has never asked.
+    `enabling` identifies the period since the group was last enabled. Incarnations count within it.
+    It is empty while the group has never polled.
     """
 
     group: str
@@ -66,11 +66,11 @@ class Document(NamedTuple):
     enabled: bool
 
 
-# --- The life of an event (contract, section 4) ---------------------------------------------------
+# --- State machine of an event (contract, section 4)------------------------------------------------
 
 
 class Trigger(StrEnum):
-    """What can be asked of an event."""
+    """Transitions of an event."""
 
     APPROVE = "approve"
     START = "start"
@@ -84,30 +84,30 @@ _S, _T = EventStatus, Trigger
 TRANSITIONS: dict[tuple[EventStatus, Trigger], EventStatus | type[ForewarnError]] = {
     (_S.SCHEDULED, _T.APPROVE): _S.SCHEDULED,
     (_S.SCHEDULED, _T.START): _S.STARTED,
-    (_S.SCHEDULED, _T.FINISH): NotStarted,
+    (_S.SCHEDULED, _T.FINISH): EventNotStarted,
     (_S.SCHEDULED, _T.CANCEL): _S.CANCELLED,
     (_S.SCHEDULED, _T.POSTPONE): _S.SCHEDULED,
-    # A client repeats its approval on every poll: once started it is simply heard again.
+    # Clients repeat their approval on every poll, so approving a started event is not an error.
     (_S.STARTED, _T.APPROVE): _S.STARTED,
     (_S.STARTED, _T.START): _S.STARTED,
     (_S.STARTED, _T.FINISH): _S.COMPLETED,
-    (_S.STARTED, _T.CANCEL): AlreadyStarted,
-    (_S.STARTED, _T.POSTPONE): AlreadyStarted,
-    (_S.COMPLETED, _T.APPROVE): AlreadyOver,
-    (_S.COMPLETED, _T.START): AlreadyOver,
+    (_S.STARTED, _T.CANCEL): EventAlreadyStarted,
+    (_S.STARTED, _T.POSTPONE): EventAlreadyStarted,
+    (_S.COMPLETED, _T.APPROVE): EventEnded,
+    (_S.COMPLETED, _T.START): EventEnded,
     (_S.COMPLETED, _T.FINISH): _S.COMPLETED,
-    (_S.COMPLETED, _T.CANCEL): AlreadyOver,
-    (_S.COMPLETED, _T.POSTPONE): AlreadyOver,
-    (_S.CANCELLED, _T.APPROVE): AlreadyOver,
-    (_S.CANCELLED, _T.START): AlreadyOver,
-    (_S.CANCELLED, _T.FINISH): AlreadyOver,
+    (_S.COMPLETED, _T.CANCEL): EventEnded,
+    (_S.COMPLETED, _T.POSTPONE): EventEnded,
+    (_S.CANCELLED, _T.APPROVE): EventEnded,
+    (_S.CANCELLED, _T.START): EventEnded,
+    (_S.CANCELLED, _T.FINISH): EventEnded,
     (_S.CANCELLED, _T.CANCEL): _S.CANCELLED,
-    (_S.CANCELLED, _T.POSTPONE): AlreadyOver,
+    (_S.CANCELLED, _T.POSTPONE): EventEnded,
 }
 
 
 def step(event: Event, trigger: Trigger, now: datetime, by: str = "", until: datetime | None = None) -> Event:
-    """The event after the trigger; the same object when nothing changes. NotBefore only ever moves later."""
+    """Return the event after the trigger, or the same object if nothing changes. NotBefore only moves later."""
     after = TRANSITIONS[event.status, trigger]
     if not isinstance(after, EventStatus):
         raise after(event_id=event.id, status=event.status.lower())
@@ -119,18 +119,18 @@ def step(event: Event, trigger: Trigger, now: datetime, by: str = "", until: dat
         return event
     if trigger is Trigger.START:
         if not may_start(event, now):
-            raise TooEarly(event_id=event.id, not_before=to_text(event.not_before))
+            raise EventNotDue(event_id=event.id, not_before=to_text(event.not_before))
         return event._replace(status=after, started_at=now)
     return event._replace(status=after, ended_at=now)
 
 
 def may_start(event: Event, now: datetime) -> bool:
-    """Approved, or its time has come; advice never does."""
+    """Return whether the event is approved or due. A recommendation never starts."""
     return EVENT_TYPES[event.type].starts and (event.approved_at is not None or now >= event.not_before)
 
 
 def due(event: Event) -> datetime | None:
-    """When time alone lets this event start; None when nothing is left to wait for, or it never starts."""
+    """Return the time at which the event becomes due; None if it is approved, has started or never starts."""
     if event.status is EventStatus.SCHEDULED and event.approved_at is None and EVENT_TYPES[event.type].starts:
         return event.not_before
     return None

@@ -1,11 +1,11 @@
-"""Why is it waiting? What an operation waits for, what comes next, and when at the latest."""
+"""Explain what an operation waits for, what happens next, and when at the latest."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history
-from forewarn.core.durations import format_moment
+from forewarn.core.durations import format_time
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import Health, OperationStatus
 from forewarn.core.progress import coupled_deletions, keeps_to_windows, when_due
@@ -33,7 +33,7 @@ class Wait(NamedTuple):
     by: str = ""
     """Who approved."""
     time: datetime | None = None
-    """When that was."""
+    """When the condition was met."""
     until: datetime | None = None
     """When the wait ends at the latest."""
     text: str = ""
@@ -45,7 +45,7 @@ class Explanation(NamedTuple):
     waits: tuple[Wait, ...]
     next: str
     latest: datetime | None
-    """When that comes at the latest, as far as time decides it."""
+    """When the next step happens at the latest; None if it does not depend on time."""
 
 
 def explain(
@@ -55,20 +55,24 @@ def explain(
     rollout: Rollout | None,
     failed: FailedAttempt | None = None,
 ) -> Explanation:
-    """What the operation waits for, and what then happens. `failed`: the fabric's last attempt, where it failed."""
+    """Explain what the operation waits for and what happens next. `failed`: the fabric's last failed attempt."""
     if operation.status is OperationStatus.PENDING:
         waits = tuple(_before_start(draft, operation))
         if operation.type and not EVENT_TYPES[operation.type].starts:
-            return Explanation(waits, "It is advice: it never starts, and ends when withdrawn or evicted.", None)
+            return Explanation(
+                waits,
+                "It is a recommendation. It never starts, and ends when it is cancelled or the VM is evicted.",
+                None,
+            )
         open_waits = [wait for wait in waits if not wait.done]
-        what = "It starts when nothing is left to wait for." if open_waits else "It starts now."
+        what = "It starts when all waits are over." if open_waits else "It starts now."
         return Explanation(waits, what, when_due(draft, operation))
     if operation.status is OperationStatus.STARTED:
         waits = tuple(_before_end(limits, operation, rollout, failed))
-        what = "Its events disappear, and it is over."
+        what = "It ends, and its events are removed from the document."
         return Explanation(waits, what, operation.settles_at if operation.executed_at else None)
     ended = f": {operation.reason}" if operation.reason else ""
-    return Explanation((), f"Nothing: it is {operation.status}{ended}.", None)
+    return Explanation((), f"Nothing. It is {operation.status}{ended}.", None)
 
 
 def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
@@ -76,16 +80,16 @@ def _before_start(draft: Draft, operation: Operation) -> Iterator[Wait]:
     for event in history.events_of(draft, operation):
         yield _approval(event)
         for other in coupled_deletions(draft, event):
-            text = f"deletions told for the same moment go together: {', '.join(other.resources)}"
+            text = f"deletions with the same NotBefore start together: {', '.join(other.resources)}"
             yield Wait("deletion", other.approved_at is not None, until=other.not_before, text=text)
         windows = draft.fleet.group(event.group).windows
         if windowed and windows and event.approved_at is None:
             closes = closes_at(windows, event.not_before)
-            until = f", which then closes {format_moment(closes)}" if closes is not None else ""
+            until = f", which closes at {format_time(closes)}" if closes is not None else ""
             text = "; ".join(map(format_window, windows)) + until
             yield Wait("window", done=False, group=event.group, until=event.not_before, text=text)
     if operation.holds_until is not None:
-        text = "groups that are not told have windows too"
+        text = "maintenance window of a group that gets no notice"
         yield Wait("window", done=False, until=operation.holds_until, text=text)
 
 
@@ -111,5 +115,5 @@ def _before_end(
 
 def _failure(failed: FailedAttempt) -> str:
     attempts = "the last attempt" if failed.failures == 1 else f"{failed.failures} attempts"
-    following = "is under way" if failed.next_at is None else f"begins {format_moment(failed.next_at)}"
+    following = "is in progress" if failed.next_at is None else f"starts at {format_time(failed.next_at)}"
     return f"; {attempts} failed: {failed.problem}; the next attempt {following}"

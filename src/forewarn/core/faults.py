@@ -1,4 +1,4 @@
-"""FAULTS: one row for each way in which the endpoint can be made to fail on purpose, and what may be asked of it."""
+"""FAULTS: one row for each fault that can be injected into the metadata endpoint, and the checks of their options."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import enabling
-from forewarn.core.durations import format_duration, format_exactly
+from forewarn.core.durations import format_duration, format_exact_duration
 from forewarn.core.state import HistoryEntry
 from forewarn.errors import BadOption, UnknownFault, nearest
 
@@ -19,46 +19,48 @@ if TYPE_CHECKING:
 
 GET, POST, ANY = "GET", "POST", "any"
 METHODS = (GET, POST, ANY)
-MOST_FAULTS = 100
+MAX_FAULTS = 100
 """At a time, so that what is looked through at each request stays small."""
-MAX_HITS = 1_000_000
-LONGEST_DELAY = timedelta(minutes=10)
-MAX_DURATION = timedelta(days=366)
+MAX_COUNT = 1_000_000
+MAX_DELAY = timedelta(minutes=10)
+MAX_FAULT_DURATION = timedelta(days=366)
 
 
 class FaultKind(NamedTuple):
-    """One way to fail."""
+    """A kind of fault."""
 
     name: str
-    """What the user types."""
+    """The name on the command line and in the API."""
     meaning: str
     methods: tuple[str, ...] = (GET,)
-    """The requests that it can strike; none: it happens at once, and waits for no request."""
+    """The methods of the requests that it can affect; none: it takes effect immediately."""
     delay: timedelta | None = None
-    """How long a client is kept waiting if nothing else is said; None: it is not."""
+    """The default delay; None: the fault has no delay."""
 
 
 FAULTS = {
     row.name: row
     for row in (
-        FaultKind("slow", "The answer comes after a delay.", (GET, POST), timedelta(minutes=2)),
+        FaultKind("slow", "The response is delayed.", (GET, POST), timedelta(minutes=2)),
         FaultKind("empty", "200 with an empty body."),
-        FaultKind("unchanged", "304, whatever tag the client has."),
-        FaultKind("410", "410 Gone: the service is being updated.", (GET, POST)),
-        FaultKind("429", "429: too many requests, however few there were.", (GET, POST)),
-        FaultKind("500", "500: the service has failed.", (GET, POST)),
+        FaultKind("unchanged", "304 Not Modified, whatever If-None-Match says."),
+        FaultKind("410", "410 Gone, as during an update of the service.", (GET, POST)),
+        FaultKind("429", "429 Too Many Requests, at any request rate.", (GET, POST)),
+        FaultKind("500", "500 Internal Server Error.", (GET, POST)),
         FaultKind(
-            "stall", "Half of the body, nothing for a delay, then the connection ends.", delay=timedelta(seconds=30)
+            "stall", "Half of the body, then a delay, then the connection is closed.", delay=timedelta(seconds=30)
         ),
-        FaultKind("reset", "The connection is reset, without an answer.", (GET, POST)),
-        FaultKind("length", "Content-Length says more than the body has; then the connection ends."),
-        FaultKind("stale", "The document of an older incarnation, with its own tag."),
-        FaultKind("disabled", "The group is disabled as after 24 h of silence; its next GET enables it anew.", ()),
+        FaultKind("reset", "The connection is reset without a response.", (GET, POST)),
+        FaultKind("length", "Content-Length is larger than the body; then the connection is closed."),
+        FaultKind("stale", "The document of an older incarnation, with its ETag."),
+        FaultKind(
+            "disabled", "The group is disabled, as after 24 hours without a poll. Its next GET enables it again.", ()
+        ),
     )
 }
 
 
-class FaultOrder(NamedTuple):
+class FaultSpec(NamedTuple):
     """A fault to add. Without count and duration it affects one request."""
 
     kind: str
@@ -71,14 +73,14 @@ class FaultOrder(NamedTuple):
     duration: timedelta | None = None
     """How long it stays active, on the service's clock. With a count, whichever ends first."""
     delay: timedelta | None = None
-    """How long a client is kept waiting, in real time."""
+    """The delay of the response, in real time."""
 
 
 class Fault(NamedTuple):
     """An active fault and how often it was applied."""
 
     id: str
-    order: FaultOrder
+    order: FaultSpec
     by: str
     added_at: datetime
     expires_at: datetime | None = None
@@ -105,8 +107,8 @@ class Fault(NamedTuple):
         return self._replace(remaining=None if self.remaining is None else self.remaining - 1, hits=self.hits + 1)
 
 
-def fill_in(asked: FaultOrder) -> FaultOrder:
-    """The order with what it leaves open, or an error that says what would be right."""
+def fill_in(asked: FaultSpec) -> FaultSpec:
+    """Return the request with default values filled in. Raises an error if it is invalid."""
     kind = FAULTS.get(asked.kind)
     if kind is None:
         raise UnknownFault(name=asked.kind, known=", ".join(FAULTS), hint=nearest(asked.kind, FAULTS))
@@ -116,98 +118,98 @@ def fill_in(asked: FaultOrder) -> FaultOrder:
         return _at_once(asked)
     if asked.method not in (*kind.methods, ANY):
         able = ", ".join(name for name, other in FAULTS.items() if asked.method in other.methods)
-        problem = f"{kind.name} strikes only {' and '.join(kind.methods)}. A {asked.method} can be struck by: {able}."
+        problem = f"{kind.name} affects only {' and '.join(kind.methods)}. Faults for {asked.method}: {able}."
         raise BadOption(name="method", value=asked.method, problem=problem)
     _check_bounds(asked)
     if asked.delay is not None and kind.delay is None:
         able = ", ".join(name for name, other in FAULTS.items() if other.delay is not None)
-        problem = f"{kind.name} keeps nobody waiting. A delay is for: {able}."
-        raise BadOption(name="delay", value=format_exactly(asked.delay), problem=problem)
+        problem = f"{kind.name} has no delay. Faults with a delay: {able}."
+        raise BadOption(name="delay", value=format_exact_duration(asked.delay), problem=problem)
     return asked._replace(
         count=1 if asked.count is None and asked.duration is None else asked.count,
         delay=asked.delay if asked.delay is not None else kind.delay,
     )
 
 
-def _check_bounds(asked: FaultOrder) -> None:
-    if asked.count is not None and not _is_whole(asked.count, 1, MAX_HITS):
-        problem = f"write a whole number from 1 to {MAX_HITS:,}."
+def _check_bounds(asked: FaultSpec) -> None:
+    if asked.count is not None and not _is_whole(asked.count, 1, MAX_COUNT):
+        problem = f"write a whole number from 1 to {MAX_COUNT:,}."
         raise BadOption(name="count", value=str(asked.count), problem=problem)
-    if asked.duration is not None and not timedelta(0) < asked.duration <= MAX_DURATION:
-        problem = f"write more than 0s and at most {format_duration(MAX_DURATION)}."
-        raise BadOption(name="duration", value=format_exactly(asked.duration), problem=problem)
-    if asked.delay is not None and not timedelta(0) < asked.delay <= LONGEST_DELAY:
-        problem = f"write more than 0s and at most {format_duration(LONGEST_DELAY)}."
-        raise BadOption(name="delay", value=format_exactly(asked.delay), problem=problem)
+    if asked.duration is not None and not timedelta(0) < asked.duration <= MAX_FAULT_DURATION:
+        problem = f"write more than 0s and at most {format_duration(MAX_FAULT_DURATION)}."
+        raise BadOption(name="duration", value=format_exact_duration(asked.duration), problem=problem)
+    if asked.delay is not None and not timedelta(0) < asked.delay <= MAX_DELAY:
+        problem = f"write more than 0s and at most {format_duration(MAX_DELAY)}."
+        raise BadOption(name="delay", value=format_exact_duration(asked.delay), problem=problem)
 
 
 def _is_whole(number: object, least: int, most: int) -> bool:
-    """Also of what a program hands over, which may be anything: to Python, True is a number."""
+    """Return whether it is an int in the range. The test kit may pass any type, and True is an int in Python."""
     return isinstance(number, int) and not isinstance(number, bool) and least <= number <= most
 
 
-def _at_once(asked: FaultOrder) -> FaultOrder:
+def _at_once(asked: FaultSpec) -> FaultSpec:
     given = {
         "method": asked.method if asked.method != GET else None,
         "count": None if asked.count is None else str(asked.count),
-        "duration": None if asked.duration is None else format_exactly(asked.duration),
-        "delay": None if asked.delay is None else format_exactly(asked.delay),
+        "duration": None if asked.duration is None else format_exact_duration(asked.duration),
+        "delay": None if asked.delay is None else format_exact_duration(asked.delay),
     }
     for name, value in given.items():
         if value is not None:
-            problem = f"{asked.kind} happens at once, and strikes no request. Leave it out."
+            problem = f"{asked.kind} takes effect immediately and affects no request. Omit it."
             raise BadOption(name=name, value=value, problem=problem)
     return asked
 
 
-def describe(order: FaultOrder) -> str:
-    """A fault in a few words, as history says it."""
+def describe(order: FaultSpec) -> str:
+    """Describe a fault in a few words, for history."""
     parts = [order.kind]
     if order.method != GET:
         parts.append(f"on {order.method}")
     if order.count is not None:
         parts.append("once" if order.count == 1 else f"{order.count:,} times")
     if order.duration is not None:
-        parts.append(f"for {format_exactly(order.duration)}")
+        parts.append(f"for {format_exact_duration(order.duration)}")
     if order.delay is not None:
-        parts.append(f"with a delay of {format_exactly(order.delay)}")
+        parts.append(f"with a delay of {format_exact_duration(order.delay)}")
     return " ".join(parts)
 
 
-# --- What history says of them ------------------------------------------------------------------------
+# --- History of faults -------------------------------------------------------------------------------
 
 
-def add(draft: Draft, now: datetime, limits: OperatorLimits, fault_id: str, asked: FaultOrder, by: str) -> Fault:
-    """The fault, from now on; what happens at once has happened. Only history has it: the rest is in memory."""
+def add(draft: Draft, now: datetime, limits: OperatorLimits, fault_id: str, asked: FaultSpec, by: str) -> Fault:
+    """Add a fault. Only its history row is stored; active faults are in memory."""
     order = fill_in(asked)
     vm = draft.fleet.vm(order.vm) if order.vm else None
     expires_at = None if order.duration is None else now + order.duration
     fault = Fault(fault_id, order, by, now, expires_at, order.count)
-    draft.note(_entry(draft, HistoryEntry(now, "fault-added", by, reason=f"{fault_id}: {describe(order)}"), fault))
+    draft.record(_entry(draft, HistoryEntry(now, "fault-added", by, reason=f"{fault_id}: {describe(order)}"), fault))
     if FAULTS[order.kind].methods:
         return fault
     groups = {vm.group} if vm is not None else {vm.group for vm in draft.fleet.vms.values()}
     told = sorted(draft.deliveries_among(frozenset(groups)))
     disabled = enabling.disable(draft, now, limits, told, by, f"fault {fault_id}")
     fault = fault._replace(remaining=0, hits=len(disabled))
-    note_over(draft, now, limits, [fault], by)
+    record_expired(draft, now, limits, [fault], by)
     return fault
 
 
-def note_cleared(draft: Draft, now: datetime, limits: OperatorLimits, faults: Sequence[Fault], by: str) -> None:
-    """Faults were ended by hand."""
+def record_cleared(draft: Draft, now: datetime, limits: OperatorLimits, faults: Sequence[Fault], by: str) -> None:
+    """Record that an operator cleared faults."""
     for fault in faults:
-        draft.note(_entry(draft, HistoryEntry(now, "fault-cleared", by, reason=_summary(fault)), fault))
+        draft.record(_entry(draft, HistoryEntry(now, "fault-cleared", by, reason=_summary(fault)), fault))
 
 
-def note_over(draft: Draft, now: datetime, limits: OperatorLimits, faults: Sequence[Fault], by: str) -> None:
-    """Faults have come to their bound."""
+def record_expired(draft: Draft, now: datetime, limits: OperatorLimits, faults: Sequence[Fault], by: str) -> None:
+    """Record that faults reached their limits."""
     for fault in faults:
-        draft.note(_entry(draft, HistoryEntry(now, "fault-expired", by, reason=_summary(fault)), fault))
+        draft.record(_entry(draft, HistoryEntry(now, "fault-expired", by, reason=_summary(fault)), fault))
 
 
 def _summary(fault: Fault) -> str:
-    return f"{fault.id}: {describe(fault.order)}; struck {fault.hits:,}"
+    return f"{fault.id}: {describe(fault.order)}; hits: {fault.hits:,}"
 
 
 def _entry(draft: Draft, entry: HistoryEntry, fault: Fault) -> HistoryEntry:

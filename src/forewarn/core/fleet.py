@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from forewarn.core.windows import Window
-from forewarn.errors import Unknown, UnknownHost, UnknownVM, nearest
+from forewarn.errors import UnknownHost, UnknownResource, UnknownVM, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
@@ -32,13 +32,13 @@ class Group(NamedTuple):
     fault_domains: int = 1
     auto_approve: tuple[str, ...] = ()
     terminate_notice: timedelta | None = None
-    """How long beforehand a scale set is told of a deletion; None: it is not told."""
+    """Notice of deletions in a scale set; None: deletions have no notice."""
     windows: tuple[Window, ...] = ()
-    """When routine operations of the platform may start; none: at any time."""
+    """When routine platform operations may start; none: at any time."""
 
 
 class HostState(StrEnum):
-    """Whether a host can be used. VMs may stay on one that is out of use; none is put there."""
+    """State of a host. A host that is out of service keeps its VMs, but gets no new ones."""
 
     IN_SERVICE = "in-service"
     DEGRADED = "degraded"
@@ -46,16 +46,16 @@ class HostState(StrEnum):
 
 
 class Host(NamedTuple):
-    """A physical node: what happens to it happens to the VMs on it."""
+    """A physical node. What happens to it affects all VMs on it."""
 
     name: str
     state: HostState = HostState.IN_SERVICE
     spare: bool = False
-    """Not in the fleet file: it was added because no other host fitted."""
+    """Not in the fleet file: added because no other host could take a VM."""
 
 
 class VM(NamedTuple):
-    """One machine that can be told."""
+    """A virtual machine."""
 
     name: str
     group: str
@@ -72,14 +72,14 @@ class VM(NamedTuple):
     auto_approve: tuple[str, ...] = ()
     deallocated: bool = False
     configured_host: str = ""
-    """The host that the fleet file says, where the VM has since been moved to another."""
+    """The host in the fleet file, if the VM has been moved to another since."""
 
 
 _Named = TypeVar("_Named", VM, Group, Host)
 
 
 class Fleet:
-    """All VMs, groups and hosts, with the ways to find them. Never changed once others can see it, only replaced."""
+    """All VMs, groups and hosts, with indexes. Immutable once published: a change creates a new fleet."""
 
     __slots__ = ("_by_address", "_by_listen", "_by_load", "_domains", "_members", "_on_host", "groups", "hosts", "vms")
 
@@ -105,37 +105,37 @@ class Fleet:
                 self._on_host.setdefault(vm.host, []).append(vm.name)
 
     def vm(self, name: str) -> VM:
-        """The VM of that name, or an error with the nearest known one."""
+        """Return the VM of that name. The error for an unknown name suggests the most similar one."""
         found = self.vms.get(name)
         if found is None:
             raise UnknownVM(name=name, hint=nearest(name, self.vms))
         return found
 
     def at_address(self, address: str) -> VM | None:
-        """Who calls from there."""
+        """Return the VM with this source address."""
         return self._by_address.get(address)
 
     def group(self, name: str) -> Group:
-        """The group of that name: a declared one, or the scope of a standalone VM."""
+        """Return the group of that name: a declared one, or the implicit group of a standalone VM."""
         found = self.groups.get(name)
         if found is not None:
             return found
         return Group(name, GroupKind.STANDALONE, auto_approve=self.vm(name).auto_approve)
 
     def known_group(self, name: str) -> Group:
-        """The same for a name that somebody has typed: an error that names the nearest, if there is no such group."""
+        """Return the group of a name from user input. The error for an unknown name suggests the most similar one."""
         if name not in self.groups and not self.members(name):
-            raise Unknown(what="group", name=name, hint=nearest(name, [*self.groups, *self.vms]))
+            raise UnknownResource(what="group", name=name, hint=nearest(name, [*self.groups, *self.vms]))
         return self.group(name)
 
     def members(self, group: str) -> tuple[str, ...]:
-        """The VMs that hear what this group is told."""
+        """Names of the VMs in a group."""
         if group in self.groups:
             return tuple(self._members.get(group, ()))
         return (group,) if group in self.vms else ()
 
     def host(self, name: str) -> Host:
-        """The host of that name: a declared one, or a VM's own."""
+        """Return the host of that name: a declared one, or the implicit host of a VM."""
         found = self.hosts.get(name)
         if found is not None:
             return found
@@ -147,12 +147,12 @@ class Fleet:
         return name in self.hosts or self._tenant(name) is not None
 
     def host_names(self) -> list[str]:
-        """All hosts, declared or a VM's own."""
+        """Names of all hosts, declared and implicit."""
         own = (vm.host for vm in self.vms.values() if vm.host not in self.hosts)
         return [*self.hosts, *own]
 
     def on_host(self, name: str) -> tuple[str, ...]:
-        """The VMs on a host."""
+        """Names of the VMs on a host."""
         if name in self.hosts:
             return tuple(self._on_host.get(name, ()))
         tenant = self._tenant(name)
@@ -161,12 +161,12 @@ class Fleet:
         return (tenant.name,)
 
     def _tenant(self, host: str) -> VM | None:
-        """The VM that has this host, which is not declared, for its own."""
-        vm = self.vms.get(host.removesuffix(OWN_HOST))
+        """Return the VM whose implicit host this is."""
+        vm = self.vms.get(host.removesuffix(OWN_HOST_SUFFIX))
         return vm if vm is not None and vm.host == host else None
 
     def domains_on(self, host: str) -> dict[str, frozenset[int]]:
-        """What of each declared group goes out with this host: its update domains, by rights one. Remembered."""
+        """The update domains on this host by declared group, normally one for each. Cached."""
         found = self._domains.get(host)
         if found is None:
             found = {}
@@ -178,22 +178,22 @@ class Fleet:
         return found
 
     def hosts_by_load(self) -> list[tuple[int, str]]:
-        """The declared hosts that are in use, those with the fewest VMs first. Made when first asked for."""
+        """Declared hosts in service, those with the fewest VMs first. Built on first use."""
         if self._by_load is None:
             in_service = (host.name for host in self.hosts.values() if host.state is HostState.IN_SERVICE)
             self._by_load = sorted((len(self._on_host.get(name, ())), name) for name in in_service)
         return self._by_load
 
     def at_listener(self, address: str) -> VM | None:
-        """Whom an address of its own always means."""
+        """Return the VM that has this listen address."""
         return self._by_listen.get(address)
 
     def listeners(self) -> Iterable[str]:
-        """Addresses that always mean one VM."""
+        """Listen addresses that identify one VM each."""
         return self._by_listen.keys()
 
     def changed_by(self, change: FleetChange) -> Fleet:
-        """This fleet after a change of a few VMs, groups or hosts: it is copied, not built anew."""
+        """Return a changed copy of this fleet. Copying is faster than building a new one."""
         after = copy(self)
         for name in ("vms", "groups", "hosts", "_by_address", "_by_listen", "_members", "_on_host"):
             setattr(after, name, getattr(self, name).copy())
@@ -201,7 +201,7 @@ class Fleet:
         return after
 
     def alter(self, change: FleetChange) -> None:
-        """Change this very fleet: only for a copy that nobody else holds yet."""
+        """Change this fleet in place. Only for a copy that is not published yet."""
         self._by_load, self._domains = None, {}
         after = {vm.name: vm for vm in (*change.changed, *change.added)}
         gone = [vm.name for vm in change.removed]
@@ -215,7 +215,7 @@ class Fleet:
             index.update((getattr(vm, field), vm) for vm in after.values() if getattr(vm, field))
         members = {group.name: group.name for group in change.groups}
         self._list_anew(self._members, self.groups, "group", before, after.values(), members, change.groups_removed)
-        tenants = {host.name: host.name.removesuffix(OWN_HOST) for host in change.hosts}
+        tenants = {host.name: host.name.removesuffix(OWN_HOST_SUFFIX) for host in change.hosts}
         self._list_anew(self._on_host, self.hosts, "host", before, after.values(), tenants, change.hosts_removed)
 
     def _list_anew(
@@ -228,8 +228,7 @@ class Fleet:
         alone: Mapping[str, str],
         undeclared: Iterable[str],
     ) -> None:
-        """Bring the VMs by group or by host up to date. `alone`: what may be declared only now, each with the one VM
-        that had it for its own."""
+        """Update the VMs by group or host. `alone`: newly declared names, each with the VM that had it implicitly."""
         touched: dict[str, dict[str, None]] = {}
 
         def names_of(name: str) -> dict[str, None]:
@@ -250,13 +249,13 @@ class Fleet:
         lists.update((name, list(names)) for name, names in touched.items() if name in declared)
 
 
-OWN_HOST = "-host"
-"""How the name of a VM's own host ends."""
+OWN_HOST_SUFFIX = "-host"
+"""Suffix of the name of a VM's implicit host."""
 
 
 def own_host(vm_name: str) -> str:
-    """The name of the host that a VM without one is given."""
-    return vm_name + OWN_HOST
+    """Return the name of the implicit host of a VM."""
+    return vm_name + OWN_HOST_SUFFIX
 
 
 def _renew(found: dict[str, _Named], gone: Iterable[str], renewed: Iterable[_Named]) -> None:
@@ -269,7 +268,7 @@ def _renew(found: dict[str, _Named], gone: Iterable[str], renewed: Iterable[_Nam
 
 
 class FleetChange(NamedTuple):
-    """What lies between two fleets. Changed things are listed as they are afterwards."""
+    """The difference between two fleets. Changed items are listed with their new values."""
 
     added: tuple[VM, ...] = ()
     changed: tuple[VM, ...] = ()
@@ -279,18 +278,18 @@ class FleetChange(NamedTuple):
     hosts: tuple[Host, ...] = ()
     hosts_removed: tuple[str, ...] = ()
     leaving: frozenset[str] = frozenset()
-    """VMs that are removed, or come to be in another group."""
+    """VMs that are removed or change their group."""
     vacated: frozenset[str] = frozenset()
-    """Groups that have no VM any more."""
+    """Groups that no longer have a VM."""
     in_place: bool = False
-    """Nobody comes, goes or is called otherwise: only where VMs are, and what state they and hosts are in."""
+    """True if only placements and states change, not names, addresses or groups."""
 
     def __bool__(self) -> bool:
         return any(self)
 
 
 def difference(before: Fleet, after: Fleet) -> FleetChange:
-    """What must be done to `before` to have `after`."""
+    """Return the change that turns `before` into `after`."""
     changed = tuple(vm for name, vm in after.vms.items() if name in before.vms and before.vms[name] != vm)
     removed = tuple(vm for name, vm in before.vms.items() if name not in after.vms)
     groups_removed = tuple(name for name in before.groups if name not in after.groups)
@@ -309,18 +308,18 @@ def difference(before: Fleet, after: Fleet) -> FleetChange:
     )
 
 
-def renew(before: Fleet, declared: Fleet, destinations: Set[str]) -> tuple[Fleet, FleetChange]:
-    """The fleet after a file has been applied, and what that changes."""
-    after = keep_what_happened(before, declared, destinations)
+def apply_declared(before: Fleet, declared: Fleet, destinations: Set[str]) -> tuple[Fleet, FleetChange]:
+    """Return the fleet after a file is applied, and the difference."""
+    after = keep_runtime_state(before, declared, destinations)
     return after, difference(before, after)
 
 
-def keep_what_happened(before: Fleet, declared: Fleet, destinations: Set[str] = frozenset()) -> Fleet:
-    """The fleet that a file declares, with what has happened to its VMs and hosts since they were last declared.
+def keep_runtime_state(before: Fleet, declared: Fleet, destinations: Set[str] = frozenset()) -> Fleet:
+    """Return the declared fleet with the runtime state of its VMs and hosts.
 
-    A VM that was moved stays where it is unless the file now says another host than before, or the place is not
-    free for its domains any more. A spare host stays while VMs are on it, or on their way. What is deallocated
-    stays so, and what is out of use stays out of use.
+    A moved VM stays on its host, unless the file names another host than before or its domains conflict there.
+    A spare host stays while VMs are on it or on their way to it. Deallocated VMs stay deallocated, and hosts that are
+    out of service stay so.
     """
     moved = _still_moved(before, declared)
     kept: list[VM] = []
@@ -350,9 +349,9 @@ def _is_own_host(fleet: Fleet, name: str) -> bool:
 
 
 def _still_moved(before: Fleet, declared: Fleet) -> set[str]:
-    """The VMs that stay where they were moved: their file says the same host as before, and their domains fit there."""
+    """VMs that stay where they were moved: their host in the file is unchanged, and their domains still fit."""
     moved = {
-        name: None  # in their order, so that the same of them go home each time
+        name: None  # ordered, so that the result is deterministic
         for name, vm in declared.vms.items()
         if (known := before.vms.get(name)) is not None and known.configured_host and known.configured_host == vm.host
     }
@@ -369,6 +368,6 @@ def _still_moved(before: Fleet, declared: Fleet) -> set[str]:
                 in_the_way.add(name)
         if not in_the_way:
             break
-        # They go home, where others may now be in the way.
+        # They return to their configured host, which may create new conflicts.
         moved = {name: None for name in moved if name not in in_the_way}
     return set(moved)

@@ -1,4 +1,4 @@
-"""Commands that change the fleet: a new fleet file, a host back in use, another policy for a group."""
+"""Commands that change the fleet: apply a fleet file, return a host to service, change the policy of a group."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.core import history, placement
 from forewarn.core.fleet import FleetChange, GroupKind, HostState
 from forewarn.core.operations import OperationStatus
-from forewarn.core.placement import get_on
-from forewarn.core.progress import coupled_deletions, move
+from forewarn.core.placement import can_share_host
+from forewarn.core.progress import advance, coupled_deletions
 from forewarn.core.state import HistoryEntry
-from forewarn.errors import NoTerminateNotice, OnItsWay, VMHasLiveEvent
+from forewarn.errors import DestinationConflict, NotScaleSet, VMHasLiveEvent
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -33,8 +33,8 @@ def apply_fleet(
     force: bool,
     why: str,
 ) -> None:
-    """Replace the fleet. A VM with a live event may only leave, or change group, by force."""
-    # What costs time with a large fleet is in the change already: it was made aside (fleet_change.difference).
+    """Replace the fleet. A VM with an active event may leave or change its group only with `force`."""
+    # The caller computes the difference in another thread, because that is slow for a large fleet.
     leaving = change.leaving
     touched = [event for event in draft.live_events() if not leaving.isdisjoint(event.resources)]
     if touched and not force:
@@ -50,7 +50,7 @@ def apply_fleet(
     for declared in change.groups:
         before = draft.fleet.groups.get(declared.name)
         if before is not None and before.kind != declared.kind and draft.events_of(declared.name):
-            draft.count_change(declared.name)  # names may be written otherwise from now on
+            draft.count_change(declared.name)  # the document writes names differently for some kinds
     before_vms = draft.fleet.vms
     draft.put_fleet(fleet, change)
     for group in draft.deliveries_among(change.vacated):
@@ -60,44 +60,44 @@ def apply_fleet(
         for name in sorted(draft.vms_with_work())
         if name in before_vms and name in fleet.vms and before_vms[name].host != fleet.vms[name].host
     ]
-    waiting = placement.let_go(draft, now, moved, "its file has another host for it")
-    for event in touched:  # deletions that waited for one which is over now
+    waiting = placement.cancel_obsolete(draft, now, moved, "the fleet file puts the VM on another host")
+    for event in touched:  # deletions that waited for a cancelled one
         waiting += [other.operation for other in coupled_deletions(draft, event)]
     for operation_id in waiting:
-        move(draft, now, limits, operation_id)
+        advance(draft, now, limits, operation_id)
     summary = f"{len(change.added)} added, {len(change.changed)} changed, {len(change.removed)} removed"
-    draft.note(HistoryEntry(time=now, kind="fleet-applied", by=by, reason=f"{why}: {summary}" if why else summary))
+    draft.record(HistoryEntry(time=now, kind="fleet-applied", by=by, reason=f"{why}: {summary}" if why else summary))
 
 
 def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:
-    """What is on its way arrives: the new fleet must have room for its domains there."""
+    """Reject a fleet in which a VM that is being moved would conflict with another on its destination."""
     for host in draft.destinations():
         tenants = [fleet.vms[name] for name in fleet.on_host(host)] if host in fleet.hosts else []
         for operation in draft.operations_bound_for(host):
             for name in [name for name, target in operation.moves if target == host and name in fleet.vms]:
                 for tenant in tenants:
-                    if not get_on(fleet.vms[name], tenant):
-                        raise OnItsWay(vm=name, host=host, tenant=tenant.name, operation_id=operation.id)
+                    if not can_share_host(fleet.vms[name], tenant):
+                        raise DestinationConflict(vm=name, host=host, tenant=tenant.name, operation_id=operation.id)
                 tenants.append(fleet.vms[name])
 
 
 def return_host(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> list[Operation]:
-    """A host is well again: it may be used, and nobody need be moved away from it. Returns what is withdrawn."""
+    """Return a host to service and cancel the pending moves away from it. Returns the cancelled operations."""
     if draft.fleet.host(name).state is HostState.IN_SERVICE:
         return []
     placement.set_host_state(draft, name, HostState.IN_SERVICE)
-    draft.note(
+    draft.record(
         HistoryEntry(time=now, kind=history.HOST_STATE_KINDS[HostState.IN_SERVICE], by=by, reason=name, host=name)
     )
     return [
-        history.cancel(draft, now, operation, by, f"{name} is back in use")
+        history.cancel(draft, now, operation, by, f"{name} was returned to service")
         for operation in draft.operations_at(name)
         if operation.cause == "degraded-hardware" and operation.status is OperationStatus.PENDING
     ]
 
 
-class Policy(NamedTuple):
-    """What is to be another policy of a group; None: as it is."""
+class PolicyUpdate(NamedTuple):
+    """A change of a group's policy; None: unchanged."""
 
     auto_approve: tuple[str, ...] | None = None
     terminate_notice: timedelta | None = None
@@ -105,11 +105,11 @@ class Policy(NamedTuple):
     windows: tuple[Window, ...] | None = None
 
 
-def set_policy(draft: Draft, now: datetime, limits: OperatorLimits, name: str, policy: Policy, by: str) -> Group:
-    """Change a group's policy. It holds for what is asked for from now on; windows also for what still waits."""
+def set_policy(draft: Draft, now: datetime, limits: OperatorLimits, name: str, policy: PolicyUpdate, by: str) -> Group:
+    """Change a group's policy. It applies to new operations; windows also apply to pending ones."""
     group = draft.fleet.known_group(name)
     if policy.terminate_notice is not None and group.kind != GroupKind.SCALE_SET:
-        raise NoTerminateNotice(group=name, kind=group.kind)
+        raise NotScaleSet(group=name, kind=group.kind)
     after = group._replace(
         auto_approve=group.auto_approve if policy.auto_approve is None else policy.auto_approve,
         terminate_notice=None if policy.no_terminate_notice else policy.terminate_notice or group.terminate_notice,
@@ -117,7 +117,7 @@ def set_policy(draft: Draft, now: datetime, limits: OperatorLimits, name: str, p
     )
     if after != group:
         draft.change_fleet(FleetChange(groups=(after,)))
-        changed = [field for field in Policy._fields if field in group._fields]
+        changed = [field for field in PolicyUpdate._fields if field in group._fields]
         which = ", ".join(field for field in changed if getattr(group, field) != getattr(after, field))
-        draft.note(HistoryEntry(time=now, kind="policy-changed", by=by, group=name, reason=which))
+        draft.record(HistoryEntry(time=now, kind="policy-changed", by=by, group=name, reason=which))
     return after

@@ -10,7 +10,7 @@ from forewarn.core.fleet import HostState
 from forewarn.core.operations import OperationStatus
 from forewarn.core.rollouts import RolloutStatus
 from forewarn.core.state import HistoryEntry
-from forewarn.errors import Unknown, UnknownEvent, nearest
+from forewarn.errors import UnknownEvent, UnknownResource, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,13 +121,13 @@ def find_operation(draft: Draft, operation_id: str) -> Operation:
     """Return the live operation with this id."""
     operation = draft.operation(operation_id)
     if operation is None:
-        raise Unknown(what="operation under way", name=operation_id, hint="")
+        raise UnknownResource(what="active operation", name=operation_id, hint="")
     return operation
 
 
-def note_event(draft: Draft, now: datetime, kind: str, by: str, event: Event, reason: str = "") -> None:
+def record_event(draft: Draft, now: datetime, kind: str, by: str, event: Event, reason: str = "") -> None:
     """Add a row about an event to history."""
-    draft.note(
+    draft.record(
         HistoryEntry(
             time=now,
             kind=kind,
@@ -142,10 +142,10 @@ def note_event(draft: Draft, now: datetime, kind: str, by: str, event: Event, re
     )
 
 
-def note_operation(draft: Draft, now: datetime, kind: str, by: str, operation: Operation, reason: str = "") -> None:
+def record_operation(draft: Draft, now: datetime, kind: str, by: str, operation: Operation, reason: str = "") -> None:
     """Add a row about a whole operation to history."""
     entry = HistoryEntry(time=now, kind=kind, by=by, operation=operation.id, vms=operation.vms, reason=reason)
-    draft.note(entry._replace(host=operation.host))
+    draft.record(entry._replace(host=operation.host))
 
 
 def end(
@@ -165,11 +165,11 @@ def end_events(draft: Draft, now: datetime, events: Iterable[Event], by: str, re
     for event in events:
         started = event.status is EventStatus.STARTED
         draft.put_event(step(event, Trigger.FINISH if started else Trigger.CANCEL, now))
-        note_event(draft, now, "completed" if started else "cancelled", by, event, reason)
+        record_event(draft, now, "completed" if started else "cancelled", by, event, reason)
 
 
 def cancel(draft: Draft, now: datetime, operation: Operation, by: str, reason: str = "") -> Operation:
     """Cancel an operation that has not started, and all its events."""
     if not events_of(draft, operation):  # its events have a row each
-        note_operation(draft, now, "cancelled", by, operation, reason)
+        record_operation(draft, now, "cancelled", by, operation, reason)
     return end(draft, now, operation, OperationStatus.CANCELLED, by, reason)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core.operations import CAUSES
-from forewarn.core.webhooks import Targets
+from forewarn.core.webhooks import AllowedNetworks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ class OperatorLimits:
     """How long history is kept. Zero: without a limit."""
     makes_hosts: bool = False
     """Whether the fabric can add a spare host when no host can take a VM."""
-    webhook_private_networks: Targets = field(default_factory=Targets)
+    webhook_private_networks: AllowedNetworks = field(default_factory=AllowedNetworks)
     """Addresses that webhooks can reach besides the public Internet."""
 
     def at(self, speed: float) -> OperatorLimits:

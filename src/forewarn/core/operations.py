@@ -1,4 +1,4 @@
-"""Operations: the causes (one row each, contract, sections 2 and 4), what was requested, and how far it has come."""
+"""Operations: causes (one row each; contract, sections 2 and 4), requests and progress."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ if TYPE_CHECKING:
     from forewarn.core.fleet import Fleet
 
 
-class Target(StrEnum):
-    """What a cause is aimed at, and so what happens together."""
+class CauseTarget(StrEnum):
+    """What a cause affects, and how its VMs are divided into operations."""
 
     VM = "vm"
-    """Each VM by itself: one operation for each."""
+    """VMs: one operation for each VM."""
     SHARED = "shared"
-    """VMs, together where they are on one host: one operation for each host."""
+    """VMs: one operation for each host of theirs."""
     HOST = "host"
-    """A host with all VMs on it: one operation."""
+    """A host: one operation for all VMs on it."""
     TENANTS = "tenants"
-    """A host, but each VM on it by itself: none has to wait for another."""
+    """A host: one operation for each VM on it, so that none waits for another."""
 
 
 class Cause(NamedTuple):
-    """What an operation of this cause tells, and does."""
+    """A reason for an operation, with its event and its work."""
 
     name: str
-    target: Target
+    target: CauseTarget
     types: tuple[str, ...]
-    """The types of event it can make, the usual one first; none: it makes no event."""
+    """Possible event types, the default first; none: it has no event."""
     source: Source
     description: str
     verb: Verb | None
-    """What the fabric does; None: what the event's type says, or nothing where that says nothing."""
+    """The fabric's verb; None: the verb of the event type, if it has one."""
     settle: timedelta
-    """How long the event stays Started: the published medians of July 2025, else assumed."""
+    """How long the event stays Started: the published medians of July 2025, or an assumption."""
     duration: timedelta | None = None
     notice: timedelta | None = None
-    """How long beforehand it is told; None: the least that its type allows."""
+    """The default notice; None: the minimum of the event type."""
     auto_approve: str = ""
-    """The word in a group's `auto_approve` that lets this cause start at once."""
+    """The value in a group's `auto_approve` that approves this cause automatically."""
     routine: bool = False
-    """Work that can wait: it keeps to the groups' maintenance windows, and may be postponed."""
+    """Routine work keeps to the groups' maintenance windows and can be postponed."""
     meaning: str = ""
 
 
@@ -59,7 +59,7 @@ CAUSES = {
     for row in (
         Cause(
             "restart",
-            Target.VM,
+            CauseTarget.VM,
             ("Reboot",),
             Source.USER,
             "Virtual machine is going to be restarted as requested by authorized user.",
@@ -70,28 +70,28 @@ CAUSES = {
         ),
         Cause(
             "redeploy",
-            Target.VM,
+            CauseTarget.VM,
             ("Redeploy",),
             Source.USER,
             "Virtual machine is going to be redeployed as requested by authorized user.",
             Verb.REDEPLOY,
             settle=_TEN_MINUTES,
             auto_approve="redeploy",
-            meaning="A user has the VM moved to another host.",
+            meaning="A user redeploys the VM to another host.",
         ),
         Cause(
             "start",
-            Target.VM,
+            CauseTarget.VM,
             (),
             Source.USER,
             "",
             Verb.START,
             settle=_AT_ONCE,
-            meaning="A user starts a VM that was deallocated. Nobody is told.",
+            meaning="A user starts a deallocated VM. There is no event.",
         ),
         Cause(
             "host-update",
-            Target.HOST,
+            CauseTarget.HOST,
             ("Freeze", "Reboot"),
             Source.PLATFORM,
             "Host server is undergoing maintenance.",
@@ -99,11 +99,11 @@ CAUSES = {
             settle=_TEN_MINUTES,
             duration=timedelta(seconds=9),
             routine=True,
-            meaning="The host is updated: its VMs are frozen for a moment, or rebooted.",
+            meaning="The platform updates the host. Its VMs are paused for a few seconds, or rebooted.",
         ),
         Cause(
             "live-migration",
-            Target.SHARED,
+            CauseTarget.SHARED,
             ("Freeze",),
             Source.PLATFORM,
             "Virtual machine is being paused because of a memory-preserving Live Migration operation.",
@@ -111,11 +111,11 @@ CAUSES = {
             settle=timedelta(minutes=5),
             duration=timedelta(seconds=5),
             routine=True,
-            meaning="The VM is moved to another host while it runs.",
+            meaning="The platform moves the running VM to another host.",
         ),
         Cause(
             "degraded-hardware",
-            Target.TENANTS,
+            CauseTarget.TENANTS,
             ("Redeploy",),
             Source.PLATFORM,
             "",
@@ -123,52 +123,52 @@ CAUSES = {
             settle=_TEN_MINUTES,
             notice=timedelta(days=7),
             routine=True,
-            meaning="The host is expected to fail: its VMs are moved away, each when it is due or approved.",
+            meaning="The host is expected to fail. Each of its VMs is redeployed when it is due or approved.",
         ),
         Cause(
             "hardware-failure",
-            Target.HOST,
+            CauseTarget.HOST,
             ("Redeploy", "Reboot"),
             Source.PLATFORM,
             "Virtual machine has encountered a failure.",
             None,
             settle=_TEN_MINUTES,
             notice=_AT_ONCE,
-            meaning="The host has failed: its VMs are started elsewhere, or rebooted, at once.",
+            meaning="The host has failed. Its VMs are redeployed or rebooted immediately.",
         ),
         Cause(
             "emergency-repair",
-            Target.HOST,
+            CauseTarget.HOST,
             ("Reboot",),
             Source.PLATFORM,
             "Host server is undergoing an emergency repair.",
             None,
             settle=_TEN_MINUTES,
-            meaning="The host cannot wait for a window: its VMs are rebooted after the least notice.",
+            meaning="The host needs an urgent repair. Its VMs are rebooted after the minimum notice.",
         ),
         Cause(
             "eviction",
-            Target.VM,
+            CauseTarget.VM,
             ("Preempt",),
             Source.PLATFORM,
             "",
             Verb.DEALLOCATE,
             settle=_ONE_MINUTE,
-            meaning="The room of a Spot VM is needed: it is deallocated.",
+            meaning="The platform needs the capacity of a Spot VM and deallocates it.",
         ),
         Cause(
             "rebalance",
-            Target.VM,
+            CauseTarget.VM,
             ("SpotRebalanceRecommendation",),
             Source.PLATFORM,
             "",
             None,
             settle=_AT_ONCE,
-            meaning="A Spot VM is advised to move on. It never starts; it ends when withdrawn, or evicted.",
+            meaning="The platform recommends moving a Spot VM. The event never starts.",
         ),
         Cause(
             "delete",
-            Target.VM,
+            CauseTarget.VM,
             ("Terminate",),
             Source.USER,
             "",
@@ -178,23 +178,23 @@ CAUSES = {
         ),
         Cause(
             "scale-in",
-            Target.VM,
+            CauseTarget.VM,
             ("Terminate",),
             Source.PLATFORM,
             "",
             Verb.DELETE,
             settle=_ONE_MINUTE,
-            meaning="A scale set grows smaller by this VM.",
+            meaning="A scale set removes this VM to scale in.",
         ),
         Cause(
             "instance-repair",
-            Target.VM,
+            CauseTarget.VM,
             ("Terminate",),
             Source.PLATFORM,
             "",
             Verb.DELETE,
             settle=_ONE_MINUTE,
-            meaning="A scale set replaces this VM because it is ill.",
+            meaning="A scale set replaces this unhealthy VM.",
         ),
     )
 }
@@ -203,7 +203,7 @@ AUTO_APPROVE_WORDS = tuple(cause.auto_approve for cause in CAUSES.values() if ca
 
 
 def cause_named(name: str) -> Cause:
-    """The row of that name, or an error that lists them."""
+    """Return the cause of that name. The error for an unknown name lists all causes."""
     if name not in CAUSES:
         raise UnknownCause(name=name, known=", ".join(CAUSES), hint=nearest(name, CAUSES))
     return CAUSES[name]
@@ -213,22 +213,22 @@ def cause_named(name: str) -> Cause:
 
 
 OVERRIDES = {
-    "notice": "a notice below the least of its type",
+    "notice": "a notice shorter than the minimum of its type",
     "windows": "a start outside the maintenance windows",
 }
-"""What an operator can insist on. Each use is written to history."""
+"""Rules that an operator can override. Each use is recorded in history."""
 
 
-class Request(NamedTuple):
-    """What is asked for. Of `vms` and `host` the one that the cause is aimed at."""
+class CauseRequest(NamedTuple):
+    """A request for operations of a cause, on `vms` or on `host`, depending on the cause."""
 
     cause: str
     vms: tuple[str, ...] = ()
     host: str = ""
     type: str = ""
-    """The type of event; empty: the cause's usual one."""
+    """The event type; empty: the default of the cause."""
     duration: timedelta | None = None
-    """How long the interruption lasts; None: what the cause says."""
+    """How long the interruption lasts; None: the default of the cause."""
     notice: timedelta | None = None
     """How long beforehand it is told; None: what the cause says."""
     postpone_deadline: datetime | None = None
@@ -236,9 +236,9 @@ class Request(NamedTuple):
     overrides: tuple[str, ...] = ()
     rollout: str = ""
     health_timeout: timedelta | None = None
-    """In a rollout: how long after its start its VMs may take to become healthy."""
+    """In a rollout: how long after the start its VMs may take to become healthy."""
     speed: float = 1.0
-    """Its notice and settle time are this many times shorter, beyond what the house says: for runs of scenarios."""
+    """Additional speed factor for the notice and the settle time, used by scenario runs."""
 
 
 class OperationStatus(StrEnum):
@@ -256,7 +256,7 @@ class OperationStatus(StrEnum):
 
 
 class Health(StrEnum):
-    """What the fabric said of the VMs afterwards; it is asked in rollouts only."""
+    """Health of the VMs after the work, as the fabric reports it. Only rollouts check it."""
 
     UNKNOWN = ""
     GOOD = "good"
@@ -264,10 +264,10 @@ class Health(StrEnum):
 
 
 class Operation(NamedTuple):
-    """A cause at work on some VMs. Makes one event per group that listens; starts when all of them may."""
+    """Work of a cause on some VMs. Has one event for each notified group, and starts when all events may start."""
 
     id: str
-    request: Request
+    request: CauseRequest
     vms: tuple[str, ...]
     requested_by: str
     requested_at: datetime
@@ -280,9 +280,9 @@ class Operation(NamedTuple):
     settles_at: datetime | None = None
     ended_at: datetime | None = None
     moves: tuple[tuple[str, str], ...] = ()
-    """Where VMs go, each with its host: decided when the operation starts."""
+    """Destinations of moved VMs, chosen when the operation starts."""
     holds_until: datetime | None = None
-    """Until when it must not start for the sake of groups that are not told: the next of their windows."""
+    """The operation must not start before this time: the next window of groups that get no notice."""
     health: Health = Health.UNKNOWN
     reason: str = ""
     """Why it failed or was cancelled."""
@@ -293,7 +293,7 @@ class Operation(NamedTuple):
 
     @property
     def type(self) -> str:
-        """The type of its events; empty: it makes none."""
+        """The type of its events; empty: it has none."""
         return self.request.type
 
     @property
@@ -302,13 +302,13 @@ class Operation(NamedTuple):
 
     @property
     def verb(self) -> Verb | None:
-        """What the fabric does; None: nothing."""
+        """The fabric's verb; None: no work."""
         verb = CAUSES[self.cause].verb
         return verb or (EVENT_TYPES[self.type].verb if self.type else None)
 
     @property
     def needs_fabric(self) -> bool:
-        """Whether the fabric has still something to do for it, or to say of it."""
+        """Whether the fabric still has to do the work or to report the health."""
         if self.status is not OperationStatus.STARTED:
             return False
         unchecked = bool(self.request.rollout) and self.health is Health.UNKNOWN
@@ -316,27 +316,27 @@ class Operation(NamedTuple):
 
     @property
     def moves_vms(self) -> bool:
-        """Whether its VMs are on another host afterwards."""
+        """Whether it moves its VMs to another host."""
         return self.verb in (Verb.MIGRATE, Verb.REDEPLOY)
 
     def concerns(self, fleet: Fleet, name: str) -> bool:
-        """Whether there is still something to be done to this VM: it may have gone, or gone elsewhere, since."""
+        """Return whether the operation still applies to this VM, which may have been deleted or moved."""
         vm = fleet.vms.get(name)
         if vm is None or (self.host and vm.host != self.host):
             return False
         return not vm.deallocated or self.verb in (Verb.DELETE, Verb.START)
 
     def concerned(self, fleet: Fleet) -> tuple[str, ...]:
-        """The VMs to which there is still something to be done."""
+        """Return the VMs that the operation still applies to."""
         return tuple(name for name in self.vms if self.concerns(fleet, name))
 
 
 class FailedAttempt(NamedTuple):
-    """The fabric could not carry out an operation. It is tried again."""
+    """A failed attempt of the fabric, which will be retried."""
 
     failures: int
-    """How many attempts have failed in a row."""
+    """Number of consecutive failed attempts."""
     problem: str
-    """Why the last one did."""
+    """The error of the last attempt."""
     next_at: datetime | None
-    """When the next attempt begins; None: it is under way."""
+    """When the next attempt starts; None: it is in progress."""

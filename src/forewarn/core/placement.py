@@ -1,4 +1,4 @@
-"""Where VMs are: on which hosts, in which domains, and where an operation leaves them."""
+"""Placement of VMs on hosts and in domains, and the effects of operations on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from forewarn.core import history
 from forewarn.core.event_types import Verb
 from forewarn.core.fleet import VM, FleetChange, Host, HostState
-from forewarn.core.operations import CAUSES, OperationStatus, Target
+from forewarn.core.operations import CAUSES, CauseTarget, OperationStatus
 from forewarn.core.state import HistoryEntry
 
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 UNPLACED = -1
-"""The domain of a VM that was given none. It exists only until `spread_domains` has run."""
+"""Domain of a VM without an assigned one, until `spread_domains` has run."""
 
 
 def spread_hosts(hosts: Sequence[str], wanted: int) -> list[str]:
-    """A host for each of so many VMs, taken in turn."""
+    """Assign hosts to VMs in turn."""
     return list(islice(cycle(hosts), wanted))
 
 
 def find_clash(vms: Iterable[VM]) -> tuple[int, int] | None:
-    """The positions of two VMs of a group that share a host but were given different update domains.
+    """Return the positions of two VMs of a group that share a host but have different update domains.
 
     A host goes down as a whole, so it may hold at most one update domain of a group.
     """
@@ -47,7 +47,7 @@ def find_clash(vms: Iterable[VM]) -> tuple[int, int] | None:
 
 
 def spread_domains(vms: Sequence[VM], groups: Mapping[str, Group]) -> list[VM]:
-    """The same VMs, each with both its domains. A VM whose group is not declared is alone: domain 0."""
+    """Return the VMs with both domains assigned. A VM without a declared group gets domain 0."""
     update_domains = _in_turn(
         [(vm.group, vm.host, vm.update_domain) for vm in vms],
         {group.name: group.update_domains for group in groups.values()},
@@ -63,10 +63,10 @@ def spread_domains(vms: Sequence[VM], groups: Mapping[str, Group]) -> list[VM]:
 
 
 def _in_turn(wishes: Sequence[tuple[str, str, int]], counts: Mapping[str, int]) -> list[int]:
-    """A domain for each (group, host, domain or UNPLACED): the given one, the host's, or the next in turn."""
+    """Return a domain for each (group, host, domain or UNPLACED): the given one, the host's, or the next in turn."""
     of_host: dict[tuple[str, str], int] = {}
     for group, host, given in wishes:
-        # All given domains come first: one may stand further down the file than a VM that must follow it.
+        # First all given domains: a VM may depend on a domain that is given later in the file.
         if given != UNPLACED:
             of_host.setdefault((group, host), given)
     turns: dict[str, int] = {}
@@ -81,11 +81,11 @@ def _in_turn(wishes: Sequence[tuple[str, str, int]], counts: Mapping[str, int]) 
     return domains
 
 
-class Places:
-    """Hosts in use by how many VMs are on them or on their way there, the emptiest first, as far as a draft knows.
+class HostSelector:
+    """Selects hosts in service with the fewest VMs, including VMs that are on their way to them.
 
-    A heap whose counts may be out of date: VMs only come while a fleet is the same, so one that is looked at
-    and has more by now goes back to its place.
+    A heap whose counts may be outdated. Counts only grow while the fleet is unchanged, so an entry with a
+    higher current count is pushed back.
     """
 
     def __init__(self, draft: Draft) -> None:
@@ -93,7 +93,7 @@ class Places:
         self._heap = draft.fleet.hosts_by_load().copy()  # sorted, and so a heap
 
     def choose(self, vm: VM) -> str | None:
-        """The emptiest host that fits."""
+        """Return the suitable host with the fewest VMs."""
         passed: list[tuple[int, str]] = []
         chosen = None
         while self._heap and chosen is None:
@@ -103,7 +103,11 @@ class Places:
                 heappush(self._heap, (len(tenants), host))
                 continue
             passed.append((known, host))
-            if host != vm.host and not self._draft.operations_at(host) and all(get_on(vm, one) for one in tenants):
+            if (
+                host != vm.host
+                and not self._draft.operations_at(host)
+                and all(can_share_host(vm, one) for one in tenants)
+            ):
                 chosen = host
         for place in passed:
             heappush(self._heap, place)
@@ -111,31 +115,30 @@ class Places:
 
 
 def choose_host(draft: Draft, vm: VM) -> str | None:
-    """The host to which a VM is best moved: in use, left alone, with the fewest VMs; None when none fits.
+    """Return the best destination for a VM: in service, no pending work, fewest VMs. None if there is none.
 
-    It fits when the domains hold: what a host takes down of a group is one update domain and one fault
-    domain. Nor do VMs of different zones share a host.
+    A host holds at most one update domain and one fault domain of a group, and VMs of only one zone.
     """
-    if draft.places is None:
-        draft.places = Places(draft)
-    return draft.places.choose(vm)
+    if draft.host_selector is None:
+        draft.host_selector = HostSelector(draft)
+    return draft.host_selector.choose(vm)
 
 
 def spare_name(fleet: Fleet) -> str:
-    """A name for a host that is not there yet."""
+    """Return an unused name for a spare host."""
     return next(name for number in count(1) if (name := f"spare-{number}") not in fleet.hosts)
 
 
 def _tenants(draft: Draft, host: str) -> Iterator[VM]:
-    """The VMs on a host, and those on their way to it."""
+    """VMs on a host, and VMs that are being moved to it."""
     fleet = draft.fleet
     yield from (fleet.vms[name] for name in fleet.on_host(host))
     for operation in draft.operations_bound_for(host):
         yield from (fleet.vms[name] for name, target in operation.moves if target == host and name in fleet.vms)
 
 
-def get_on(vm: VM, tenant: VM) -> bool:
-    """Whether two VMs may be on one host."""
+def can_share_host(vm: VM, tenant: VM) -> bool:
+    """Return whether two VMs may be on one host."""
     if vm.zone != tenant.zone:
         return False
     return vm.group != tenant.group or (vm.update_domain, vm.fault_domain) == (
@@ -144,71 +147,71 @@ def get_on(vm: VM, tenant: VM) -> bool:
     )
 
 
-# --- What an operation leaves behind --------------------------------------------------------------
+# --- Effects of operations -----------------------------------------------------------------------
 
 
 HOST_STATES = {"degraded-hardware": HostState.DEGRADED, "hardware-failure": HostState.FAILED}
-"""What some causes make of their host."""
+"""Host states that some causes set."""
 
 
 def choose_destinations(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation) -> Operation:
-    """Decide where each VM goes. Where no host fits, a spare one is added if the fabric can; else it gets none."""
+    """Choose a destination for each VM. If no host is suitable, add a spare host if the fabric can."""
     for name in operation.concerned(draft.fleet):
         if operation.verb is Verb.START and draft.fleet.host(draft.fleet.vm(name).host).state is HostState.IN_SERVICE:
-            continue  # it starts where it was
+            continue  # it starts on its host
         host = choose_host(draft, draft.fleet.vm(name))
         if host is None and limits.makes_hosts:
             host = spare_name(draft.fleet)
             draft.change_fleet(FleetChange(hosts=(Host(host, spare=True),), in_place=True))
-            why = f"{host}: no host in use fits {name}"
+            why = f"{host}: no host in service can take {name}"
             note = HistoryEntry(
                 now, "spare-host-added", history.ENGINE, operation=operation.id, vms=(name,), reason=why, host=host
             )
-            draft.note(note)
+            draft.record(note)
         if host is not None:
             operation = operation._replace(moves=(*operation.moves, (name, host)))
-            draft.put_operation(operation)  # at once: the next VM must find the place taken
+            draft.put_operation(operation)  # now, because the choice for the next VM depends on it
     return operation
 
 
 def set_host_state(draft: Draft, name: str, state: HostState) -> None:
-    """Take a host out of use, or back into it."""
+    """Set the state of a host. A failed host does not become degraded."""
     host = draft.fleet.host(name)
     if host.state is not state and not (host.state is HostState.FAILED and state is HostState.DEGRADED):
         draft.change_fleet(FleetChange(hosts=(host._replace(state=state),), in_place=True))
 
 
 def after_work(draft: Draft, now: datetime, operation: Operation) -> list[str]:
-    """The work is done. Returns the ids of other operations that may be able to go on because of it."""
-    if operation.verb in (Verb.FREEZE, Verb.REBOOT, Verb.DELETE):  # the VM is as it was, or goes when its event does
+    """Apply the effect of finished work. Returns ids of other operations that may now be able to start."""
+    if operation.verb in (Verb.FREEZE, Verb.REBOOT, Verb.DELETE):  # no change, or the VM is removed when the event ends
         return []
     fleet = draft.fleet
     present = [fleet.vms[name] for name in operation.vms if name in fleet.vms]
     if operation.verb is Verb.DEALLOCATE:
-        return _replace(draft, now, [vm._replace(deallocated=True) for vm in present], "it is deallocated")
+        return _replace(draft, now, [vm._replace(deallocated=True) for vm in present], "the VM was deallocated")
     moves = dict(operation.moves)
     if operation.verb is Verb.START:
         started = [_moved(vm, moves.get(vm.name, vm.host))._replace(deallocated=False) for vm in present]
-        return _replace(draft, now, started, "it was started")
+        return _replace(draft, now, started, "the VM was started")
     moved = [_moved(vm, moves[vm.name]) for vm in present if vm.name in moves]
-    return _replace(draft, now, moved, "it is on another host") if moved else []
+    return _replace(draft, now, moved, "the VM was moved to another host") if moved else []
 
 
 def after_end(draft: Draft, now: datetime, operation: Operation) -> list[str]:
-    """The event has gone. A deleted VM leaves the fleet with it."""
+    """Remove deleted VMs from the fleet, when their operation has ended."""
     if operation.verb is not Verb.DELETE:
         return []
     gone = tuple(draft.fleet.vms[name] for name in operation.vms if name in draft.fleet.vms)
-    return remove_vms(draft, now, gone, "it is deleted")
+    return remove_vms(draft, now, gone, "the VM was deleted")
 
 
 def remove_vms(draft: Draft, now: datetime, gone: tuple[VM, ...], why: str) -> list[str]:
-    """Take VMs out of the fleet."""
+    """Remove VMs from the fleet."""
     draft.change_fleet(FleetChange(removed=gone, leaving=frozenset(vm.name for vm in gone)))
     for group in {vm.group for vm in gone}:
         if not draft.fleet.members(group):
             draft.forget_delivery(group)
-    return let_go(draft, now, gone, why)
+    return cancel_obsolete(draft, now, gone, why)
 
 
 def _moved(vm: VM, host: str) -> VM:
@@ -218,13 +221,13 @@ def _moved(vm: VM, host: str) -> VM:
 
 def _replace(draft: Draft, now: datetime, vms: list[VM], why: str) -> list[str]:
     draft.change_fleet(FleetChange(changed=tuple(vms), in_place=True))
-    return let_go(draft, now, vms, why)
+    return cancel_obsolete(draft, now, vms, why)
 
 
-def let_go(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str]:
-    """Withdraw what is scheduled for VMs to which it does not apply any more.
+def cancel_obsolete(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str]:
+    """Cancel pending work that no longer applies to these VMs.
 
-    What an event names does not change: it stays while there is one VM that it still concerns.
+    The resources of an event do not change: the event stays while it applies to at least one of its VMs.
     """
     touched: dict[str, None] = {}
     for vm in vms:
@@ -232,7 +235,7 @@ def let_go(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str
             if operation.status is not OperationStatus.PENDING or operation.concerns(draft.fleet, vm.name):
                 continue
             touched[operation.id] = None
-            # For good: should it come back to this host, it would be hit without having been told.
+            # Permanently: if the VM came back to this host, it would be affected without a notice.
             operation = operation._replace(vms=tuple(name for name in operation.vms if name != vm.name))
             draft.put_operation(operation)
             for event in history.events_of(draft, operation):
@@ -242,9 +245,9 @@ def let_go(draft: Draft, now: datetime, vms: Iterable[VM], why: str) -> list[str
 
 
 def _withdraw_if_idle(draft: Draft, now: datetime, operation_id: str, why: str) -> bool:
-    """Whether nothing is left to do for an operation, which then ends. Work on a host remains without its VMs."""
+    """Cancel an operation that applies to no VM, and return whether it did. Work on a host remains without VMs."""
     operation = history.find_operation(draft, operation_id)
-    if CAUSES[operation.cause].target is Target.HOST or operation.concerned(draft.fleet):
+    if CAUSES[operation.cause].target is CauseTarget.HOST or operation.concerned(draft.fleet):
         return False
     history.cancel(draft, now, operation, history.ENGINE, why)
     return True

@@ -1,4 +1,4 @@
-"""How operations go on: they start when every group may, are carried out, settle, and are over."""
+"""OperationStatus of operations: start, execution, settling and end."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import format_moment, whole_second_up
+from forewarn.core.durations import format_time, whole_second_up
 from forewarn.core.event_types import Verb
 from forewarn.core.events import Event, EventStatus, Trigger, due, may_start, step
-from forewarn.core.operations import CAUSES, Health, Operation, OperationStatus, Target
+from forewarn.core.operations import CAUSES, CauseTarget, Health, Operation, OperationStatus
 from forewarn.core.rollouts import out_of_use
 from forewarn.core.windows import is_open, next_common
-from forewarn.errors import OperationNotSo
+from forewarn.errors import WrongOperationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from forewarn.core.state import Draft, ServiceState
 
 TERMINATE = "Terminate"
-LOOK_AGAIN = timedelta(days=1)
-"""When windows have no common moment (any more), how long it is waited until they are looked at again."""
+WINDOW_RECHECK = timedelta(days=1)
+"""How long to wait before checking windows again that do not overlap."""
 
 
-def move(
+def advance(
     draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, *, together: bool = False
 ) -> Operation | None:
-    """Take an operation as far as it may go now: start it when every group may, end it when it has settled.
+    """Start an operation if all its events may start, or end it if it has settled.
 
-    `together`: that deletions told for the same moment wait for one another has been looked at already.
+    `together`: the caller has already checked deletions that wait for each other.
     """
     operation = draft.operation(operation_id)
     if operation is None or not operation.status.live:
@@ -46,24 +46,24 @@ def move(
     if operation.status is OperationStatus.STARTED and _has_settled(operation, now):
         operation = history.end(draft, now, operation, OperationStatus.DONE, history.ENGINE)
         for other in placement.after_end(draft, now, operation):
-            move(draft, now, limits, other)
+            advance(draft, now, limits, other)
     return operation
 
 
 def _may_start(draft: Draft, now: datetime, operation: Operation, events: list[Event], *, together: bool) -> bool:
-    """Whether every group has approved or is due; of deletions, also every other that was told for the same time."""
+    """Return whether all events may start, including coupled deletions."""
     if operation.holds_until is not None and now < operation.holds_until:
         return False
     return all(may_start(event, now) and (together or not _coupled(draft, event, now)) for event in events)
 
 
 def _coupled(draft: Draft, event: Event, now: datetime) -> bool:
-    """Whether a VM's deletion waits for another with the same NotBefore that is not yet approved (section 4)."""
+    """Whether a deletion waits for an unapproved one with the same NotBefore (contract, section 4)."""
     return now < event.not_before and any(other.approved_at is None for other in coupled_deletions(draft, event))
 
 
 def coupled_deletions(draft: Draft | ServiceState, event: Event) -> list[Event]:
-    """Other deletions of the group, scheduled for the same moment."""
+    """Return the other deletions of the group with the same NotBefore."""
     if event.type != TERMINATE:
         return []
     return [
@@ -84,14 +84,14 @@ def keeps_to_windows(operation: Operation) -> bool:
 
 
 def _windowed(draft: Draft, operation: Operation) -> list[str]:
-    """The groups that have not approved, and so are not to be touched outside their windows."""
+    """Return the groups with windows that have not approved."""
     approved = {event.group for event in history.events_of(draft, operation) if event.approved_at is not None}
     groups = dict.fromkeys(draft.fleet.vm(name).group for name in operation.concerned(draft.fleet))
     return [group for group in groups if group not in approved and draft.fleet.group(group).windows]
 
 
 def _windows_closed(draft: Draft, now: datetime, operation: Operation) -> bool:
-    """Whether a window has closed before the start: the service was down, or the policy has changed."""
+    """Return whether a window closed before the start: the service was down, or the policy has changed."""
     return keeps_to_windows(operation) and any(
         not is_open(draft.fleet.group(group).windows, now) for group in _windowed(draft, operation)
     )
@@ -103,24 +103,26 @@ def _put_off(draft: Draft, now: datetime, operation: Operation) -> Operation:
     until = next_common(sets, moment)
     deadline = operation.request.postpone_deadline
     if until is None and deadline is not None and now >= deadline:
-        why = "the maintenance windows have no moment in common any more, and its deadline has passed"
+        why = "the maintenance windows no longer overlap, and the postpone deadline has passed"
         return history.cancel(draft, now, operation, history.ENGINE, why)
-    until = until or moment + LOOK_AGAIN
-    return put_off(draft, now, operation, until, history.ENGINE, "the maintenance window has closed")
+    until = until or moment + WINDOW_RECHECK
+    return postpone_operation(draft, now, operation, until, history.ENGINE, "the maintenance window was closed")
 
 
-def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, why: str) -> Operation:
-    """Let an operation start later: no event of it may be earlier than the others that are not approved."""
+def postpone_operation(
+    draft: Draft, now: datetime, operation: Operation, until: datetime, by: str, why: str
+) -> Operation:
+    """Postpone an operation: all its events that are not approved get the same NotBefore."""
     moved_any = False
     for event in history.events_of(draft, operation):
         after = step(event, Trigger.POSTPONE, now, until=until) if event.approved_at is None else event
         if after is not event:
             moved_any = True
             draft.put_event(after)
-            moved = f"from {format_moment(event.not_before, zone=False)} to {format_moment(until)}"
-            history.note_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
+            moved = f"from {format_time(event.not_before, zone=False)} to {format_time(until)}"
+            history.record_event(draft, now, "postponed", by, after, f"{moved}: {why}" if why else moved)
     told = {event.group for event in history.events_of(draft, operation)}
-    # Where no event says how long it waits, the operation itself must.
+    # Without an event that carries the time, the operation must.
     if not moved_any or any(group not in told for group in _windowed(draft, operation)):
         operation = operation._replace(holds_until=max(until, operation.holds_until or until))
         draft.put_operation(operation)
@@ -131,15 +133,15 @@ def put_off(draft: Draft, now: datetime, operation: Operation, until: datetime, 
 
 
 def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, events: list[Event]) -> Operation:
-    bound = operation.host and operation.vms and CAUSES[operation.cause].target is not Target.HOST
+    bound = operation.host and operation.vms and CAUSES[operation.cause].target is not CauseTarget.HOST
     if bound and not operation.concerned(draft.fleet):
-        return history.cancel(draft, now, operation, history.ENGINE, "it does not concern its VMs any more")
+        return history.cancel(draft, now, operation, history.ENGINE, "it no longer applies to its VMs")
     if operation.request.rollout and (why := out_of_use(draft.fleet, operation.host)):
         return history.cancel(draft, now, operation, history.ENGINE, why)
     if operation.moves_vms or operation.verb is Verb.START:
         operation = placement.choose_destinations(draft, now, limits, operation)
         if operation.verb is Verb.MIGRATE and not operation.moves:
-            return history.cancel(draft, now, operation, history.ENGINE, "no host fits any of its VMs now")
+            return history.cancel(draft, now, operation, history.ENGINE, "no host can take any of its VMs")
     operation = operation._replace(
         status=OperationStatus.STARTED,
         started_at=now,
@@ -148,7 +150,7 @@ def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Opera
     )
     for event in events:
         draft.put_event(step(event, Trigger.START, now))
-        history.note_event(draft, now, "started", history.ENGINE, event, _why_started(event, now))
+        history.record_event(draft, now, "started", history.ENGINE, event, _why_started(event, now))
     draft.put_operation(operation)
     return operation
 
@@ -156,7 +158,7 @@ def _start(draft: Draft, now: datetime, limits: OperatorLimits, operation: Opera
 def _why_started(event: Event, now: datetime) -> str:
     if event.approved_at is not None:
         return "approved"
-    return "at once" if event.created_at == now else "not before reached"
+    return "no notice" if event.created_at == now else "NotBefore reached"
 
 
 def _has_settled(operation: Operation, now: datetime) -> bool:
@@ -168,7 +170,7 @@ def _has_settled(operation: Operation, now: datetime) -> bool:
 def carried_out(
     draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str = history.ENGINE
 ) -> None:
-    """The fabric has done the work of a started operation; or somebody says so, and then it need not settle."""
+    """Record that the work is done. If an operator reports it, the operation ends without settling."""
     operation = draft.operation(operation_id)
     if operation is None or operation.status is not OperationStatus.STARTED or operation.executed_at is not None:
         return
@@ -179,10 +181,10 @@ def carried_out(
         health=Health.GOOD if by_hand else operation.health,
     )
     draft.put_operation(operation)
-    history.note_operation(draft, now, "executed", by, operation, _what_was_done(operation))
+    history.record_operation(draft, now, "executed", by, operation, _what_was_done(operation))
     for other in placement.after_work(draft, now, operation):
-        move(draft, now, limits, other)
-    move(draft, now, limits, operation_id)
+        advance(draft, now, limits, other)
+    advance(draft, now, limits, operation_id)
 
 
 def _what_was_done(operation: Operation) -> str:
@@ -190,59 +192,59 @@ def _what_was_done(operation: Operation) -> str:
     return f"{operation.cause}: {moved}" if moved else operation.cause
 
 
-def done_by_hand(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str) -> Operation:
-    """Somebody says that the work is done, and all is well."""
+def mark_done(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str) -> Operation:
+    """Mark a started operation as done and healthy, on behalf of an operator."""
     operation = _find_started(draft, operation_id)
     carried_out(draft, now, limits, operation_id, by)
-    if operation.executed_at is not None:  # it only settled, or its health was still looked at
+    if operation.executed_at is not None:  # it was settling, or its health was being checked
         draft.put_operation(operation._replace(settles_at=now, health=Health.GOOD))
-        history.note_operation(draft, now, "marked-done", by, operation)
-        move(draft, now, limits, operation_id)
+        history.record_operation(draft, now, "marked-done", by, operation)
+        advance(draft, now, limits, operation_id)
     return draft.changes.operations[operation_id]
 
 
 def failed(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str, why: str) -> Operation:
-    """The work could not be done. The events end: whoever prepared for it can go back."""
+    """Fail an operation. Its events end, so that applications can undo their preparations."""
     operation = _find_started(draft, operation_id)._replace(health=Health.BAD)
-    history.note_operation(draft, now, "failed", by, operation, why)
+    history.record_operation(draft, now, "failed", by, operation, why)
     return history.end(draft, now, operation, OperationStatus.FAILED, by, why)
 
 
 def failed_if_live(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, why: str) -> None:
-    """The same, as the fabric says it: it may be over already, by somebody's word."""
+    """Fail an operation that the fabric reports as failed, unless an operator has ended it already."""
     operation = draft.operation(operation_id)
     if operation is not None and operation.status is OperationStatus.STARTED and operation.executed_at is None:
         failed(draft, now, limits, operation_id, history.ENGINE, why)
 
 
 def checked(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, bad: Sequence[str]) -> None:
-    """The fabric has been asked, after the work, whether the VMs are well."""
+    """Record the health of the VMs after the work."""
     operation = draft.operation(operation_id)
     if operation is None or operation.status is not OperationStatus.STARTED or operation.health is not Health.UNKNOWN:
         return
     operation = operation._replace(health=Health.BAD if bad else Health.GOOD, reason=_bad_words(bad))
     draft.put_operation(operation)
-    history.note_operation(draft, now, "unhealthy" if bad else "healthy", history.ENGINE, operation, operation.reason)
+    history.record_operation(draft, now, "unhealthy" if bad else "healthy", history.ENGINE, operation, operation.reason)
     draft.rollouts_to_step[operation.request.rollout] = None
-    move(draft, now, limits, operation_id)
+    advance(draft, now, limits, operation_id)
 
 
 def _bad_words(bad: Sequence[str]) -> str:
     most = 5
     more = f" and {len(bad) - most} more" if len(bad) > most else ""
-    return f"not back in time: {', '.join(bad[:most])}{more}" if bad else ""
+    return f"not healthy in time: {', '.join(bad[:most])}{more}" if bad else ""
 
 
 def _find_started(draft: Draft, operation_id: str) -> Operation:
     operation = history.find_operation(draft, operation_id)
     if operation.status is not OperationStatus.STARTED:
-        problem = "nobody works on it yet, or any more. Only what has started is done, or fails."
-        raise OperationNotSo(operation_id=operation_id, status=operation.status.value, problem=problem)
+        problem = "Only a started operation can be marked done or failed."
+        raise WrongOperationStatus(operation_id=operation_id, status=operation.status.value, problem=problem)
     return operation
 
 
 def when_due(draft: Draft | ServiceState, operation: Operation) -> datetime | None:
-    """When time alone moves an operation on."""
+    """Return when the operation becomes due without any further request."""
     if operation.status is OperationStatus.PENDING:
         events = history.events_of(draft, operation)
         moments = [due(event) or (event.not_before if event.type == TERMINATE else None) for event in events]

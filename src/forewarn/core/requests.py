@@ -1,4 +1,4 @@
-"""Requesting an operation: what a request must be, whom it notifies, and when it can start."""
+"""Request operations: validate the request, schedule events, and compute the earliest start."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.core import history, placement
-from forewarn.core.durations import format_duration, format_exactly, format_moment, whole_second_up
+from forewarn.core.durations import format_duration, format_exact_duration, format_time, whole_second_up
 from forewarn.core.enabling import why_no_notice
 from forewarn.core.event_types import EVENT_TYPES, Verb
 from forewarn.core.events import Event, EventStatus, Source, Trigger, step
 from forewarn.core.fleet import GroupKind
-from forewarn.core.operations import CAUSES, OVERRIDES, Cause, Operation, Request, Target, cause_named
+from forewarn.core.operations import CAUSES, OVERRIDES, Cause, CauseRequest, CauseTarget, Operation, cause_named
 from forewarn.core.placement import choose_host
-from forewarn.core.progress import TERMINATE, keeps_to_windows, move
+from forewarn.core.progress import TERMINATE, advance, keeps_to_windows
 from forewarn.core.state import HistoryEntry
 from forewarn.core.windows import next_common
 from forewarn.errors import (
-    AlreadyComing,
     BadOption,
+    LimitExceeded,
     NoCommonWindow,
-    NoHostFits,
-    NothingToDo,
+    NoHostAvailable,
     NotSpot,
-    TooMany,
-    TooManyPending,
+    NoVMNamed,
+    OperationAlreadyPending,
+    TooManyPendingOperations,
     VMDeallocated,
     VMRunning,
     nearest,
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
     from forewarn.core.fleet import VM, Fleet, Group
     from forewarn.core.limits import OperatorLimits
-    from forewarn.core.operations import Request
+    from forewarn.core.operations import CauseRequest
     from forewarn.core.state import Draft
 
 
 DELETIONS = tuple(name for name, cause in CAUSES.items() if cause.verb is Verb.DELETE)
 ONCE = ("start", "live-migration", "eviction", "rebalance", *DELETIONS)
-"""What makes no sense for a VM to which it is about to happen already."""
-LONGEST_PAUSE = timedelta(hours=1)
-"""Nobody calls it a freeze after that."""
+"""Causes that a VM can have only once at a time."""
+MAX_FREEZE = timedelta(hours=1)
+"""A longer interruption is not a freeze."""
 
 
-def least_notice(event_type: str) -> timedelta:
+def minimum_notice(event_type: str) -> timedelta:
     return EVENT_TYPES[event_type].least_notice if event_type else timedelta(0)
 
 
-def fill_in(asked: Request, cause: Cause, now: datetime) -> Request:
-    """The request with what it leaves to the cause, or an error that says what would be right."""
+def fill_in(asked: CauseRequest, cause: Cause, now: datetime) -> CauseRequest:
+    """Return the request with the defaults of the cause filled in. Raises an error if it is invalid."""
     _check_target(asked, cause)
     asked = asked._replace(type=_type(asked, cause))
     for name in asked.overrides:
@@ -59,89 +59,90 @@ def fill_in(asked: Request, cause: Cause, now: datetime) -> Request:
             raise BadOption(
                 name="overrides",
                 value=name,
-                problem=f"there is no such override. Known are: {', '.join(OVERRIDES)}.{nearest(name, OVERRIDES)}",
+                problem=f"unknown override. Overrides: {', '.join(OVERRIDES)}.{nearest(name, OVERRIDES)}",
             )
     _check_notice(asked, cause)
     if asked.postpone_deadline is not None:
         if not cause.routine:
             raise BadOption(
                 name="postpone_deadline",
-                value=format_moment(asked.postpone_deadline),
-                problem=f"{cause.name} cannot be postponed. Leave it out.",
+                value=format_time(asked.postpone_deadline),
+                problem=f"{cause.name} cannot be postponed. Omit the deadline.",
             )
         if (
             asked.postpone_deadline <= now and not asked.rollout
-        ):  # a long walk may outlast it: then nothing is postponed
+        ):  # a long rollout may outlast it, and is then not postponed
             raise BadOption(
                 name="postpone_deadline",
-                value=format_moment(asked.postpone_deadline),
-                problem=f"it has passed: it is {format_moment(now)}.",
+                value=format_time(asked.postpone_deadline),
+                problem=f"this time has passed. It is {format_time(now)}.",
             )
     return asked._replace(duration=_duration(asked, cause), overrides=_needed(asked, cause))
 
 
-def _needed(asked: Request, cause: Cause) -> tuple[str, ...]:
-    """The overrides that override something: what goes to history should mean something."""
-    short = asked.notice is not None and asked.notice < least_notice(asked.type)
+def _needed(asked: CauseRequest, cause: Cause) -> tuple[str, ...]:
+    """Return the overrides that have an effect, so that history records only those."""
+    short = asked.notice is not None and asked.notice < minimum_notice(asked.type)
     needed = {"notice": short, "windows": cause.routine}
     return tuple(name for name in dict.fromkeys(asked.overrides) if needed[name])
 
 
-def _check_target(asked: Request, cause: Cause) -> None:
-    if cause.target in (Target.HOST, Target.TENANTS):
+def _check_target(asked: CauseRequest, cause: Cause) -> None:
+    if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):
         if asked.vms or not asked.host:
             raise BadOption(
-                name="host", value=asked.host, problem=f"{cause.name} is aimed at a host. Name one, and no VMs."
+                name="host", value=asked.host, problem=f"{cause.name} affects a host. Name one host and no VMs."
             )
     elif asked.host:
-        raise BadOption(name="host", value=asked.host, problem=f"{cause.name} is aimed at VMs. Name them, and no host.")
+        raise BadOption(name="host", value=asked.host, problem=f"{cause.name} affects VMs. Name VMs and no host.")
 
 
-def _type(asked: Request, cause: Cause) -> str:
+def _type(asked: CauseRequest, cause: Cause) -> str:
     if not asked.type:
         return cause.types[0] if cause.types else ""
     for known in cause.types:
         if known.lower() == asked.type.lower():
             return known
-    makes = " or ".join(cause.types) or "no event"
-    raise BadOption(name="type", value=asked.type, problem=f"{cause.name} makes {makes}.")
+    types = " or ".join(cause.types)
+    problem = f"{cause.name} needs {types}." if types else f"{cause.name} creates no event. Omit the type."
+    raise BadOption(name="type", value=asked.type, problem=problem)
 
 
-def _check_notice(asked: Request, cause: Cause) -> None:
+def _check_notice(asked: CauseRequest, cause: Cause) -> None:
     if asked.notice is None:
         return
-    value = format_exactly(asked.notice)
+    value = format_exact_duration(asked.notice)
     if cause.notice == timedelta(0) or not asked.type or not EVENT_TYPES[asked.type].starts:
-        raise BadOption(name="notice", value=value, problem=f"{cause.name} has no notice. Leave it out.")
+        raise BadOption(name="notice", value=value, problem=f"{cause.name} has no notice. Omit it.")
     if cause.verb is Verb.DELETE:
-        problem = "a deletion has the notice of its scale set. Set terminate_notice there."
+        problem = "a deletion uses the terminate_notice of its scale set. Set it there."
         raise BadOption(name="notice", value=value, problem=problem)
-    least = least_notice(asked.type)
+    least = minimum_notice(asked.type)
     if asked.notice < least and "notice" not in asked.overrides:
-        problem = f"a {asked.type} is told at least {format_duration(least)} beforehand. Write that or more"
-        raise BadOption(name="notice", value=value, problem=f"{problem}, or insist with --override-notice.")
+        problem = f"the minimum for {asked.type} is {format_duration(least)}. Use a longer one, or --override-notice."
+        raise BadOption(name="notice", value=value, problem=problem)
 
 
-def _duration(asked: Request, cause: Cause) -> timedelta | None:
+def _duration(asked: CauseRequest, cause: Cause) -> timedelta | None:
     if asked.type != "Freeze":
         if asked.duration is not None:
-            problem = "only a freeze has a known one. Leave it out."
-            raise BadOption(name="duration", value=format_exactly(asked.duration), problem=problem)
+            problem = "only a Freeze has a duration. Omit it."
+            raise BadOption(name="duration", value=format_exact_duration(asked.duration), problem=problem)
         return None
     duration = asked.duration if asked.duration is not None else cause.duration
-    if duration is not None and not timedelta(seconds=1) <= duration <= LONGEST_PAUSE:
-        problem = f"a freeze lasts from 1s to {format_duration(LONGEST_PAUSE)}."
-        raise BadOption(name="duration", value=format_exactly(duration), problem=problem)
+    if duration is not None and not timedelta(seconds=1) <= duration <= MAX_FREEZE:
+        problem = f"a Freeze lasts from 1s to {format_duration(MAX_FREEZE)}."
+        raise BadOption(name="duration", value=format_exact_duration(duration), problem=problem)
     return duration
 
 
-# --- The state of what it is aimed at -----------------------------------------------------------------
+# --- Current state of the VMs --------------------------------------------------------------------------
 
 
-def refuse_unfit(draft: Draft, limits: OperatorLimits, asked: Request) -> None:
-    """Refuse what cannot happen to these VMs now."""
+def check_vms(draft: Draft, limits: OperatorLimits, asked: CauseRequest) -> None:
+    """Reject a request that is not possible in the current state of its VMs."""
     cause = CAUSES[asked.cause]
-    if cause.target in (Target.HOST, Target.TENANTS):  # what happens to a host asks no VM
+    if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):  # host work does not depend on the state of VMs
         return
     for vm in (draft.fleet.vm(name) for name in asked.vms):
         _refuse_state(cause, vm)
@@ -152,7 +153,7 @@ def refuse_unfit(draft: Draft, limits: OperatorLimits, asked: Request) -> None:
         if cause.source is Source.USER and asked.type:
             _refuse_too_many(draft, limits, vm)
         if cause.verb is Verb.MIGRATE and not limits.makes_hosts and choose_host(draft, vm) is None:
-            raise NoHostFits(vm=vm.name)
+            raise NoHostAvailable(vm=vm.name)
 
 
 def _refuse_state(cause: Cause, vm: VM) -> None:
@@ -167,7 +168,7 @@ def _refuse_second(draft: Draft, vm: VM, cause: Cause) -> None:
     for other in draft.operations_on(vm.name):
         same = other.cause == cause.name or (cause.name in DELETIONS and other.cause in DELETIONS)
         if same:
-            raise AlreadyComing(vm=vm.name, cause=other.cause, operation_id=other.id)
+            raise OperationAlreadyPending(vm=vm.name, cause=other.cause, operation_id=other.id)
 
 
 def _refuse_too_many(draft: Draft, limits: OperatorLimits, vm: VM) -> None:
@@ -178,53 +179,53 @@ def _refuse_too_many(draft: Draft, limits: OperatorLimits, vm: VM) -> None:
         event.status is EventStatus.SCHEDULED and event.source is Source.USER for event in draft.events_of(vm.group)
     )
     if pending >= most:
-        raise TooManyPending(group=vm.group, most=most)
+        raise TooManyPendingOperations(group=vm.group, most=most)
 
 
 # --- Requesting -----------------------------------------------------------------------------------
 
 
-MOST_VMS = 1000
-"""How many VMs one request may name: what happens to more is better done by a rollout, a part at a time."""
+MAX_VMS = 1000
+"""For more VMs, use a rollout."""
 
 
-def request(draft: Draft, now: datetime, limits: OperatorLimits, asked: Request, by: str) -> list[Operation]:
-    """Begin what is asked for: tell every group that listens, and start at once where nobody must be waited for."""
+def request(draft: Draft, now: datetime, limits: OperatorLimits, asked: CauseRequest, by: str) -> list[Operation]:
+    """Create the operations of a request, schedule events for enabled groups, and start what need not wait."""
     cause = cause_named(asked.cause)
     asked = fill_in(asked, cause, now)
     parts = _parts(draft.fleet, cause, asked)
     if asked.cause in placement.HOST_STATES:
         state = placement.HOST_STATES[asked.cause]
         placement.set_host_state(draft, asked.host, state)
-        draft.note(
+        draft.record(
             HistoryEntry(time=now, kind=history.HOST_STATE_KINDS[state], by=by, reason=asked.host, host=asked.host)
         )
     operations = []
     for part in parts:
-        refuse_unfit(draft, limits, part)  # one after the other: each may be what is too much for the next
+        check_vms(draft, limits, part)  # one by one, because each counts towards the limits of the next
         operations.append(_begin(draft, now, limits, part, by))
     return operations
 
 
-def _parts(fleet: Fleet, cause: Cause, asked: Request) -> list[Request]:
-    """One request for each operation: the smallest sets that must be hit together."""
-    if cause.target in (Target.HOST, Target.TENANTS):
+def _parts(fleet: Fleet, cause: Cause, asked: CauseRequest) -> list[CauseRequest]:
+    """Split the request into one for each operation."""
+    if cause.target in (CauseTarget.HOST, CauseTarget.TENANTS):
         running = tuple(name for name in fleet.on_host(asked.host) if not fleet.vms[name].deallocated)
-        if cause.target is Target.HOST:
+        if cause.target is CauseTarget.HOST:
             return [asked._replace(vms=running)]
         return [asked._replace(vms=(name,)) for name in running]
     names = list(dict.fromkeys(fleet.vm(name).name for name in asked.vms))
     if not names:
-        raise NothingToDo
-    if len(names) > MOST_VMS:
-        raise TooMany(
+        raise NoVMNamed
+    if len(names) > MAX_VMS:
+        raise LimitExceeded(
             count=len(names),
             things="VMs",
             what="request",
-            most=MOST_VMS,
-            remedy="Name fewer, or have a rollout walk their hosts.",
+            most=MAX_VMS,
+            remedy="Name fewer, or use a rollout over their hosts.",
         )
-    if cause.target is Target.VM:
+    if cause.target is CauseTarget.VM:
         return [asked._replace(vms=(name,)) for name in names]
     by_host: dict[str, list[str]] = {}
     for name in names:
@@ -232,7 +233,7 @@ def _parts(fleet: Fleet, cause: Cause, asked: Request) -> list[Request]:
     return [asked._replace(host=host, vms=tuple(together)) for host, together in by_host.items()]
 
 
-def _begin(draft: Draft, now: datetime, limits: OperatorLimits, asked: Request, by: str) -> Operation:
+def _begin(draft: Draft, now: datetime, limits: OperatorLimits, asked: CauseRequest, by: str) -> Operation:
     operation = Operation(id=draft.new_id(), request=asked, vms=asked.vms, requested_by=by, requested_at=now)
     of_group: dict[str, list[str]] = {}
     for name in asked.vms:
@@ -252,50 +253,50 @@ def _begin(draft: Draft, now: datetime, limits: OperatorLimits, asked: Request, 
         not_notified=tuple(not_notified.items()),
         holds_until=_holds_until(draft.fleet, operation, list(not_notified), earliest),
     )
-    history.note_operation(draft, now, "requested", by, operation, _in_words(limits, operation))
+    history.record_operation(draft, now, "requested", by, operation, _in_words(limits, operation))
     for group, why in not_notified.items():
         entry = HistoryEntry(now, "not-notified", history.ENGINE, group=group, operation=operation.id, reason=why)
-        draft.note(entry._replace(vms=tuple(of_group[group]), host=operation.host))
+        draft.record(entry._replace(vms=tuple(of_group[group]), host=operation.host))
     for event in events:
         _tell(draft, now, by, operation, event)
     draft.put_operation(operation)
-    move(draft, now, limits, operation.id)
+    advance(draft, now, limits, operation.id)
     return draft.changes.operations[operation.id]
 
 
 def _tell(draft: Draft, now: datetime, by: str, operation: Operation, event: Event) -> None:
-    history.note_event(draft, now, "scheduled", by, event, f"not before {format_moment(event.not_before)}")
+    history.record_event(draft, now, "scheduled", by, event, f"NotBefore {format_time(event.not_before)}")
     word = CAUSES[operation.cause].auto_approve
     if word and word in draft.fleet.group(event.group).auto_approve:
         event = step(event, Trigger.APPROVE, now, by=history.ENGINE)
-        history.note_event(draft, now, "approved", history.ENGINE, event, "automatic approval")
+        history.record_event(draft, now, "approved", history.ENGINE, event, "automatic approval")
     draft.put_event(event)
 
 
 def _why_untold(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation, group: str) -> str:
-    """Why the group gets no notice; empty when it does."""
-    if operation.type == TERMINATE and not tells_of_deletion(draft.fleet.group(group)):
-        return f"{group} has no terminate notices: no notice"
+    """Return why the group gets no notice, or an empty string if it gets one."""
+    if operation.type == TERMINATE and not has_terminate_notice(draft.fleet.group(group)):
+        return f"{group} has no terminate notice"
     return why_no_notice(draft, group, now, limits)
 
 
-def tells_of_deletion(group: Group) -> bool:
+def has_terminate_notice(group: Group) -> bool:
     return group.kind == GroupKind.SCALE_SET and group.terminate_notice is not None
 
 
-# --- When ---------------------------------------------------------------------------------------------
+# --- Times --------------------------------------------------------------------------------------------
 
 
-def _notice(limits: OperatorLimits, asked: Request) -> timedelta:
+def _notice(limits: OperatorLimits, asked: CauseRequest) -> timedelta:
     cause = CAUSES[asked.cause]
     notice = asked.notice if asked.notice is not None else cause.notice
-    return limits.at(asked.speed).quicken(notice if notice is not None else least_notice(asked.type))
+    return limits.at(asked.speed).quicken(notice if notice is not None else minimum_notice(asked.type))
 
 
 def _earliest(fleet: Fleet, now: datetime, limits: OperatorLimits, operation: Operation, groups: list[str]) -> datetime:
-    """The end of the notice; for work that keeps to windows, the first moment then that is in every group's."""
+    """Return the end of the notice. Work that keeps to windows starts in the next common window after that."""
     notice = _notice(limits, operation.request)
-    if not notice:  # it has happened already, or is only advice
+    if not notice:  # it has already happened, or is a recommendation
         return now.replace(microsecond=0)
     moment = whole_second_up(now + notice)
     if not keeps_to_windows(operation):
@@ -336,14 +337,14 @@ def _event(
 
 
 def _holds_until(fleet: Fleet, operation: Operation, untold: list[str], earliest: datetime) -> datetime | None:
-    """Groups that are not told have their windows all the same."""
+    """Return when the windows of groups without notice allow the start."""
     if keeps_to_windows(operation) and any(fleet.group(group).windows for group in untold):
         return earliest
     return None
 
 
-def _deadline(limits: OperatorLimits, asked: Request, earliest: datetime) -> datetime | None:
-    """Up to when it may be postponed."""
+def _deadline(limits: OperatorLimits, asked: CauseRequest, earliest: datetime) -> datetime | None:
+    """Return the time up to which the operation may be postponed."""
     if not CAUSES[asked.cause].routine:
         return None
     if asked.postpone_deadline is None:
@@ -353,14 +354,14 @@ def _deadline(limits: OperatorLimits, asked: Request, earliest: datetime) -> dat
     if asked.postpone_deadline < earliest:
         raise BadOption(
             name="postpone_deadline",
-            value=format_moment(asked.postpone_deadline),
-            problem=f"it may not start before {format_moment(earliest)} anyway. Write a later one.",
+            value=format_time(asked.postpone_deadline),
+            problem=f"the operation cannot start before {format_time(earliest)}. Use a later time.",
         )
     return asked.postpone_deadline
 
 
 def _in_words(limits: OperatorLimits, operation: Operation) -> str:
-    """The cause, its host, and what was insisted on, for history."""
+    """Describe the request for history: cause, host and overrides."""
     asked = operation.request
     words = asked.cause + (f" of {asked.host}" if asked.host else "")
     if asked.notice is not None:

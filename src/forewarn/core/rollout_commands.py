@@ -1,4 +1,4 @@
-"""Planning a rollout, and commands about rollouts: start, step, pause, resume, cancel."""
+"""Plan a rollout; commands to start, step, pause, resume and cancel it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core import history
 from forewarn.core.durations import format_duration, whole_second_up
-from forewarn.core.operations import CAUSES, Health, Operation, OperationStatus, Request
-from forewarn.core.requests import fill_in, least_notice, request
+from forewarn.core.operations import CAUSES, CauseRequest, Health, Operation, OperationStatus
+from forewarn.core.requests import fill_in, minimum_notice, request
 from forewarn.core.rollouts import Rollout, RolloutSettings, RolloutStatus, WaveQueue, in_order, matching, out_of_use
 from forewarn.core.state import HistoryEntry
 from forewarn.core.windows import next_common
 from forewarn.errors import (
     BadOption,
     ForewarnError,
+    LimitExceeded,
     NoCommonWindow,
-    NoSuchHosts,
-    NothingToWalk,
-    RolloutNotSo,
+    NoHostInService,
+    NoMatchingHost,
     RolloutOverlaps,
-    TooMany,
-    Unknown,
+    UnknownResource,
+    WrongRolloutStatus,
     nearest,
 )
 
@@ -48,7 +48,7 @@ class Wave(NamedTuple):
     vms: int
     scheduled_at: datetime
     starts_at: datetime
-    """When it starts if nobody approves."""
+    """When it starts without approvals."""
     ends_at: datetime
 
 
@@ -58,9 +58,9 @@ class RolloutPlan(NamedTuple):
     waves: tuple[Wave, ...]
     skipped: tuple[tuple[str, str], ...]
     expected_end: datetime
-    """If nobody approves early and all is well."""
+    """Without approvals and failures."""
     latest_end: datetime
-    """If moreover every health gate takes all the time it has. Pauses by hand and postponements come on top."""
+    """If every health check takes its maximum time. Manual pauses and postponements are not included."""
 
 
 def plan(
@@ -69,7 +69,7 @@ def plan(
     """Plan the remaining waves for the current fleet."""
     settings = rollout.settings
     limits = limits.at(settings.speed)
-    notice = limits.quicken(settings.notice if settings.notice is not None else least_notice(settings.type))
+    notice = limits.quicken(settings.notice if settings.notice is not None else minimum_notice(settings.type))
     settle, pause = limits.settle_time(UPDATE), limits.quicken(settings.pause)
     gate = max(settle, limits.quicken(settings.health_timeout))
     listens = cache(listens)
@@ -109,11 +109,11 @@ class PlannedHost:
         self._windows: tuple[Sequence[Window], ...] = tuple(windows)
 
     def can_start(self, announced: datetime, notice: timedelta) -> bool:
-        """Whether the windows of its groups have a moment in common."""
+        """Return whether the windows of its groups overlap."""
         return not self._windows or next_common(self._windows, whole_second_up(announced + notice)) is not None
 
     def start(self, announced: datetime, notice: timedelta) -> datetime:
-        """At once where nobody is told; else after the notice, in the windows."""
+        """Return the start: immediately without notices and windows, otherwise after the notice and in the windows."""
         if not self._told and not self._windows:
             return announced
         moment = whole_second_up(announced + notice)
@@ -123,13 +123,13 @@ class PlannedHost:
 # --- Commands -------------------------------------------------------------------------------------
 
 
-MOST_HOSTS = 10_000
-MOST_PATTERNS = 100
+MAX_HOSTS = 10_000
+MAX_PATTERNS = 100
 MAX_UNAVAILABLE = 1000
-LAST_LOOK = timedelta(minutes=5)
-"""How long a last look at VMs may take."""
-LOOK_AGAIN = timedelta(minutes=1)
-"""When all hosts that wait are busy with something else, how long it is until they are looked at again."""
+HEALTH_CHECK_GRACE = timedelta(minutes=5)
+"""Additional time for the last health check."""
+BUSY_RECHECK = timedelta(minutes=1)
+"""How long to wait before checking again, if all pending hosts are busy with other work."""
 
 
 def start(
@@ -138,34 +138,34 @@ def start(
     """Start a rollout over the hosts that match the patterns."""
     rollout = prepare(draft, now, patterns, settings, by)
     draft.put_rollout(rollout)
-    what = f"{len(rollout.pending)} hosts, {settings.max_unavailable} at once, {rollout.settings.type}"
+    what = f"{len(rollout.pending)} hosts, at most {settings.max_unavailable} at once, {rollout.settings.type}"
     _note(draft, now, "rollout-started", by, rollout, f"{', '.join(patterns)}: {what}")
     step(draft, now, limits, rollout.id)
     return draft.changes.rollouts[rollout.id]
 
 
 def prepare(draft: Draft, now: datetime, patterns: Sequence[str], settings: RolloutSettings, by: str) -> Rollout:
-    """The rollout as it would begin, or an error that says what would be right."""
+    """Return the new rollout. Raises an error if the request is invalid."""
     fleet = draft.fleet
     settings = _fill_in(settings, now)
     if not patterns or not all(patterns):
         raise BadOption(name="hosts", value=", ".join(patterns), problem="name hosts, or a pattern like 'rack-1-*'.")
-    if len(patterns) > MOST_PATTERNS:
-        raise TooMany(
+    if len(patterns) > MAX_PATTERNS:
+        raise LimitExceeded(
             count=len(patterns),
             things="patterns",
             what="rollout",
-            most=MOST_PATTERNS,
-            remedy="Write fewer, wider ones.",
+            most=MAX_PATTERNS,
+            remedy="Use fewer, wider patterns.",
         )
     names = fleet.host_names()
     for pattern in patterns:
         if not matching(names, [pattern]):
-            raise NoSuchHosts(pattern=pattern, hint=nearest(pattern, names))
+            raise NoMatchingHost(pattern=pattern, hint=nearest(pattern, names))
     hosts = matching(names, patterns)
-    if len(hosts) > MOST_HOSTS:
-        raise TooMany(
-            count=len(hosts), things="hosts", what="rollout", most=MOST_HOSTS, remedy="Choose a narrower pattern."
+    if len(hosts) > MAX_HOSTS:
+        raise LimitExceeded(
+            count=len(hosts), things="hosts", what="rollout", most=MAX_HOSTS, remedy="Use a narrower pattern."
         )
     for other in draft.live_rollouts():
         if shared := sorted({*hosts} & {*other.hosts}):
@@ -174,7 +174,7 @@ def prepare(draft: Draft, now: datetime, patterns: Sequence[str], settings: Roll
     left_out = {host for host, _ in skipped}
     pending = in_order(fleet, (host for host in hosts if host not in left_out))
     if not pending:
-        raise NothingToWalk(patterns=", ".join(patterns))
+        raise NoHostInService(patterns=", ".join(patterns))
     return Rollout(
         id=draft.new_id(),
         patterns=tuple(patterns),
@@ -196,14 +196,14 @@ def _fill_in(settings: RolloutSettings, now: datetime) -> RolloutSettings:
     if settings.health_timeout <= timedelta(0):
         value = format_duration(settings.health_timeout)
         raise BadOption(
-            name="health_timeout", value=value, problem="the VMs need some time to come back. Write 15m, say."
+            name="health_timeout", value=value, problem="the VMs need time to come back. Write a duration like 15m."
         )
     asked = fill_in(_request(settings, host="a host"), CAUSES[UPDATE], now)
     return settings._replace(type=asked.type, duration=asked.duration)
 
 
-def _request(settings: RolloutSettings, host: str, rollout: str = "") -> Request:
-    return Request(
+def _request(settings: RolloutSettings, host: str, rollout: str = "") -> CauseRequest:
+    return CauseRequest(
         UPDATE,
         host=host,
         type=settings.type,
@@ -217,11 +217,11 @@ def _request(settings: RolloutSettings, host: str, rollout: str = "") -> Request
     )
 
 
-# --- Steps -------------------------------------------------------------------------------------------
+# --- Steps ----------------------------------------------------------------------------------------------
 
 
 def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -> None:
-    """Take stock of the wave that is out; stop if a gate fails, announce the next if it is over."""
+    """Check the current wave. Stop if a health check failed; schedule the next wave if this one is finished."""
     rollout = draft.rollout(rollout_id)
     if rollout is None:
         return
@@ -243,7 +243,7 @@ def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -
 
 
 def _take_stock(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> tuple[Rollout, str]:
-    """The rollout without the hosts that are over; and what is wrong with one of them, if anything is."""
+    """Return the rollout without its finished hosts, and the first failure, if any."""
     if not rollout.in_progress:
         return rollout, ""
     still, done, skipped, bad = [], list(rollout.done), list(rollout.skipped), ""
@@ -255,7 +255,7 @@ def _take_stock(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Ro
         if operation is not None and operation.status.live:
             still.append((host, operation_id))
         elif operation is not None and operation.status is OperationStatus.CANCELLED:
-            skipped.append((host, operation.reason or "its update was cancelled"))
+            skipped.append((host, operation.reason or "the update was cancelled"))
         elif not problem:
             done.append(host)
     if len(still) == len(rollout.in_progress):
@@ -267,20 +267,20 @@ def _take_stock(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Ro
 
 
 def _problem(draft: Draft, now: datetime, limits: OperatorLimits, operation: Operation) -> str:
-    """Why the gate of this host has failed; empty: it has not, so far."""
+    """Return why the health check of this host failed, or an empty string."""
     if operation.health is Health.BAD:
-        return operation.reason or "it failed"
+        return operation.reason or "the update failed"
     overdue = overdue_at(limits, operation)
     if overdue is None or now < overdue:
         return ""
-    why = f"not over {format_duration(now - (operation.started_at or now))} after its start"
-    history.note_operation(draft, now, "unhealthy", history.ENGINE, operation, why)
+    why = f"not finished {format_duration(now - (operation.started_at or now))} after its start"
+    history.record_operation(draft, now, "unhealthy", history.ENGINE, operation, why)
     draft.put_operation(operation._replace(health=Health.BAD, reason=why))
     return why
 
 
 def gate_closes_at(limits: OperatorLimits, operation: Operation) -> datetime | None:
-    """Until when an operation of a rollout must be well; None: that is settled, or it has not started."""
+    """Return when an operation must be healthy; None: the health is known, or it has not started."""
     health_timeout = operation.request.health_timeout
     if (
         operation.status is not OperationStatus.STARTED
@@ -293,20 +293,20 @@ def gate_closes_at(limits: OperatorLimits, operation: Operation) -> datetime | N
 
 
 def overdue_at(limits: OperatorLimits, operation: Operation) -> datetime | None:
-    """When nobody is asked any more. Who looks after the VMs speaks at the last moment, and is waited for."""
+    """Return when the health check fails. A check that starts just before the end gets some more time."""
     closes_at = gate_closes_at(limits, operation)
     if closes_at is None or operation.executed_at is None:
         return closes_at
-    return closes_at + limits.at(operation.request.speed).quicken(LAST_LOOK)
+    return closes_at + limits.at(operation.request.speed).quicken(HEALTH_CHECK_GRACE)
 
 
 def when_due(rollout: Rollout) -> datetime | None:
-    """When time alone moves a rollout on."""
+    """Return when the next wave may be scheduled."""
     return rollout.next_wave_at if rollout.status is RolloutStatus.WALKING else None
 
 
 def _announce(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> Rollout:
-    """Announce the next wave. What cannot be walked any more is skipped."""
+    """Schedule the next wave. Hosts that cannot be updated are skipped."""
     fleet = draft.fleet
     skipped = list(rollout.skipped)
     hosts = []
@@ -319,7 +319,7 @@ def _announce(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Roll
     wave = queue.next_wave(rollout.settings.max_unavailable, busy=lambda host: _is_busy(draft, host))
     rollout = rollout._replace(pending=tuple(queue.pending), skipped=tuple(skipped), next_wave_at=None)
     if not wave:
-        later = now + limits.at(rollout.settings.speed).quicken(LOOK_AGAIN)
+        later = now + limits.at(rollout.settings.speed).quicken(BUSY_RECHECK)
         return rollout._replace(next_wave_at=later if rollout.pending else None)
     in_progress = []
     for host in wave:
@@ -327,7 +327,7 @@ def _announce(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Roll
             (operation,) = request(
                 draft, now, limits, _request(rollout.settings, host, rollout.id), rollout.requested_by
             )
-        except ForewarnError as error:  # it does not matter which: the others are still to be walked
+        except ForewarnError as error:  # the other hosts are updated anyway
             skipped.append((host, str(error)))
         else:
             in_progress.append((host, operation.id))
@@ -337,14 +337,14 @@ def _announce(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Roll
 
 
 def _is_busy(draft: Draft, host: str) -> bool:
-    """Whether other work is done on the host, or VMs are on their way to it: they must not arrive while it is out."""
+    """Return whether the host has other work, or VMs are being moved to it."""
     return bool(draft.operations_at(host) or draft.operations_bound_for(host))
 
 
 def _stop(draft: Draft, now: datetime, rollout: Rollout, status: RolloutStatus, by: str, why: str) -> None:
-    """End the walk, and withdraw what is only scheduled."""
+    """End a rollout, and cancel its pending operations."""
     rollout = rollout._replace(status=status, reason=why, ended_at=now, next_wave_at=None)
-    draft.put_rollout(rollout)  # first, so that what is withdrawn now stirs nothing
+    draft.put_rollout(rollout)  # first, so that the cancellations do not step the rollout
     for _, operation_id in rollout.in_progress:
         operation = draft.operation(operation_id)
         if operation is not None and operation.status is OperationStatus.PENDING:
@@ -352,13 +352,13 @@ def _stop(draft: Draft, now: datetime, rollout: Rollout, status: RolloutStatus, 
     _note(draft, now, history.ROLLOUT_END_KINDS[status], by, rollout, why)
 
 
-# --- By hand --------------------------------------------------------------------------------------------
+# --- Operators ------------------------------------------------------------------------------------------
 
 
 def find_rollout(draft: Draft, rollout_id: str) -> Rollout:
     rollout = draft.rollout(rollout_id)
     if rollout is None:
-        raise Unknown(what="rollout under way", name=rollout_id, hint="")
+        raise UnknownResource(what="active rollout", name=rollout_id, hint="")
     return rollout
 
 
@@ -379,7 +379,7 @@ def _turn(
 ) -> Rollout:
     if rollout.status is not before:
         what = "paused" if after is RolloutStatus.PAUSED else "resumed"
-        raise RolloutNotSo(rollout_id=rollout.id, status=rollout.status, what=what)
+        raise WrongRolloutStatus(rollout_id=rollout.id, status=rollout.status, what=what)
     rollout = rollout._replace(status=after)
     draft.put_rollout(rollout)
     _note(draft, now, "rollout-paused" if after is RolloutStatus.PAUSED else "rollout-resumed", by, rollout)
@@ -387,10 +387,10 @@ def _turn(
 
 
 def cancel(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
-    """End the walk. What has started goes on to its end."""
+    """Cancel a rollout. Started operations continue."""
     _stop(draft, now, find_rollout(draft, rollout_id), RolloutStatus.CANCELLED, by, "")
     return draft.changes.rollouts[rollout_id]
 
 
 def _note(draft: Draft, now: datetime, kind: str, by: str, rollout: Rollout, reason: str = "") -> None:
-    draft.note(HistoryEntry(time=now, kind=kind, by=by, operation=rollout.id, reason=reason))
+    draft.record(HistoryEntry(time=now, kind=kind, by=by, operation=rollout.id, reason=reason))

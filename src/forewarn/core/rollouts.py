@@ -76,12 +76,12 @@ class Rollout(NamedTuple):
 
     @property
     def hosts(self) -> list[str]:
-        """All hosts that are pending or in progress."""
+        """Hosts hosts that are pending or in progress."""
         return [*self.pending, *(host for host, _ in self.in_progress)]
 
 
 def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    """The names that one of the patterns fits, as in a shell: * ? [abc]."""
+    """Return the names that match a shell pattern: * ? [abc]."""
     plain = {pattern for pattern in patterns if not any(sign in pattern for sign in "*?[")}
     forms = "|".join(translate(pattern) for pattern in patterns if pattern not in plain)
     fits = re.compile(forms).match if forms else lambda _: None
@@ -91,9 +91,9 @@ def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
 def out_of_use(fleet: Fleet, host: str) -> str:
     """Why a rollout skips this host; empty: it does not."""
     if not fleet.has_host(host):
-        return "it left the fleet"
+        return "the host left the fleet"
     state = fleet.host(host).state
-    return "" if state is HostState.IN_SERVICE else f"it is {state}"
+    return "" if state is HostState.IN_SERVICE else f"the host is {state}"
 
 
 def in_order(fleet: Fleet, hosts: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Scenarios: steps and what is expected of each; their runs; and which VMs a run uses."""
+"""Scenarios: steps with expectations, runs, and the selection of VMs for a run."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import format_duration
 from forewarn.core.operations import CAUSES
-from forewarn.core.requests import tells_of_deletion
-from forewarn.errors import BadOption, DoesNotFit
+from forewarn.core.requests import has_terminate_notice
+from forewarn.errors import BadOption, ScenarioDoesNotFit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from forewarn.core.faults import FaultOrder
+    from forewarn.core.faults import FaultSpec
     from forewarn.core.fleet import Fleet
 
 
 ROLLOUT, APPROVE, CANCEL, POSTPONE, RETURN_HOST = "rollout", "approve", "cancel", "postpone", "return-host"
 
 _OF_CAUSES = ("type", "duration", "notice", "overrides")
-ACTS: dict[str, tuple[str, ...]] = {
+ACTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(CAUSES, _OF_CAUSES),
     ROLLOUT: (*_OF_CAUSES, "budget", "pause"),
     APPROVE: (),
@@ -30,21 +30,21 @@ ACTS: dict[str, tuple[str, ...]] = {
     POSTPONE: ("by",),
     RETURN_HOST: (),
 }
-"""What a step can `do`, each with the options that it takes besides `vms`."""
+"""Actions of a step, each with its options besides `vms`."""
 
-ANSWERS = (APPROVE, CANCEL, POSTPONE)
-"""What is said to events that are there already; once they have started it is too late for it."""
+EVENT_ACTIONS = (APPROVE, CANCEL, POSTPONE)
+"""Actions on existing events. They are skipped once the events have started."""
 
 
-class Until(StrEnum):
-    """What a step can wait for."""
+class WaitCondition(StrEnum):
+    """Conditions that a step can wait for."""
 
     STARTED = "Started"
     GONE = "gone"
 
 
-class After(StrEnum):
-    """What can be true of a VM afterwards."""
+class ExpectedVMState(StrEnum):
+    """Expected states of a VM."""
 
     RUNNING = "running"
     MOVED = "moved"
@@ -53,17 +53,17 @@ class After(StrEnum):
 
 
 class Needs(NamedTuple):
-    """What the VMs of a run must be."""
+    """Requirements for the VMs of a run."""
 
     vms: int = 1
-    """How many, at least."""
+    """Minimum number of VMs."""
     group: str = ""
-    """The kind of their one group; empty: any, and they may be of several."""
+    """The kind of their common group; empty: any groups."""
     priority: str = ""
     update_domains: int = 0
-    """In how many update domains of their one group they are; 0: any."""
+    """The number of update domains of their common group; 0: any."""
     terminate_notice: bool = False
-    """Whether their group is told of deletions."""
+    """Whether their group needs a terminate notice."""
 
     @property
     def one_group(self) -> bool:
@@ -73,17 +73,17 @@ class Needs(NamedTuple):
         spot = " Spot" if self.priority == "spot" else ""
         words = f"{self.vms}{spot} VM{'s' if self.vms > 1 else ''}"
         if self.one_group:
-            words += f" of one {self.group or 'group'}"
+            words += f" in one {self.group or 'group'}"
         if self.update_domains:
             words += f" in {self.update_domains} update domains"
-        return words + (" with terminate notices" if self.terminate_notice else "")
+        return words + (" with a terminate notice" if self.terminate_notice else "")
 
 
-class Options(NamedTuple):
-    """How something is done; what is not said is left to the cause."""
+class StepOptions(NamedTuple):
+    """Options of an action. Unset options use the defaults of the cause."""
 
     vms: tuple[int, ...] = ()
-    """To which of the run's VMs, counted from 1; none: to all."""
+    """The affected VMs of the run, counted from 1; none: all."""
     type: str = ""
     duration: timedelta | None = None
     notice: timedelta | None = None
@@ -94,7 +94,7 @@ class Options(NamedTuple):
 
 
 class Expectation(NamedTuple):
-    """What each of the step's VMs must be told, and what must be true of it. What is not said is not looked at."""
+    """Expected event and state of each VM of a step. Unset fields are not checked."""
 
     type: str | None = None
     status: str | None = None
@@ -102,35 +102,35 @@ class Expectation(NamedTuple):
     description: str | None = None
     duration: int | None = None
     notice: timedelta | None = None
-    """At least so long beforehand."""
+    """Minimum notice."""
     vms: int | None = None
-    """How many VMs the event names."""
+    """Number of VMs in the event."""
     told: bool | None = None
-    """Whether anything of it is in the document."""
-    vm: After | None = None
+    """Whether the document contains an event."""
+    vm: ExpectedVMState | None = None
     domains_at_once: int | None = None
-    """How many update domains of a group were out at one time, at most."""
+    """Maximum number of update domains of a group that were down at the same time."""
 
     @property
     def about_event(self) -> bool:
-        """Whether it is about what stands in a document."""
+        """Whether it expects something of the document."""
         return any(value is not None for value in self[:7])
 
 
-class Step(NamedTuple):
-    """One thing that is done or waited for, and what is expected then."""
+class ScenarioStep(NamedTuple):
+    """One action or wait, with the expected result."""
 
     do: str = ""
-    options: Options = Options()
-    until: Until | None = None
+    options: StepOptions = StepOptions()
+    until: WaitCondition | None = None
     within: timedelta = timedelta(0)
     wait: timedelta | None = None
-    fault: FaultOrder | None = None
+    fault: FaultSpec | None = None
     expect: Expectation | None = None
     title: str = ""
 
     def in_words(self) -> str:
-        """What it is, where it has no title of its own."""
+        """The title, or a description of the step."""
         if self.title:
             return self.title
         if self.do:
@@ -145,17 +145,17 @@ class Step(NamedTuple):
 
 
 class Scenario(NamedTuple):
-    """A whole course of events."""
+    """A scenario: a sequence of steps."""
 
     name: str
     title: str
     description: str
     source: str
-    """Where its timings come from."""
+    """Source of its timings."""
     needs: Needs
     fleet: str
-    """The text of a fleet file with which it can be played from nothing; empty: none is given."""
-    steps: tuple[Step, ...]
+    """Text of a fleet file for the scenario; empty: none."""
+    steps: tuple[ScenarioStep, ...]
 
     @property
     def max_duration(self) -> timedelta:
@@ -183,21 +183,21 @@ class StepStatus(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """It came too late, because an application has approved early; or the run has ended before it."""
+    """The application approved early, so the step came too late; or the run ended before it."""
 
 
 class RunOptions(NamedTuple):
     """Which VMs a run uses, and how it runs."""
 
     vms: tuple[str, ...] = ()
-    """None: those that fit, if it is clear which."""
+    """None: selected automatically, if only one choice is possible."""
     group: str = ""
     speed: float | None = None
-    """None: a virtual clock goes as fast as it can, the system's as it goes."""
+    """None: as fast as possible with a virtual clock, real time with the system clock."""
     enable: bool = False
-    """Whether groups that do not listen count as listening."""
+    """Whether to enable groups that are not enabled."""
     seen_by: tuple[str, ...] = ()
-    """VMs that must have seen a change before a virtual clock moves on."""
+    """VMs that must have seen each change before the virtual clock moves."""
 
 
 class StepResult(NamedTuple):
@@ -206,14 +206,14 @@ class StepResult(NamedTuple):
     title: str
     status: StepStatus = StepStatus.WAITING
     started_at: datetime | None = None
-    """When it began, by the service's clock."""
+    """When it started, by the service's clock."""
     ended_at: datetime | None = None
     error: str = ""
-    """What was expected, and what came; or why it was skipped."""
+    """Expected and actual result; or why it was skipped."""
 
 
 class Run(NamedTuple):
-    """One run, at one moment."""
+    """Snapshot of a run."""
 
     id: str
     scenario: Scenario
@@ -238,31 +238,31 @@ _MOST_NAMED = 5
 
 
 def select_vms(fleet: Fleet, scenario: Scenario, asked: RunOptions) -> tuple[str, ...]:
-    """The VMs of a run, or an error that says what is needed."""
+    """Select the VMs of a run. The error says what the scenario needs."""
     needs = scenario.needs
     if asked.vms and asked.group:
-        raise BadOption(name="group", value=asked.group, problem="VMs are named already. Give one of the two.")
+        raise BadOption(name="group", value=asked.group, problem="it cannot be combined with VMs. Use one of them.")
     if asked.vms:
         names = tuple(dict.fromkeys(fleet.vm(name).name for name in asked.vms))
         if problem := _problem(fleet, needs, names):
-            raise DoesNotFit(problem=_needed(scenario, problem), name=scenario.name)
+            raise ScenarioDoesNotFit(problem=_needed(scenario, problem), name=scenario.name)
         return names
     if asked.group:
         group = fleet.known_group(asked.group).name
         names = _from(fleet, needs, group)
         if problem := _problem(fleet, needs, names or fleet.members(group)):
-            raise DoesNotFit(problem=_needed(scenario, f"in {group} {problem}"), name=scenario.name)
+            raise ScenarioDoesNotFit(problem=_needed(scenario, f"in {group}, {problem}"), name=scenario.name)
         return names
     return _only(fleet, scenario)
 
 
 def _only(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
-    """Where nobody is named: those that fit, if there are no others that would."""
+    """Select VMs automatically, if only one choice is possible."""
     needs = scenario.needs
     groups = dict.fromkeys(vm.group for vm in fleet.vms.values())
     fitting = [group for group in groups if not _problem(fleet, needs, _from(fleet, needs, group))]
     if not fitting:
-        raise DoesNotFit(problem=_needed(scenario, "the fleet has none that fit"), name=scenario.name)
+        raise ScenarioDoesNotFit(problem=_needed(scenario, "the fleet has no such VMs"), name=scenario.name)
     able = [name for name in fleet.members(fitting[0]) if _fits(fleet, needs, name)]
     chosen = _from(fleet, needs, fitting[0])
     if len(fitting) == 1 and len(able) == len(chosen):
@@ -271,13 +271,13 @@ def _only(fleet: Fleet, scenario: Scenario) -> tuple[str, ...]:
     if needs.vms == 1 and not needs.update_domains:
         fit = [name for group in fitting for name in fleet.members(group) if _fits(fleet, needs, name)]
         option = f"--vm: {_listed(fit)}"
-    raise DoesNotFit(
-        problem=_needed(scenario, f"several in the fleet would do. Choose with {option}"), name=scenario.name
+    raise ScenarioDoesNotFit(
+        problem=_needed(scenario, f"the fleet has more than one choice. Choose with {option}"), name=scenario.name
     )
 
 
 def _from(fleet: Fleet, needs: Needs, group: str) -> tuple[str, ...]:
-    """The VMs of a group that are taken: as many as are needed, or all where its domains matter."""
+    """Select VMs of a group: as many as needed, or all if update domains matter."""
     able = tuple(name for name in fleet.members(group) if _fits(fleet, needs, name))
     return able if needs.update_domains else able[: needs.vms]
 
@@ -287,18 +287,18 @@ def _fits(fleet: Fleet, needs: Needs, name: str) -> bool:
 
 
 def _problem(fleet: Fleet, needs: Needs, names: Sequence[str]) -> str:
-    """Why these VMs cannot play it; empty: they can."""
+    """Return why these VMs do not meet the requirements, or an empty string."""
     for name in names:
         if problem := _problem_of_one(fleet, needs, name):
             return problem
     if len(names) < needs.vms:
-        return f"only {len(names)} fit" if names else "none fits"
+        return f"only {len(names)} {'matches' if len(names) == 1 else 'match'}" if names else "no VM matches"
     groups = dict.fromkeys(fleet.vm(name).group for name in names)
     if needs.one_group and len(groups) > 1:
-        return f"they are of {len(groups)} groups: {_listed(groups)}"
+        return f"these VMs are in {len(groups)} groups: {_listed(groups)}"
     domains = {fleet.vm(name).update_domain for name in names}
     if needs.update_domains and len(domains) != needs.update_domains:
-        return f"they are in {len(domains)}"
+        return f"these VMs are in {len(domains)}"
     return ""
 
 
@@ -310,14 +310,14 @@ def _problem_of_one(fleet: Fleet, needs: Needs, name: str) -> str:
     if needs.priority and vm.priority != needs.priority:
         return f"{name} is {vm.priority}"
     if needs.group and group.kind != needs.group:
-        return f"{name} is of a {group.kind}"
-    if needs.terminate_notice and not tells_of_deletion(group):
-        return f"{vm.group} has no terminate notices"
+        return f"{name} is in a {group.kind}"
+    if needs.terminate_notice and not has_terminate_notice(group):
+        return f"{vm.group} has no terminate notice"
     return ""
 
 
 def _needed(scenario: Scenario, problem: str) -> str:
-    return f"{scenario.name} needs {scenario.needs.text()}, and {problem}."
+    return f"{scenario.name} needs {scenario.needs.text()}, but {problem}."
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The state of the service at one moment, and drafts: states with changes that commands are about to make."""
+"""The committed state of the service, and drafts: a state with uncommitted changes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from forewarn.core.fleet import Fleet
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from forewarn.core.access import KeptAnswer, Token
+    from forewarn.core.access import StoredResponse, Token
     from forewarn.core.events import Event
     from forewarn.core.fleet import FleetChange
     from forewarn.core.operations import Operation
-    from forewarn.core.placement import Places
+    from forewarn.core.placement import HostSelector
     from forewarn.core.rollouts import Rollout
     from forewarn.core.webhooks import Undelivered, Webhook
 
 
 class Delivery(NamedTuple):
-    """Whether a group is being told, and how far its document has come."""
+    """Delivery state of a group: whether it is enabled, and the incarnation of its document."""
 
     group: str
     enabled: bool
@@ -49,7 +49,7 @@ class HistoryEntry(NamedTuple):
 
 @dataclass(slots=True)
 class Changes:
-    """What one commit writes: all of it, or nothing."""
+    """The changes of one commit."""
 
     operations: dict[str, Operation] = field(default_factory=dict)
     rollouts: dict[str, Rollout] = field(default_factory=dict)
@@ -58,13 +58,13 @@ class Changes:
     last_seen: dict[str, datetime] = field(default_factory=dict)
     fleet: Fleet | None = None
     fleet_changes: list[FleetChange] = field(default_factory=list)
-    """What made this fleet of the last one, in its order."""
+    """The changes from the last fleet to this one, in order."""
     facts: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, Token | None] = field(default_factory=dict)
-    kept: dict[str, KeptAnswer] = field(default_factory=dict)
+    kept: dict[str, StoredResponse] = field(default_factory=dict)
     webhooks: dict[str, Webhook | None] = field(default_factory=dict)
     undelivered: dict[tuple[str, int], Undelivered | None] = field(default_factory=dict)
-    """By webhook and sequence; None: it is delivered, or its webhook is gone."""
+    """By webhook and sequence; None: delivered, or the webhook was removed."""
     history: list[HistoryEntry] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -84,7 +84,7 @@ class Changes:
         )
 
     def absorb(self, later: Changes) -> Changes:
-        """Both together; `later` were made on top of these."""
+        """Merge later changes into these."""
         if not self:
             return later
         self.operations.update(later.operations)
@@ -105,7 +105,7 @@ class Changes:
 
 
 class ServiceState:
-    """What is true now and on disk. Only live operations and events; the store keeps the rest."""
+    """The committed state. Contains only active operations and events; the store has the others."""
 
     def __init__(self, fleet: Fleet | None = None) -> None:
         self.fleet = fleet or Fleet()
@@ -116,7 +116,7 @@ class ServiceState:
         self.last_seen: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
         self.tokens: dict[str, Token] = {}
-        self.answers: dict[str, KeptAnswer] = {}
+        self.answers: dict[str, StoredResponse] = {}
         self.webhook_deliveries = WebhookDeliveries()
         self.sequence = 0
         self._of_group: dict[str, dict[str, None]] = {}
@@ -133,7 +133,7 @@ class ServiceState:
     def all_tokens(self) -> list[Token]:
         return list(self.tokens.values())
 
-    def kept(self, key: str) -> KeptAnswer | None:
+    def kept(self, key: str) -> StoredResponse | None:
         return self.answers.get(key)
 
     def rollout(self, rollout_id: str) -> Rollout | None:
@@ -143,23 +143,23 @@ class ServiceState:
         return list(self.rollouts.values())
 
     def vms_with_work(self) -> set[str]:
-        """The VMs that live operations name."""
+        """VMs of active operations."""
         return set(self._on_vm)
 
     def operations_on(self, vm: str) -> list[Operation]:
-        """The live operations that name this VM."""
+        """Active operations on this VM."""
         return [self.operations[operation_id] for operation_id in self._on_vm.get(vm, ())]
 
     def operations_at(self, host: str) -> list[Operation]:
-        """The live operations that are about this host."""
+        """Active operations on this host."""
         return [self.operations[operation_id] for operation_id in self._at_host.get(host, ())]
 
     def destinations(self) -> set[str]:
-        """The hosts to which VMs are on their way."""
+        """Hosts that VMs are being moved to."""
         return set(self._bound_for)
 
     def operations_bound_for(self, host: str) -> list[Operation]:
-        """The operations under way that bring VMs to this host."""
+        """Active operations that move VMs to this host."""
         return [self.operations[operation_id] for operation_id in self._bound_for.get(host, ())]
 
     def event(self, event_id: str) -> Event | None:
@@ -169,14 +169,14 @@ class ServiceState:
         return self.deliveries.get(group)
 
     def deliveries_among(self, groups: frozenset[str]) -> set[str]:
-        """Which of these groups have ever been told."""
+        """Return which of these groups have ever been enabled."""
         return self.deliveries.keys() & groups
 
     def last_seen_at(self, group: str) -> datetime | None:
         return self.last_seen.get(group)
 
     def events_of(self, group: str) -> list[Event]:
-        """The group's live events in the order they came about."""
+        """Active events of a group in the order of their creation."""
         return [self.events[event_id] for event_id in self._of_group.get(group, ())]
 
     def live_events(self) -> list[Event]:
@@ -189,32 +189,32 @@ class ServiceState:
         return dict(self.webhook_deliveries.webhooks)
 
     def undelivered(self, webhook: str) -> dict[int, Undelivered]:
-        """What a webhook could not be told yet, by sequence."""
+        """Undelivered rows of a webhook by sequence."""
         return self.webhook_deliveries.undelivered(webhook)
 
     def document(self, group: str) -> Document:
-        """What the group would be told now."""
+        """Return the current document of a group."""
         delivery = self.deliveries.get(group)
         events = tuple(self.events_of(group))
         if delivery is None or not delivery.enabled:
-            # The answer that an enabling now would begin with: see enabling.enable.
+            # The incarnation that enabling would start with: see enabling.enable.
             return Document(group, "", len(events), events, enabled=False)
         return Document(group, delivery.enabling, delivery.incarnation, events, enabled=True)
 
-    def note_seen(self, moments: Mapping[str, datetime]) -> None:
-        """Groups have polled. It is on disk with the next write of it."""
+    def record_seen(self, moments: Mapping[str, datetime]) -> None:
+        """Record polls in memory. They are written to the store later."""
         self.last_seen.update(moments)
 
     def forget_answers(self, before: datetime) -> None:
-        """Answers to idempotency keys that are too old to be repeated."""
+        """Forget responses to idempotency keys that have expired."""
         self.answers = {key: kept for key, kept in self.answers.items() if kept.at > before}
 
     def absorb(self, changes: Changes) -> None:
-        """Take over what has been committed."""
+        """Apply committed changes."""
         for operation in changes.operations.values():
             known = self.operations.get(operation.id)
             for vm in known.vms if known is not None and known.vms != operation.vms else ():
-                _list(self._on_vm, vm, operation.id, wanted=False)  # some may not be concerned any more
+                _list(self._on_vm, vm, operation.id, wanted=False)  # it may no longer apply to some
             if operation.status.live:
                 self.operations[operation.id] = operation
             else:
@@ -224,7 +224,7 @@ class ServiceState:
             if operation.host:
                 _list(self._at_host, operation.host, operation.id, operation.status.live)
             for host in destinations(operation):
-                _list(self._bound_for, host, operation.id, is_bringing(operation))
+                _list(self._bound_for, host, operation.id, is_moving_vms(operation))
         for rollout in changes.rollouts.values():
             if rollout.status.live:
                 self.rollouts[rollout.id] = rollout
@@ -243,7 +243,7 @@ class ServiceState:
             else:
                 self.deliveries[group] = delivery
         for group, moment in changes.last_seen.items():
-            self.last_seen[group] = max(moment, self.last_seen.get(group, moment))  # it may have asked since
+            self.last_seen[group] = max(moment, self.last_seen.get(group, moment))  # it may have polled since
         if changes.fleet is not None:
             self.fleet = changes.fleet
         self.facts.update(changes.facts)
@@ -260,17 +260,17 @@ class ServiceState:
 
 
 def destinations(operation: Operation) -> set[str]:
-    """The hosts to which an operation brings VMs."""
+    """Return the hosts that an operation moves VMs to."""
     return {host for _, host in operation.moves}
 
 
-def is_bringing(operation: Operation) -> bool:
-    """Whether its VMs are still on their way, or about to set out."""
+def is_moving_vms(operation: Operation) -> bool:
+    """Return whether its VMs have not been moved yet."""
     return operation.status.live and operation.executed_at is None
 
 
 def _list(lists: dict[str, dict[str, None]], key: str, member: str, wanted: bool) -> None:
-    """Put something on a list or take it off; a list with nothing on it is let go."""
+    """Add a member to an index or remove it. Empty lists are deleted."""
     if wanted:
         lists.setdefault(key, {})[member] = None
     elif key in lists:
@@ -295,7 +295,7 @@ class DeliveryStats(NamedTuple):
 
 
 class WebhookDeliveries:
-    """Webhooks, and what each could not be told yet."""
+    """Webhooks and their undelivered rows."""
 
     def __init__(self) -> None:
         self.webhooks: dict[str, Webhook] = {}
@@ -306,7 +306,7 @@ class WebhookDeliveries:
         """How many rows of each webhook will never be delivered."""
 
     def undelivered(self, webhook: str) -> dict[int, Undelivered]:
-        """By sequence; a copy."""
+        """Return a copy of the undelivered rows of a webhook by sequence."""
         return dict(self._undelivered.get(webhook, ()))
 
     def stats(self, webhook: str) -> DeliveryStats:
@@ -314,13 +314,13 @@ class WebhookDeliveries:
         return DeliveryStats(count - failed, failed, self._errors.get(webhook, ""), self.dropped[webhook])
 
     def absorb(self, changes: Changes) -> None:
-        """Take over what has been committed."""
+        """Apply committed changes."""
         for name, webhook in changes.webhooks.items():
             known = self.webhooks.pop(name, None)
             if webhook is not None:
                 self.webhooks[name] = webhook
             if known is not None and (webhook is None or webhook.created_at != known.created_at):
-                del self.dropped[name]  # another of the name begins anew
+                del self.dropped[name]  # a new webhook of the same name starts at zero
         for (name, sequence), row in changes.undelivered.items():
             self._put(name, sequence, row)
 
@@ -328,7 +328,7 @@ class WebhookDeliveries:
         self.dropped[webhook] += count
 
     def forget_before(self, oldest: int) -> Counter[str]:
-        """Rows of history before this one are not kept any more. Returns how many each webhook has lost by it."""
+        """Drop undelivered rows that history has removed. Returns their number by webhook."""
         dropped: Counter[str] = Counter()
         for name, rows in list(self._undelivered.items()):
             for sequence in [sequence for sequence in rows if sequence < oldest]:
@@ -357,23 +357,23 @@ class WebhookDeliveries:
 
 
 class Draft:
-    """A state, or another draft, with changes laid over it."""
+    """A state or another draft, with uncommitted changes on top."""
 
     def __init__(self, base: ServiceState | Draft, new_id: Callable[[], str]) -> None:
         self._base = base
         self.new_id = new_id
-        """Where the ids of new things come from: the core draws no lots."""
+        """Id factory, injected so that the core stays deterministic."""
         self.changes = Changes()
         self._own_fleet: Fleet | None = None
-        self.places: Places | None = None
-        """Hosts by how full they are, remembered by who chooses among them."""
-        # What of the changes is about which VM, host or group: with many changes, looking at all is too slow.
+        self.host_selector: HostSelector | None = None
+        """Cache of `placement.choose_host`."""
+        # Indexes of the changes by VM, host and group: a scan is too slow for many changes.
         self._on_vm: dict[str, dict[str, None]] = {}
         self._at_host: dict[str, dict[str, None]] = {}
         self._bound_for: dict[str, dict[str, None]] = {}
         self._events_of: dict[str, dict[str, None]] = {}
         self.rollouts_to_step: dict[str, None] = {}
-        """Rollouts of which an operation has gone on, so that they may have to."""
+        """Rollouts with a changed operation, which must be stepped."""
 
     @property
     def fleet(self) -> Fleet:
@@ -383,7 +383,7 @@ class Draft:
         return self.changes.operations.get(operation_id) or self._base.operation(operation_id)
 
     def rollout(self, rollout_id: str) -> Rollout | None:
-        """The rollout, if it is live."""
+        """Return the rollout, if it is active."""
         rollout = self.changes.rollouts.get(rollout_id) or self._base.rollout(rollout_id)
         return rollout if rollout is not None and rollout.status.live else None
 
@@ -398,41 +398,41 @@ class Draft:
         found = {token.name: token for token in self._base.all_tokens()} | self.changes.tokens
         return [token for token in found.values() if token is not None]
 
-    def kept(self, key: str) -> KeptAnswer | None:
-        """The answer that was given to a request with this key."""
+    def kept(self, key: str) -> StoredResponse | None:
+        """Return the stored response to a request with this key."""
         return self.changes.kept.get(key) or self._base.kept(key)
 
     def vms_with_work(self) -> set[str]:
-        """The VMs that live operations name; some may be over by now."""
+        """VMs of active operations, including some that ended in this draft."""
         return self._base.vms_with_work().union(*(operation.vms for operation in self.changes.operations.values()))
 
     def operations_on(self, vm: str) -> list[Operation]:
-        """The live operations that name this VM."""
+        """Active operations on this VM."""
         found = self._changed(self._base.operations_on(vm), self._on_vm.get(vm, ()))
         return [operation for operation in found if operation.status.live and vm in operation.vms]
 
     def operations_at(self, host: str) -> list[Operation]:
-        """The live operations that are about this host."""
+        """Active operations on this host."""
         found = self._changed(self._base.operations_at(host), self._at_host.get(host, ()))
         return [operation for operation in found if operation.status.live]
 
     def destinations(self) -> set[str]:
-        """The hosts to which VMs are on their way; some may have arrived."""
+        """Hosts that VMs are being moved to, including some finished moves of this draft."""
         return self._base.destinations().union(*map(destinations, self.changes.operations.values()))
 
     def operations_bound_for(self, host: str) -> list[Operation]:
-        """The operations under way that bring VMs to this host."""
+        """Active operations that move VMs to this host."""
         found = self._changed(self._base.operations_bound_for(host), self._bound_for.get(host, ()))
-        return [operation for operation in found if is_bringing(operation)]
+        return [operation for operation in found if is_moving_vms(operation)]
 
     def _changed(self, before: Iterable[Operation], changed: Iterable[str]) -> list[Operation]:
-        # Also those from before that have changed, and are not about the same any more.
+        # Changed operations may no longer match, so the callers filter the result.
         found = {operation.id: self.changes.operations.get(operation.id, operation) for operation in before}
         found.update((operation_id, self.changes.operations[operation_id]) for operation_id in changed)
         return list(found.values())
 
     def event(self, event_id: str) -> Event | None:
-        """The event, if it is live."""
+        """Return the event, if it is active."""
         event = self.changes.events.get(event_id) or self._base.event(event_id)
         return event if event is not None and event.status.live else None
 
@@ -459,12 +459,12 @@ class Draft:
 
     @property
     def sequence(self) -> int:
-        """The number of the latest row of history, those of this draft included."""
+        """Sequence of the latest history row, including this draft."""
         return self._base.sequence + len(self.changes.history)
 
     @property
     def webhook_deliveries(self) -> WebhookDeliveries:
-        """How webhooks fare, without what this draft changes."""
+        """Webhook deliveries without the changes of this draft."""
         return self._base.webhook_deliveries
 
     def webhook(self, name: str) -> Webhook | None:
@@ -477,16 +477,16 @@ class Draft:
         return {name: webhook for name, webhook in found.items() if webhook is not None}
 
     def undelivered(self, webhook: str) -> dict[int, Undelivered]:
-        """What a webhook could not be told yet, by sequence."""
+        """Undelivered rows of a webhook by sequence."""
         changed = {sequence: row for (name, sequence), row in self.changes.undelivered.items() if name == webhook}
         found = self._base.undelivered(webhook) | changed
         return {sequence: row for sequence, row in found.items() if row is not None}
 
     def put_operation(self, operation: Operation) -> None:
         self.changes.operations[operation.id] = operation
-        self._note_operation(operation)
+        self._index_operation(operation)
 
-    def _note_operation(self, operation: Operation) -> None:
+    def _index_operation(self, operation: Operation) -> None:
         for vm in operation.vms:
             self._on_vm.setdefault(vm, {})[operation.id] = None
         if operation.host:
@@ -495,19 +495,19 @@ class Draft:
             self._bound_for.setdefault(host, {})[operation.id] = None
 
     def absorb(self, later: Draft) -> None:
-        """Take over what was decided on a draft of this one."""
+        """Apply the changes of a draft that is based on this one."""
         for operation in later.changes.operations.values():
-            self._note_operation(operation)
+            self._index_operation(operation)
         for event in later.changes.events.values():
             self._events_of.setdefault(event.group, {})[event.id] = None
         self.changes = self.changes.absorb(later.changes)
-        self.places = None
+        self.host_selector = None
 
     def put_rollout(self, rollout: Rollout) -> None:
         self.changes.rollouts[rollout.id] = rollout
 
     def put_event(self, event: Event) -> None:
-        """Keep the event; the group's incarnation goes up once when its document changes by it."""
+        """Store an event. Increments the incarnation once if the document of the group changes."""
         before = self._base.event(event.id)
         already = self.changes.events.get(event.id)
         self.changes.events[event.id] = event
@@ -516,7 +516,7 @@ class Draft:
             self.count_change(event.group)
 
     def count_change(self, group: str) -> None:
-        """The group's document is another one now."""
+        """Increment the incarnation of the group's document."""
         delivery = self.delivery(group)
         if delivery is not None:
             self.changes.deliveries[group] = delivery._replace(incarnation=delivery.incarnation + 1)
@@ -531,22 +531,22 @@ class Draft:
     def put_fleet(self, fleet: Fleet, change: FleetChange) -> None:
         self.changes.fleet = fleet
         self.changes.fleet_changes.append(change)
-        self.places = None
+        self.host_selector = None
 
     def change_fleet(self, change: FleetChange) -> None:
-        """The same for a change of a few. A draft has a fleet of its own after the first: no other is copied."""
+        """Change some items of the fleet. Only the first change of a draft copies the fleet."""
         if self._own_fleet is not None and self._own_fleet is self.changes.fleet:
             self._own_fleet.alter(change)
         else:
             self._own_fleet = self.fleet.changed_by(change)
         self.put_fleet(self._own_fleet, change)
 
-    def note(self, entry: HistoryEntry) -> None:
+    def record(self, entry: HistoryEntry) -> None:
         self.changes.history.append(entry)
 
 
 def _shows_otherwise(before: Event | None, after: Event) -> bool:
-    """Whether a document with the one is another than with the other."""
+    """Return whether the event looks different in the document."""
     if before is None:
         return after.status.live
     return before.status is not after.status or before.not_before != after.not_before

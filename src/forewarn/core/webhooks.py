@@ -12,7 +12,15 @@ from forewarn.core.access import check_name
 from forewarn.core.durations import backoff_seconds
 from forewarn.core.history import HISTORY_KINDS, check_kind
 from forewarn.core.state import HistoryEntry
-from forewarn.errors import BadOption, BadWebhookTarget, ForbiddenTarget, TooMany, Unknown, WebhookExists, nearest
+from forewarn.errors import (
+    BadOption,
+    BadWebhookURL,
+    ForbiddenWebhookAddress,
+    LimitExceeded,
+    UnknownResource,
+    WebhookExists,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
 
 SETTING = "webhook_private_networks"
 ALL = "all"
-LONGEST_URL = 2000
+MAX_URL_LENGTH = 2000
 
 _GLOBAL_UNICAST = ip_network("2000::/3")
 """All that IANA gives out of IPv6. Old Pythons take some of the rest, site-local addresses say, for global."""
@@ -48,7 +56,7 @@ _METADATA = tuple(
 """What clouds tell their machines, secrets among it, from addresses that look like any other."""
 
 
-class Targets(NamedTuple):
+class AllowedNetworks(NamedTuple):
     """What the operator allows beyond the public Internet."""
 
     everything: bool = False
@@ -68,17 +76,17 @@ class Targets(NamedTuple):
         return _is_global(address) or (self.everything and _is_private(address))
 
 
-def parse_targets(text: str) -> Targets:
+def parse_allowed_networks(text: str) -> AllowedNetworks:
     """Read "all", or networks with commas between them. A ValueError's text says what would be right."""
     if text.strip() == ALL:
-        return Targets(everything=True)
+        return AllowedNetworks(everything=True)
     networks = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         try:
             networks.append(ip_network(part))
         except ValueError as error:
-            raise ValueError(f"{error}. Write networks like 10.0.0.0/8, 127.0.0.1/32; or all; or nothing") from None
-    return Targets(networks=tuple(networks))
+            raise ValueError(f"{error}. Write networks like 10.0.0.0/8, 127.0.0.1/32; or all") from None
+    return AllowedNetworks(networks=tuple(networks))
 
 
 def unwrapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
@@ -106,7 +114,7 @@ def _is_private(address: IPv4Address | IPv6Address) -> bool:
     return not odd and (address.is_loopback or address in _UNIQUE_LOCAL)
 
 
-def check_target(url: str, targets: Targets) -> SplitResult:
+def check_url(url: str, targets: AllowedNetworks) -> SplitResult:
     """The parts of a URL that a webhook may have. An address in it is judged here; a name when it is looked up."""
     parts, host = _split(url)
     try:
@@ -114,47 +122,47 @@ def check_target(url: str, targets: Targets) -> SplitResult:
     except ValueError:
         return parts  # a name
     if not allowed:
-        raise ForbiddenTarget(address=host, setting=SETTING)
+        raise ForbiddenWebhookAddress(address=host, setting=SETTING)
     return parts
 
 
 def _split(url: str) -> tuple[SplitResult, str]:
-    if len(url) > LONGEST_URL:
-        raise BadWebhookTarget(url=url[:80] + "…", problem=f"it is longer than {LONGEST_URL} characters")
+    if len(url) > MAX_URL_LENGTH:
+        raise BadWebhookURL(url=url[:80] + "…", problem=f"it is longer than {MAX_URL_LENGTH} characters")
     if not url.isascii() or any(sign <= " " or sign in '\\"<>^`{|}\x7f' for sign in url):
-        problem = "it has characters that no URL has. Write them percent-encoded, and names of hosts as xn--…"
-        raise BadWebhookTarget(url=url, problem=problem)
+        problem = "it contains invalid characters. Percent-encode them, and write host names as xn--…"
+        raise BadWebhookURL(url=url, problem=problem)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise BadWebhookTarget(url=url, problem=f"{error}") from None
+        raise BadWebhookURL(url=url, problem=f"{error}") from None
     problem = ""
     if parts.scheme not in ("http", "https"):
-        problem = "it begins with neither http:// nor https://"
+        problem = "it must start with http:// or https://"
     elif not host or "%" in host:
-        problem = "it has no host, or one that cannot be: write it like https://example.com/hook"
+        problem = "it has no valid host. Write it like https://example.com/hook"
     elif port == 0:
-        problem = "a port is from 1 to 65535"
+        problem = "the port must be from 1 to 65535"
     elif "@" in parts.netloc:
-        problem = "a user name or password does not belong in it: what is sent is signed instead"
+        problem = "it must not contain a user name or a password. Deliveries are signed instead"
     elif "#" in url:
-        problem = "what follows a # is never sent: leave it out"
+        problem = "it must not contain a fragment (#)"
     if problem:
-        raise BadWebhookTarget(url=url, problem=problem)
+        raise BadWebhookURL(url=url, problem=problem)
     return parts, host
 
 
 # --- Webhooks -------------------------------------------------------------------------------------
 
 
-MOST_WEBHOOKS = 100
-MOST_GROUPS = 1000
-MAX_FAILED = 10_000
+MAX_WEBHOOKS = 100
+MAX_WEBHOOK_GROUPS = 1000
+MAX_FAILED_ROWS = 10_000
 """How many rows are kept that a webhook has given up. When there are more, the oldest are dropped: they are lost."""
 _DROPPED_BEYOND = 1000
 """How many fewer are left then: to look for the oldest at each row would take too long."""
-SHORTEST_SECRET, LONGEST_SECRET = 16, 256
+MIN_SECRET_LENGTH, MAX_SECRET_LENGTH = 16, 256
 
 
 class Webhook(NamedTuple):
@@ -196,26 +204,28 @@ class Undelivered(NamedTuple):
 def find_webhook(draft: Draft, name: str) -> Webhook:
     webhook = draft.webhook(name)
     if webhook is None:
-        raise Unknown(what="webhook", name=name, hint=nearest(name, draft.webhooks()))
+        raise UnknownResource(what="webhook", name=name, hint=nearest(name, draft.webhooks()))
     return webhook
 
 
 def add_webhook(draft: Draft, now: datetime, limits: OperatorLimits, webhook: Webhook, by: str) -> Webhook:
     """Tell somebody else from now on. Returns it with the cursor that it begins at."""
     check_name(webhook.name)
-    parts = check_target(webhook.url, limits.webhook_private_networks)
-    if not SHORTEST_SECRET <= len(webhook.secret) <= LONGEST_SECRET or not webhook.secret.isprintable():
-        problem = f"write {SHORTEST_SECRET} to {LONGEST_SECRET} characters on one line, or leave it out to get one"
+    parts = check_url(webhook.url, limits.webhook_private_networks)
+    if not MIN_SECRET_LENGTH <= len(webhook.secret) <= MAX_SECRET_LENGTH or not webhook.secret.isprintable():
+        problem = (
+            f"write {MIN_SECRET_LENGTH} to {MAX_SECRET_LENGTH} characters on one line, or omit it to get a random one."
+        )
         raise BadOption(name="secret", value="…", problem=problem)
     _check_wishes(draft, webhook)
     if draft.webhook(webhook.name) is not None:
         raise WebhookExists(name=webhook.name)
-    if (count := len(draft.webhooks()) + 1) > MOST_WEBHOOKS:
-        remedy = "Remove one, or have one receiver pass on to others."
-        raise TooMany(count=count, things="webhooks", what="service", most=MOST_WEBHOOKS, remedy=remedy)
+    if (count := len(draft.webhooks()) + 1) > MAX_WEBHOOKS:
+        remedy = "Remove one, or let one receiver forward to others."
+        raise LimitExceeded(count=count, things="webhooks", what="service", most=MAX_WEBHOOKS, remedy=remedy)
     # Not the whole URL: what follows the host is often meant for the receiver alone.
     origin = f"{parts.scheme}://{parts.netloc}"
-    draft.note(HistoryEntry(time=now, kind="webhook-added", by=by, reason=f"{webhook.name}: {origin}"))
+    draft.record(HistoryEntry(time=now, kind="webhook-added", by=by, reason=f"{webhook.name}: {origin}"))
     added = webhook._replace(created_by=by, created_at=now, cursor=draft.sequence)
     draft.changes.webhooks[added.name] = added
     return added
@@ -226,9 +236,9 @@ def _check_wishes(draft: Draft, webhook: Webhook) -> None:
         if problem := check_kind(kind):
             known = f"{problem} The kinds are: {', '.join(HISTORY_KINDS)}"
             raise BadOption(name="kinds", value=kind, problem=known)
-    if (count := len(webhook.groups)) > MOST_GROUPS:
-        remedy = "Name none to be told of all."
-        raise TooMany(count=count, things="groups", what="webhook", most=MOST_GROUPS, remedy=remedy)
+    if (count := len(webhook.groups)) > MAX_WEBHOOK_GROUPS:
+        remedy = "Omit the groups to get all rows."
+        raise LimitExceeded(count=count, things="groups", what="webhook", most=MAX_WEBHOOK_GROUPS, remedy=remedy)
     for group in webhook.groups:
         draft.fleet.known_group(group)
 
@@ -238,11 +248,11 @@ def remove_webhook(draft: Draft, now: datetime, limits: OperatorLimits, name: st
     webhook = find_webhook(draft, name)
     draft.changes.undelivered.update(dict.fromkeys((name, sequence) for sequence in draft.undelivered(name)))
     draft.changes.webhooks[name] = None
-    draft.note(HistoryEntry(time=now, kind="webhook-removed", by=by, reason=name))
+    draft.record(HistoryEntry(time=now, kind="webhook-removed", by=by, reason=name))
     return webhook
 
 
-def settle(
+def record_deliveries(
     draft: Draft,
     now: datetime,
     limits: OperatorLimits,
@@ -262,16 +272,16 @@ def settle(
     draft.changes.undelivered.update(((after.name, sequence), row) for sequence, row in undelivered.items())
     failed = sum(row is not None and row.failed for row in undelivered.values())
     # Some may have been given up before: then looking more closely shows that there is room.
-    if not failed or draft.webhook_deliveries.stats(after.name).failed + failed <= MAX_FAILED:
+    if not failed or draft.webhook_deliveries.stats(after.name).failed + failed <= MAX_FAILED_ROWS:
         return 0
     return _drop_oldest(draft, after.name)
 
 
 def _drop_oldest(draft: Draft, name: str) -> int:
     failed = sorted(sequence for sequence, row in draft.undelivered(name).items() if row.failed)
-    if len(failed) <= MAX_FAILED:
+    if len(failed) <= MAX_FAILED_ROWS:
         return 0
-    dropped = failed[: len(failed) - MAX_FAILED + _DROPPED_BEYOND]
+    dropped = failed[: len(failed) - MAX_FAILED_ROWS + _DROPPED_BEYOND]
     draft.changes.undelivered.update(dict.fromkeys((name, sequence) for sequence in dropped))
     return len(dropped)
 
@@ -287,8 +297,8 @@ def retry(
     rows = draft.undelivered(name)
     if sequence is not None:
         if sequence not in rows:
-            hint = f" See them with: forewarn webhook failures {name}"
-            raise Unknown(what="undelivered row of history", name=str(sequence), hint=hint)
+            hint = f" List them with: forewarn webhook failures {name}"
+            raise UnknownResource(what="undelivered history row", name=str(sequence), hint=hint)
         rows = {sequence: rows[sequence]}
     again = {number: row._replace(attempts_left=1) for number, row in rows.items() if row.failed}
     draft.changes.undelivered.update(((name, number), row) for number, row in again.items())
@@ -298,15 +308,15 @@ def retry(
 # --- The outbox of one webhook --------------------------------------------------------------------
 
 
-MOST_IN_DOUBT = 8
+MAX_UNCONFIRMED = 8
 """How many rows may have gone out whose outcome is not on disk: after a kill they are sent again, with their ids."""
-MOST_PASSED = 1000
+MAX_SKIPPED = 1000
 """How many rows that are not wanted the cursor passes before it is written for them alone."""
 _LONGEST_PAUSE_SECONDS = 3600.0
 _JITTER = 0.2
 
 
-class Pace(NamedTuple):
+class WebhookRetryPolicy(NamedTuple):
     """How often, and how many times, a row is sent."""
 
     retry_seconds: float = 1.0
@@ -327,7 +337,7 @@ class Attempt(NamedTuple):
     """The row, if it has just been read. Of an undelivered row it must be read again: it may be gone."""
 
 
-class Settlement(NamedTuple):
+class DeliveryUpdate(NamedTuple):
     """What is to be written: the webhook as it was and as it is to be, and what changes among its undelivered rows."""
 
     before: Webhook
@@ -343,7 +353,7 @@ class Outbox:
     has asked for come before both.
     """
 
-    def __init__(self, webhook: Webhook, undelivered: Iterable[Undelivered], pace: Pace) -> None:
+    def __init__(self, webhook: Webhook, undelivered: Iterable[Undelivered], pace: WebhookRetryPolicy) -> None:
         self.webhook = webhook
         """As it is on disk."""
         self.newest = webhook.cursor
@@ -446,16 +456,16 @@ class Outbox:
         self._retried.pop(attempt.sequence, None)
         self._asked_for.pop(attempt.sequence, None)
 
-    def settlement(self, *, whole: bool = False) -> Settlement | None:
+    def settlement(self, *, whole: bool = False) -> DeliveryUpdate | None:
         """What has changed since the last, if it is worth a write; `whole`: however little."""
         passed = self.cursor - self.webhook.cursor
-        if not (self.in_doubt or passed >= MOST_PASSED or (whole and passed)):
+        if not (self.in_doubt or passed >= MAX_SKIPPED or (whole and passed)):
             return None
         after = self.webhook._replace(cursor=self.cursor)
         unwritten, self._unwritten = self._unwritten, {}
-        return Settlement(self.webhook, after, unwritten, self.in_doubt)
+        return DeliveryUpdate(self.webhook, after, unwritten, self.in_doubt)
 
-    def written(self, settlement: Settlement) -> None:
+    def written(self, settlement: DeliveryUpdate) -> None:
         """It is on disk."""
         self.webhook = settlement.after
         self.in_doubt -= settlement.outcomes

@@ -69,14 +69,14 @@ def parse_window(text: str) -> Window:
     try:
         window = Window(_parse_days(days), _parse_start(start), _parse_length(length), zone or "UTC")
         if zone[:1].isdigit():
-            raise ValueError(f"{_quoted(zone)} is not a time zone. Write the length as one word, like 1h30m.")
+            raise ValueError(f"{_quoted(zone)} is not a time zone. Write the duration as one word, like 1h30m.")
         _zone(window.zone)
         if rest:
-            raise ValueError(f"there is something after the zone: {_quoted(rest[0])}.")
+            raise ValueError(f"unexpected text after the time zone: {_quoted(rest[0])}.")
     except ValueError as error:
         raise ValueError(
             f"{_quoted(text)} is not a maintenance window: {error} "
-            "A window is written like 'sat,sun 02:00 4h Europe/Berlin'."
+            "Write a window like 'sat,sun 02:00 4h Europe/Berlin'."
         ) from None
     return window
 
@@ -95,7 +95,7 @@ def _parse_days(text: str) -> tuple[int, ...]:
     found: set[int] = set()
     for item in text.split(","):
         if not item:
-            raise ValueError(f"there is a comma too many in {_quoted(text)}. Write days without spaces, like sat,sun.")
+            raise ValueError(f"extra comma in {_quoted(text)}. Write days without spaces, like sat,sun.")
         first, dash, last = item.partition("-")
         begin = _parse_day(first or item)
         end = _parse_day(last or item) if dash else begin
@@ -109,7 +109,7 @@ def _parse_day(word: str) -> int:
     if number is not None:
         return number
     if word.lower() == _DAILY:
-        raise ValueError("daily are all days: it stands alone.")
+        raise ValueError("daily means all days. Do not combine it with other days.")
     raise ValueError(
         f"{_quoted(word)} is not a day.{nearest(word, [*_DAY_NUMBERS, _DAILY])} "
         "Write days like sat,sun or mon-fri or daily."
@@ -142,15 +142,15 @@ def _parse_start(text: str) -> int:
 
 def _parse_length(text: str) -> timedelta:
     if not text:
-        raise ValueError("the length is missing.")
+        raise ValueError("the duration is missing.")
     try:
         length = parse_duration(text)
     except BadDuration:
-        raise ValueError(f"{_quoted(text)} is not a length of time. Write it like 90m, 4h or 1h30m.") from None
+        raise ValueError(f"{_quoted(text)} is not a duration. Write it like 90m, 4h or 1h30m.") from None
     if not timedelta(0) < length <= _LONGEST:
-        raise ValueError(f"its length is {_quoted(text)}. Write more than 0 and at most 7d.")
+        raise ValueError(f"the duration is {_quoted(text)}. Write more than 0 and at most 7d.")
     if length.microseconds:
-        raise ValueError(f"its length is {_quoted(text)}. Write whole seconds, like 90s.")
+        raise ValueError(f"the duration is {_quoted(text)}. Write whole seconds, like 90s.")
     return length
 
 
@@ -172,7 +172,7 @@ def _zone_hint(name: str) -> str:
     """What would be right. All zones are looked up, which is slow, but somebody is waiting for an explanation."""
     known = sorted(zone for zone in available_timezones() if not _NOT_IANA.fullmatch(zone))
     if not known:
-        return " This machine knows none but UTC: install tzdata."
+        return " This machine has no time zones except UTC. Install tzdata."
     # The commonest slip is to write the city alone, which is too short to be near.
     meant = [zone for zone in known if f"/{zone}".lower().endswith(f"/{name}".lower())]
     if name and meant:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from forewarn.delivery.history_rows import HistoryEntryShape, as_tenants_see
-from forewarn.errors import HistoryGone, NotYetHistory, Stopping, StoreFailed, TooManyReaders
+from forewarn.errors import HistoryExpired, ServiceStopping, StoreFailed, TooManyReaders, UnknownHistoryRow
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Feed:
         who follows is not let in any more.
         """
         if self.stopping:
-            raise Stopping
+            raise ServiceStopping
         if len(self.readers) >= MOST_READERS:
             raise TooManyReaders(most=MOST_READERS)
         position = await self._position(after)
@@ -122,10 +122,10 @@ class Feed:
         if after is None:
             return newest
         if after > newest:
-            raise NotYetHistory(after=after, newest=newest)
+            raise UnknownHistoryRow(after=after, newest=newest)
         oldest = await self.records.oldest()
         if 0 < after < oldest - 1:
-            raise HistoryGone(after=after, oldest=oldest)
+            raise HistoryExpired(after=after, oldest=oldest)
         return max(after, oldest - 1)
 
     def stop(self) -> None:

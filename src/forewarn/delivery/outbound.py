@@ -17,13 +17,13 @@ from urllib.parse import urljoin, urlsplit
 import httpcore
 
 from forewarn import __version__
-from forewarn.core.webhooks import SETTING, check_target
-from forewarn.errors import ForbiddenTarget, ForewarnError, NameNotFound
+from forewarn.core.webhooks import SETTING, check_url
+from forewarn.errors import ForbiddenWebhookAddress, ForewarnError, NameNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from forewarn.core.webhooks import Targets
+    from forewarn.core.webhooks import AllowedNetworks
 
 
 class Lookup:
@@ -97,7 +97,7 @@ class DeliveryOutcome(NamedTuple):
 class Outbound:
     """Sends what it is given to where it may go."""
 
-    def __init__(self, targets: Targets, timeout_seconds: float) -> None:
+    def __init__(self, targets: AllowedNetworks, timeout_seconds: float) -> None:
         self._targets = targets
         self._timeout_seconds = timeout_seconds
         self._pool: httpcore.AsyncConnectionPool | None = None
@@ -125,7 +125,7 @@ class Outbound:
         try:
             return await self._post(url, headers, body)
         except TimeoutError:
-            text = f"no answer within {self._timeout_seconds:g} seconds"
+            text = f"no response within {self._timeout_seconds:g} seconds"
         except ForewarnError as error:
             text = str(error)
         except _BROKEN as error:
@@ -143,22 +143,22 @@ class Outbound:
             if 200 <= status < 300:
                 return DeliveryOutcome(delivered=True, status=status)
             if status not in _REDIRECTS or not location:
-                return DeliveryOutcome(delivered=False, status=status, error=f"answered with status {status}")
+                return DeliveryOutcome(delivered=False, status=status, error=f"HTTP {status}")
             try:
                 after = urljoin(url, location)
                 less_safe = urlsplit(url).scheme == "https" and urlsplit(after).scheme != "https"
             except ValueError:
-                return DeliveryOutcome(False, status, "redirects to what is no URL")
+                return DeliveryOutcome(False, status, "redirect to an invalid URL")
             if less_safe:
-                return DeliveryOutcome(False, status, "redirects from https to http: that would be readable on the way")
+                return DeliveryOutcome(False, status, "redirect from https to http, which is not encrypted")
             url = after
-        return DeliveryOutcome(delivered=False, status=status, error=f"redirects more than {MOST_HOPS} times")
+        return DeliveryOutcome(delivered=False, status=status, error=f"more than {MOST_HOPS} redirects")
 
     async def _exchange(
         self, pool: httpcore.AsyncConnectionPool, url: str, headers: dict[str, str], body: bytes, deadline: float
     ) -> tuple[int, str]:
         """The status, and where it says to go instead. A body that never ends does not change the answer."""
-        parts = check_target(url, self._targets)
+        parts = check_url(url, self._targets)
         sent = {"Host": parts.netloc, "User-Agent": f"Forewarn/{__version__}", "Accept": "*/*", **headers}
         async with AsyncExitStack() as stack:
             async with asyncio.timeout_at(deadline):
@@ -192,7 +192,7 @@ def _words(error: BaseException) -> str:
 class _Checked(httpcore.AsyncNetworkBackend):
     """Connects to allowed addresses alone."""
 
-    def __init__(self, targets: Targets) -> None:
+    def __init__(self, targets: AllowedNetworks) -> None:
         self._targets = targets
         self._lookup = Lookup()
         self._network = httpcore.AnyIOBackend()
@@ -209,7 +209,7 @@ class _Checked(httpcore.AsyncNetworkBackend):
         for address in addresses:  # all of them: a name with a forbidden one among others is up to no good
             if not self._targets.allow(address):
                 where = address if address == host else f"{host} ({address})"
-                raise ForbiddenTarget(address=where, setting=SETTING)
+                raise ForbiddenWebhookAddress(address=where, setting=SETTING)
         for address in addresses[:-1]:
             with suppress(TimeoutError, httpcore.NetworkError):
                 async with asyncio.timeout(_NEXT_ADDRESS_SECONDS):

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from forewarn.clock import real_seconds, unix_seconds
-from forewarn.core.webhooks import MAX_FAILED, MOST_IN_DOUBT, Outbox, find_webhook
+from forewarn.core.webhooks import MAX_FAILED_ROWS, MAX_UNCONFIRMED, Outbox, find_webhook
 from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, trial_event
 from forewarn.delivery.outbound import MAX_ERROR_LENGTH, DeliveryOutcome
-from forewarn.errors import Stopping, StoreFailed
+from forewarn.errors import ServiceStopping, StoreFailed
 from forewarn.ports import HistoryFilter
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Changes, DeliveryStats, Draft, HistoryEntry
-    from forewarn.core.webhooks import Attempt, Pace, Settlement, Undelivered, Webhook
+    from forewarn.core.webhooks import Attempt, DeliveryUpdate, Undelivered, Webhook, WebhookRetryPolicy
     from forewarn.delivery.outbound import Outbound
     from forewarn.engine.engine import Engine
 
@@ -101,7 +101,7 @@ class Channel:
             seconds: float | None = LOOK_AGAIN_SECONDS
             try:
                 seconds = await self._step()
-            except (Stopping, _Gone):  # if it is gone, whoever follows the commits drops this
+            except (ServiceStopping, _Gone):  # if it is gone, whoever follows the commits drops this
                 return
             except Exception as error:  # whatever it is, the webhook must go on
                 expected = isinstance(error, StoreFailed)
@@ -149,7 +149,7 @@ class Channel:
             body = cloud_event(entry, self._source)
             headers = signed_headers(self._webhook.secret, str(unix_seconds()), body, attempt.number)
             return await self._outbound.post(self._webhook.url, headers, body)
-        except (StoreFailed, Stopping):
+        except (StoreFailed, ServiceStopping):
             raise
         except Exception as error:  # of this row, perhaps: it has its attempts like any other, and then others go on
             logger.exception("Webhook %s: row %s of history could not be sent.", self._webhook.name, attempt.sequence)
@@ -165,7 +165,7 @@ class Channel:
             self.outbox.failed(attempt, outcome.error, real_seconds(), luck)
         self._log(outcome)
         self._begin_write()
-        if not outcome.delivered or self.outbox.in_doubt >= MOST_IN_DOUBT:
+        if not outcome.delivered or self.outbox.in_doubt >= MAX_UNCONFIRMED:
             await self._until_written()
 
     def _log(self, outcome: DeliveryOutcome) -> None:
@@ -193,7 +193,7 @@ class Channel:
             await asyncio.wait([self._write_task])  # to cancel this does not cancel the task
             self._begin_write()
 
-    async def _write(self, settlement: Settlement | None) -> None:
+    async def _write(self, settlement: DeliveryUpdate | None) -> None:
         """Put on disk what came of the attempts; what ends meanwhile is written together, next time."""
         while settlement is not None:
             self.writing = settlement.after
@@ -201,7 +201,7 @@ class Channel:
                 try:
                     dropped = await self._engine.settle_webhook(*settlement[:3])
                     break
-                except Stopping:
+                except ServiceStopping:
                     raise
                 except Exception as error:  # whatever it is: rows that are not written are not followed by others
                     if self._closing:
@@ -218,7 +218,7 @@ class Channel:
                 self._engine.count_dropped(self._webhook.name, dropped)
                 if not self._dropping:  # it is likely to go on like this: the count says how long
                     what = "Webhook %s: more than %s rows were given up; the oldest are kept no more."
-                    logger.warning(what, self._webhook.name, MAX_FAILED)
+                    logger.warning(what, self._webhook.name, MAX_FAILED_ROWS)
                 self._dropping = True
             settlement = self.outbox.settlement()
 
@@ -233,7 +233,7 @@ _INSTALLATION = "installation"
 class Dispatcher:
     """Begins and ends a channel for each webhook, as they are added and removed."""
 
-    def __init__(self, engine: Engine, outbound: Outbound, pace: Pace) -> None:
+    def __init__(self, engine: Engine, outbound: Outbound, pace: WebhookRetryPolicy) -> None:
         self._engine = engine
         self._outbound = outbound
         self._pace = pace
@@ -265,13 +265,13 @@ class Dispatcher:
         body = trial_event(str(uuid.uuid4()), self._source, name, self._engine.clock.now())
         headers = signed_headers(webhook.secret, str(unix_seconds()), body, 1)
         if self._stopping:
-            raise Stopping
+            raise ServiceStopping
         trial = asyncio.create_task(self._outbound.post(webhook.url, headers, body))
         self._trials.add(trial)
         trial.add_done_callback(self._trials.discard)
         await asyncio.wait([trial])
         if trial.cancelled():
-            raise Stopping
+            raise ServiceStopping
         return trial.result()
 
     async def retry(self, name: str, sequence: int | None = None) -> list[Undelivered]:

@@ -12,7 +12,7 @@ import secrets
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from forewarn.core import access, approvals, enabling, fleet_commands, progress, requests, rollout_commands, webhooks
-from forewarn.core.fleet import renew
+from forewarn.core.fleet import apply_declared
 from forewarn.core.operations import OperationStatus
 from forewarn.core.state import Draft
 from forewarn.engine.executor import Executor, WorkReports, with_rollout_steps
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from forewarn.core.access import Token
     from forewarn.core.events import Document, Event
     from forewarn.core.fleet import Fleet, FleetChange, Group
-    from forewarn.core.fleet_commands import Policy
+    from forewarn.core.fleet_commands import PolicyUpdate
     from forewarn.core.limits import OperatorLimits
-    from forewarn.core.operations import FailedAttempt, Operation, Request
+    from forewarn.core.operations import CauseRequest, FailedAttempt, Operation
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import Changes
     from forewarn.core.webhooks import Undelivered, Webhook
     from forewarn.engine.measurements import Measurements
-    from forewarn.ports import Audience, Clock, Fabric, Store
+    from forewarn.ports import Clock, ClockBarrier, Fabric, Store
 
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class Engine:
         """The state now, to be asked like a draft."""
         return Draft(self._writer.state, new_id)
 
-    async def request(self, asked: Request, by: str) -> list[Operation]:
+    async def request(self, asked: CauseRequest, by: str) -> list[Operation]:
         """Begin an operation, or one for each VM."""
         return await self.execute(requests.request, asked, by)
 
@@ -158,7 +158,7 @@ class Engine:
 
     async def mark_done(self, operation_id: str, by: str) -> Operation:
         """Somebody says that the work of an operation is done: nobody waits for the fabric then."""
-        operation = await self.execute(progress.done_by_hand, operation_id, by)
+        operation = await self.execute(progress.mark_done, operation_id, by)
         self._executor.let_go(operation_id)
         return operation
 
@@ -176,7 +176,7 @@ class Engine:
         """Take a host back into use. Returns the operations that are withdrawn by it."""
         return await self.execute(fleet_commands.return_host, name, by)
 
-    async def set_policy(self, group: str, policy: Policy, by: str) -> Group:
+    async def set_policy(self, group: str, policy: PolicyUpdate, by: str) -> Group:
         """Change what a group's owner has chosen."""
         return await self.execute(fleet_commands.set_policy, group, policy, by)
 
@@ -190,7 +190,7 @@ class Engine:
         self, before: Webhook, after: Webhook, undelivered: Mapping[int, Undelivered | None]
     ) -> int | None:
         """Record what came of deliveries. (core.webhooks.settle)"""
-        return await self.execute(webhooks.settle, before, after, undelivered)
+        return await self.execute(webhooks.record_deliveries, before, after, undelivered)
 
     async def retry_webhook(self, name: str, sequence: int | None = None) -> list[Undelivered]:
         """Have undelivered rows sent now."""
@@ -212,7 +212,7 @@ class Engine:
         """Replace the fleet by this one. Says what is added, changed and removed."""
         while True:
             before = self.fleet
-            after, change = await asyncio.to_thread(renew, before, fleet, self._writer.state.destinations())
+            after, change = await asyncio.to_thread(apply_declared, before, fleet, self._writer.state.destinations())
 
             def apply(draft: Draft, now: datetime, limits: OperatorLimits) -> bool:
                 # What has set out for a spare host meanwhile must find it. (B023: runs before the loop goes on.)
@@ -240,7 +240,7 @@ class Engine:
 
         def do_what_is_due(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
             for operation_id in operations:
-                progress.move(draft, now, limits, operation_id)
+                progress.advance(draft, now, limits, operation_id)
             draft.rollouts_to_step.update(dict.fromkeys(rollouts))
             for group in silent:
                 enabling.disable_if_silent(draft, now, limits, group)
@@ -254,7 +254,7 @@ class Engine:
             self.last_seen.look_again(silent, now)
             raise
 
-    async def advance(self, length: timedelta, audience: Audience | None = None) -> datetime:
+    async def advance(self, length: timedelta, audience: ClockBarrier | None = None) -> datetime:
         """Move a virtual clock on; returns when everything due by then is done, and the audience has seen it."""
         return await self._scheduler.advance(length, audience)
 

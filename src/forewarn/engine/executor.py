@@ -16,8 +16,8 @@ from forewarn.core import progress, rollout_commands
 from forewarn.core.durations import backoff_seconds
 from forewarn.core.event_types import Verb
 from forewarn.core.operations import FailedAttempt, Health
-from forewarn.errors import ForewarnError, IncompleteFabric, Stopping, StoreFailed, WorkFailed
-from forewarn.ports import Order
+from forewarn.errors import ForewarnError, IncompleteFabric, ServiceStopping, StoreFailed, WorkFailed
+from forewarn.ports import WorkOrder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -106,7 +106,7 @@ LOOK_AGAIN = timedelta(seconds=10)
 """How long after a look at VMs that are not well the next one comes, by the clock."""
 
 
-def verbs_of(fabric: Fabric) -> dict[Verb, Callable[[Order], Awaitable[None]]]:
+def verbs_of(fabric: Fabric) -> dict[Verb, Callable[[WorkOrder], Awaitable[None]]]:
     """The fabric's method for each verb. A missing one is an error at the start, not at the first such operation."""
     methods = {verb: getattr(fabric, verb.value, None) for verb in Verb}
     missing = [verb.value for verb, method in methods.items() if not callable(method)]
@@ -173,20 +173,20 @@ class Executor:
                 return
             if operation.request.rollout and operation.health is Health.UNKNOWN:
                 await self._look_after(operation)
-        except Stopping:
+        except ServiceStopping:
             return
 
     async def _work(self, operation: Operation, vms: tuple[str, ...]) -> bool:
         """Have it done; False when it cannot be."""
         moves = tuple((name, host) for name, host in operation.moves if name in vms)
-        order = Order(operation.id, vms, operation.request.duration, operation.cause, operation.host, moves)
+        order = WorkOrder(operation.id, vms, operation.request.duration, operation.cause, operation.host, moves)
         failures = 0
         while True:
             try:
                 if operation.verb is not None:
                     await self._work_of[operation.verb](order)
                 await asyncio.shield(self._report(operation.id))
-            except Stopping:
+            except ServiceStopping:
                 raise
             except WorkFailed as error:
                 logger.warning("Operation %s (%s) has failed: %s", operation.id, operation.cause, error)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from forewarn.core import faults
 from forewarn.core.history import ENGINE
-from forewarn.errors import FaultsNotAllowed, ForewarnError, TooMany, Unknown, nearest
+from forewarn.errors import FaultsNotAllowed, ForewarnError, LimitExceeded, UnknownResource, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from forewarn.core.events import Document
-    from forewarn.core.faults import Fault, FaultOrder
+    from forewarn.core.faults import Fault, FaultSpec
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine, Published
@@ -52,19 +52,19 @@ class Faults:
 
     # --- Orders -----------------------------------------------------------------------------------
 
-    async def add(self, asked: FaultOrder, by: str) -> Fault:
+    async def add(self, asked: FaultSpec, by: str) -> Fault:
         """Fail on purpose from now on. History says so when this returns."""
         fault = await self._engine.execute(self.adding(asked, by))
         self.take(fault)
         return fault
 
-    def adding(self, asked: FaultOrder, by: str) -> Decide:
+    def adding(self, asked: FaultSpec, by: str) -> Decide:
         """The order of which a fault comes, for who has more to write with it; `take` it when that is on disk."""
         if not self.allowed:
             raise FaultsNotAllowed
-        if (count := len(self.list()) + 1) > faults.MOST_FAULTS:
-            remedy = "Clear some, or name no VM in one that is for all."
-            raise TooMany(count=count, things="faults", what="service", most=faults.MOST_FAULTS, remedy=remedy)
+        if (count := len(self.list()) + 1) > faults.MAX_FAULTS:
+            remedy = "Clear some, or use one fault for all VMs."
+            raise LimitExceeded(count=count, things="faults", what="service", most=faults.MAX_FAULTS, remedy=remedy)
         asked = faults.fill_in(asked)
         if asked.vm:
             self._engine.fleet.vm(asked.vm)
@@ -95,12 +95,12 @@ class Faults:
         """End one, or all; says which."""
         self._drop_expired()
         if fault_id is not None and fault_id not in self._active:
-            hint = nearest(fault_id, self._active) or " See them with: forewarn fault list"
-            raise Unknown(what="fault", name=fault_id, hint=hint)
+            hint = nearest(fault_id, self._active) or " List them with: forewarn fault list"
+            raise UnknownResource(what="fault", name=fault_id, hint=hint)
         wanted = list(self._active) if fault_id is None else [fault_id]
         cleared = {each: self._active.pop(each) for each in wanted}
         try:
-            await self._engine.execute(faults.note_cleared, list(cleared.values()), by)
+            await self._engine.execute(faults.record_cleared, list(cleared.values()), by)
         except ForewarnError:  # it was not written, so it has not happened
             self._put_back(cleared)
             raise
@@ -158,7 +158,7 @@ class Faults:
 
     async def _write_over(self, over: Sequence[Fault]) -> None:
         try:
-            await self._engine.execute(faults.note_over, over, ENGINE)
+            await self._engine.execute(faults.record_expired, over, ENGINE)
         except ForewarnError as error:
             logger.warning("History does not say that a fault is over: %s", error)
 

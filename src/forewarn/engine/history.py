@@ -8,21 +8,21 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from forewarn.core.access import KEPT_FOR
+from forewarn.core.access import RESPONSE_RETENTION
 from forewarn.engine.writer import StoreThread
 from forewarn.errors import StoreFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forewarn.core.access import KeptAnswer
+    from forewarn.core.access import StoredResponse
     from forewarn.core.events import Event
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
     from forewarn.core.rollouts import Rollout
     from forewarn.core.state import HistoryEntry
     from forewarn.engine.writer import Writer
-    from forewarn.ports import Clock, Expired, HistoryFilter, ListFilter, Records, Store
+    from forewarn.ports import Clock, HistoryFilter, ListFilter, Records, RetentionCutoff, Store
 
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class StoredRecords:
         """Rollouts, each with its place in the list."""
         return await self._read(self._records.rollouts, wanted)
 
-    async def kept_answer(self, key: str) -> KeptAnswer | None:
+    async def kept_answer(self, key: str) -> StoredResponse | None:
         """The answer kept for a key, whole."""
         return await self._read(self._records.kept_answer, key)
 
@@ -113,7 +113,7 @@ class StoredRecords:
         """The sequence of the oldest row of history that is kept."""
         return await self._read(self._records.oldest)
 
-    async def expired(self, before: datetime, answers_before: datetime) -> Expired:
+    async def expired(self, before: datetime, answers_before: datetime) -> RetentionCutoff:
         """Up to where things are older than they are to be kept."""
         return await self._read(self._records.expired, before, answers_before)
 
@@ -174,10 +174,10 @@ class Retention:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _remove(self, now: datetime) -> None:
-        self._writer.forget_answers(now - KEPT_FOR)
+        self._writer.forget_answers(now - RESPONSE_RETENTION)
         before = now - self._length if self._length else BEGINNING
         try:
-            expired = await self._records.expired(before, now - KEPT_FOR)
+            expired = await self._records.expired(before, now - RESPONSE_RETENTION)
             while not self._stopping and await self._writer.remove(expired, MOST_AT_ONCE):
                 pass
             oldest = await self._records.oldest()

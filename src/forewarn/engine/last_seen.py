@@ -44,7 +44,7 @@ class LastSeen:
         self.polled.update(self.held)
         if self.polled:
             known = self.polled & self._writer.state.deliveries.keys()  # others have left the fleet since
-            self._writer.note_seen(dict.fromkeys(known, self._clock.now()))
+            self._writer.record_seen(dict.fromkeys(known, self._clock.now()))
             self._unwritten |= known
             self.polled.clear()
 
@@ -61,7 +61,7 @@ class LastSeen:
             return
         downtime = max(self._clock.now() - from_text(alive_at), timedelta(0))
         heard = {group: last_seen_at + downtime for group, last_seen_at in self._writer.state.last_seen.items()}
-        self._writer.note_seen(heard)
+        self._writer.record_seen(heard)
         self._unwritten = set(heard)
 
     # --- Silence ------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from forewarn.engine.history import Retention
     from forewarn.engine.last_seen import LastSeen
     from forewarn.engine.writer import Writer
-    from forewarn.ports import Audience, Clock
+    from forewarn.ports import Clock, ClockBarrier
 
 
 class Timers:
@@ -114,7 +114,7 @@ class Scheduler:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._retention.stop()
 
-    async def advance(self, length: timedelta, audience: Audience | None = None) -> datetime:
+    async def advance(self, length: timedelta, audience: ClockBarrier | None = None) -> datetime:
         """Move a virtual clock, from deadline to deadline; returns when all that is due by then is done.
 
         An audience takes in each step before the next, the last one too.
@@ -142,7 +142,7 @@ class Scheduler:
             await self._retention.settle()
             return clock.now()
 
-    async def _until_taken_in(self, clock: VirtualClock, audience: Audience | None) -> None:
+    async def _until_taken_in(self, clock: VirtualClock, audience: ClockBarrier | None) -> None:
         await self.until_quiet(clock)
         while audience is not None and (missing := audience.missing()):
             self._awaited = missing

@@ -23,7 +23,7 @@ from forewarn.clock import real_seconds
 from forewarn.core.durations import to_text
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.engine.measurements import Measurements
-from forewarn.errors import Stopping, StoreFailed
+from forewarn.errors import ServiceStopping, StoreFailed
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from forewarn.core.operations import Operation
-    from forewarn.ports import Clock, Expired, Store
+    from forewarn.ports import Clock, RetentionCutoff, Store
 
     Done = Callable[[Any, BaseException | None], None]
 
@@ -172,7 +172,7 @@ class Writer:
         Never from within this call.
         """
         if self._stopping:
-            asyncio.get_running_loop().call_soon(done, None, Stopping())
+            asyncio.get_running_loop().call_soon(done, None, ServiceStopping())
             return
         self._idle.clear()
         if can_wait and not self._hurried:
@@ -208,9 +208,9 @@ class Writer:
 
     # --- What is in memory before it is on disk, or only there -------------------------------------
 
-    def note_seen(self, moments: Mapping[str, datetime]) -> None:
+    def record_seen(self, moments: Mapping[str, datetime]) -> None:
         """When groups last polled: too often for a commit each."""
-        self.state.note_seen(moments)
+        self.state.record_seen(moments)
 
     def count_dropped(self, webhook: str, count: int) -> None:
         """Rows that a webhook will never deliver, since the service was started."""
@@ -220,7 +220,7 @@ class Writer:
         """Answers to idempotency keys. They go from memory first: what memory knows must be in the store."""
         self.state.forget_answers(before)
 
-    async def remove(self, expired: Expired, most: int) -> bool:
+    async def remove(self, expired: RetentionCutoff, most: int) -> bool:
         """Remove what is too old from the store, a part at a time. Whether there may be more."""
         return await self.in_store(self._store.remove, expired, most)
 

@@ -20,24 +20,24 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from forewarn.core.event_types import Verb
 from forewarn.errors import Invalid, Unavailable, WorkFailed
-from forewarn.ports import Machine
+from forewarn.ports import MachineState
 from forewarn.system.child_process import ChildProcess
 from forewarn.system.files import sync_folder, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from forewarn.ports import Order
+    from forewarn.ports import WorkOrder
 
 
-class End(NamedTuple):
+class WorkResult(NamedTuple):
     """How a run ended; without a code where the shell was killed too."""
 
     code: int | None
     last_line: str
 
 
-class Journal:
+class OrderFolder:
     """One order's folder. It blocks: a disk is waited for."""
 
     def __init__(self, folder: Path) -> None:
@@ -54,14 +54,14 @@ class Journal:
         """Whether it has ended so that it is not to be run again. Ask when it is no longer at work."""
         return self._child.exit_code() not in (None, os.EX_TEMPFAIL)
 
-    def end(self) -> End:
+    def end(self) -> WorkResult:
         """How it ended. Ask when it is no longer at work: the exit code is there before the lock is let go of."""
         try:
             with self._errors.open("rb") as errors:
                 said = last_line(errors)
         except FileNotFoundError:
             said = ""
-        return End(self._child.exit_code(), said)
+        return WorkResult(self._child.exit_code(), said)
 
     def begin(self, command: Sequence[str], order: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Note that it begins, start it, and return its process. What is noted is on disk before it starts.
@@ -110,16 +110,16 @@ _READ_BACK_BYTES = 64 * 1024
 _LONGEST_LINE = 500
 _EXPECTED = (
     'expected exit code 0 and one JSON object on standard output, like {"running": true, "boots": 3}, '
-    f"or exit code {os.EX_USAGE} where the program cannot tell"
+    f"or exit code {os.EX_USAGE} if the program does not support inspect"
 )
 
 
-class Program:
+class OperatorProgram:
     """What the operator has given us to run."""
 
     def __init__(self, words: Sequence[str], inspect_seconds: float) -> None:
         if not words:
-            raise Invalid(problem="the command fabric needs a program. Name one that can be executed.")
+            raise Invalid(problem="the command fabric needs a program. Name an executable file.")
         self._words = tuple(words)
         self._inspect_seconds = inspect_seconds
         self._inspections = asyncio.Semaphore(_INSPECTIONS_AT_ONCE)
@@ -132,28 +132,30 @@ class Program:
         path = shutil.which(self._words[0])
         if path is None:
             exists = Path(self._words[0]).exists()
-            wrong = f"{self} is not an executable file" if exists else f"there is no program {self}"
-            right = f"Make it one with: chmod +x {self}" if exists else "Install it, or name one that exists"
+            wrong = f"{self} is not executable" if exists else f"the program {self} does not exist"
+            right = f"Run: chmod +x {self}" if exists else "Install it, or name another program"
             raise Unavailable(problem=f"{wrong}. {right}")
         interpreter = _interpreter(path)
         if interpreter and not os.access(interpreter, os.X_OK):
-            wrong = f"{self} begins with #!{interpreter!r}, which cannot be executed"
-            raise Unavailable(problem=f"{wrong}. Install that, or mend the program's first line")
+            wrong = f"{self} begins with #!{interpreter!r}, which is not executable"
+            raise Unavailable(problem=f"{wrong}. Install the interpreter, or correct the first line of the program")
         # The whole path: what was looked at here is what the shell executes.
         return [str(Path(path).absolute()), *self._words[1:], verb]
 
-    async def inspect(self, vm: str) -> Machine:
+    async def inspect(self, vm: str) -> MachineState:
         """What the program says of a machine. Not every program can tell; then it counts as running."""
         async with self._inspections:
             try:
                 code, said, complaint = await self._ask({"verb": "inspect", "vm": vm})
             except OSError as error:
-                raise Unavailable(problem=f"{self} inspect could not be run ({error})") from error
+                raise Unavailable(problem=f"cannot run {self} inspect ({error})") from error
         if code == os.EX_USAGE:
-            return Machine(vm, running=True, boots=1)
+            return MachineState(vm, running=True, boots=1)
         machine = _read_machine(vm, said) if code == 0 else None
         if machine is None:
-            found = f"wrote {_harmless(said)!r}" if code == 0 else f"ended with code {code}: {complaint or '(no word)'}"
+            found = (
+                f"wrote {_harmless(said)!r}" if code == 0 else f"exited with code {code}: {complaint or '(no output)'}"
+            )
             raise Unavailable(problem=f"{self} inspect {found}; {_EXPECTED}")
         return machine
 
@@ -205,7 +207,7 @@ def _interpreter(path: str) -> str:
     return os.fsdecode(first[2:].strip(b" \t\n").replace(b"\t", b" ").split(b" ")[0]) if first[:2] == b"#!" else ""
 
 
-def _read_machine(vm: str, said: bytes) -> Machine | None:
+def _read_machine(vm: str, said: bytes) -> MachineState | None:
     try:
         found = json.loads(said)
     except (ValueError, RecursionError):
@@ -215,7 +217,7 @@ def _read_machine(vm: str, said: bytes) -> Machine | None:
     running, boots = found.get("running"), found.get("boots", 1)
     if not isinstance(running, bool) or not isinstance(boots, int) or isinstance(boots, bool):
         return None
-    return Machine(vm, running, boots)
+    return MachineState(vm, running, boots)
 
 
 # --- The fabric -----------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ class CommandFabric:
     makes_hosts = False
 
     def __init__(self, program: Sequence[str], folder: Path, *, inspect_seconds: float = INSPECT_SECONDS) -> None:
-        self._program = Program(program, inspect_seconds)
+        self._program = OperatorProgram(program, inspect_seconds)
         self._folder = folder.absolute()
         # One thread for all journals: disks block, and one order given twice at once must not begin twice.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="command-fabric")
@@ -246,28 +248,28 @@ class CommandFabric:
         self._let_go: dict[str, None] = {}
         """Orders that nobody waits for, the one that was left longest ago first."""
 
-    async def inspect(self, vm: str) -> Machine:
+    async def inspect(self, vm: str) -> MachineState:
         return await self._program.inspect(vm)
 
-    async def freeze(self, order: Order) -> None:
+    async def freeze(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.FREEZE, order)
 
-    async def migrate(self, order: Order) -> None:
+    async def migrate(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.MIGRATE, order)
 
-    async def reboot(self, order: Order) -> None:
+    async def reboot(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.REBOOT, order)
 
-    async def redeploy(self, order: Order) -> None:
+    async def redeploy(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.REDEPLOY, order)
 
-    async def deallocate(self, order: Order) -> None:
+    async def deallocate(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.DEALLOCATE, order)
 
-    async def start(self, order: Order) -> None:
+    async def start(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.START, order)
 
-    async def delete(self, order: Order) -> None:
+    async def delete(self, order: WorkOrder) -> None:
         await self._carry_out(Verb.DELETE, order)
 
     async def recover(self, unfinished: Sequence[str]) -> None:
@@ -278,11 +280,11 @@ class CommandFabric:
         await asyncio.Event().wait()  # the program speaks only when it is asked
         yield ""  # is never reached; it makes this an iterator
 
-    async def _carry_out(self, verb: Verb, order: Order) -> None:
+    async def _carry_out(self, verb: Verb, order: WorkOrder) -> None:
         """Cancelled, it leaves the program at its work; the same order finds it again."""
         if not _SAFE_ID.fullmatch(order.operation):
-            raise WorkFailed(problem=f"{order.operation!r} cannot be the name of a folder; expected an id like a UUID")
-        journal = Journal(self._folder / order.operation)
+            raise WorkFailed(problem=f"{order.operation!r} is not a valid operation id; expected an id like a UUID")
+        journal = OrderFolder(self._folder / order.operation)
         await self._make_room()
         self._let_go.pop(order.operation, None)
         try:
@@ -305,7 +307,7 @@ class CommandFabric:
             del self._let_go[oldest]
             gone = False
             try:
-                gone = await self._in_thread(Journal(self._folder / oldest).remove_if_over)
+                gone = await self._in_thread(OrderFolder(self._folder / oldest).remove_if_over)
             finally:
                 if not gone:
                     self._let_go[oldest] = None
@@ -314,12 +316,12 @@ class CommandFabric:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
         except OSError as error:
-            problem = f"orders cannot be noted in {self._folder} ({error}). It must be a folder that can be written to"
+            problem = f"cannot write orders to {self._folder} ({error}). It must be a writable folder"
             raise Unavailable(problem=problem) from error
 
     # --- In the thread --------------------------------------------------------------------------------
 
-    def _take_up(self, journal: Journal, verb: Verb, order: Order) -> subprocess.Popen[bytes] | None:
+    def _take_up(self, journal: OrderFolder, verb: Verb, order: WorkOrder) -> subprocess.Popen[bytes] | None:
         """Start the program and return its process; None if an earlier run is at work or has ended for good."""
         self._reap()
         if journal.at_work() or journal.over():
@@ -329,7 +331,7 @@ class CommandFabric:
         self._children.add(child)
         return child
 
-    def _look(self, journal: Journal) -> End | None:
+    def _look(self, journal: OrderFolder) -> WorkResult | None:
         self._reap()
         return None if journal.at_work() else journal.end()
 
@@ -342,7 +344,7 @@ class CommandFabric:
         for folder in self._folder.glob("*"):
             if folder.name in unfinished or not _SAFE_ID.fullmatch(folder.name) or not folder.is_dir():
                 continue
-            journal = Journal(folder)
+            journal = OrderFolder(folder)
             if not journal.at_work():
                 journal.remove()
 
@@ -368,7 +370,7 @@ async def _until_it_may_have_ended(child: subprocess.Popen[bytes] | None) -> Non
         os.close(watched)
 
 
-def _in_words(verb: Verb, order: Order) -> dict[str, Any]:
+def _in_words(verb: Verb, order: WorkOrder) -> dict[str, Any]:
     """The order as the program reads it."""
     return {
         "verb": verb,
@@ -381,11 +383,11 @@ def _in_words(verb: Verb, order: Order) -> dict[str, Any]:
     }
 
 
-def _failure(name: str, end: End) -> Unavailable | WorkFailed:
+def _failure(name: str, end: WorkResult) -> Unavailable | WorkFailed:
     if end.code is None:
-        return Unavailable(problem=f"{name} was killed and left no exit code; it is run again, and told so by 'again'")
-    last_line = end.last_line or "it wrote no line of errors"
+        return Unavailable(problem=f"{name} was killed and left no exit code; it runs again with 'again' set to true")
+    last_line = end.last_line or "no error output"
     if end.code == os.EX_TEMPFAIL:
-        return Unavailable(problem=f"{name} asks for another time: {last_line}")
-    by_signal = f" (as after signal {end.code - 128})" if 128 < end.code < 128 + signal.NSIG else ""
-    return WorkFailed(problem=f"{name} ended with code {end.code}{by_signal}: {last_line}")
+        return Unavailable(problem=f"{name} asked to be retried later: {last_line}")
+    by_signal = f" (signal {end.code - 128})" if 128 < end.code < 128 + signal.NSIG else ""
+    return WorkFailed(problem=f"{name} exited with code {end.code}{by_signal}: {last_line}")

@@ -10,7 +10,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from forewarn.ports import Clock, Machine, Order
+from forewarn.ports import Clock, MachineState, WorkOrder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -27,29 +27,29 @@ class ManualFabric:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    async def inspect(self, vm: str) -> Machine:
+    async def inspect(self, vm: str) -> MachineState:
         """Nobody can be asked. Whoever says "done" has looked, and that is the word on health."""
-        return Machine(vm, running=True, boots=1)
+        return MachineState(vm, running=True, boots=1)
 
-    async def freeze(self, order: Order) -> None:
+    async def freeze(self, order: WorkOrder) -> None:
         await self._until_cancelled()
 
-    async def migrate(self, order: Order) -> None:
+    async def migrate(self, order: WorkOrder) -> None:
         await self._until_cancelled()
 
-    async def reboot(self, order: Order) -> None:
+    async def reboot(self, order: WorkOrder) -> None:
         await self._until_cancelled()
 
-    async def redeploy(self, order: Order) -> None:
+    async def redeploy(self, order: WorkOrder) -> None:
         await self._until_cancelled()
 
-    async def deallocate(self, order: Order) -> None:
+    async def deallocate(self, order: WorkOrder) -> None:
         await self._until_cancelled()
 
-    async def start(self, order: Order) -> None:
+    async def start(self, order: WorkOrder) -> None:
         await self._until_cancelled()
 
-    async def delete(self, order: Order) -> None:
+    async def delete(self, order: WorkOrder) -> None:
         await self._until_cancelled()
 
     async def recover(self, unfinished: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from forewarn.errors import Unavailable, WorkFailed
-from forewarn.ports import Clock, Machine, Order
+from forewarn.ports import Clock, MachineState, WorkOrder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,7 +29,7 @@ class SimulatedFabric:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, MachineState] = {}
         self._deleted: dict[str, None] = {}
         self._done: dict[str, None] = {}
         self._watchers: list[asyncio.Queue[str]] = []
@@ -44,29 +44,29 @@ class SimulatedFabric:
         self.sick: set[str] = set()
         """VMs that do not come back: whatever was done to them, they are seen not to run."""
 
-    async def inspect(self, vm: str) -> Machine:
+    async def inspect(self, vm: str) -> MachineState:
         machine = self._machine(vm)
         return machine._replace(running=False) if vm in self.sick else machine
 
-    async def freeze(self, order: Order) -> None:
+    async def freeze(self, order: WorkOrder) -> None:
         await self._carry_out(order, _unchanged)
 
-    async def migrate(self, order: Order) -> None:
+    async def migrate(self, order: WorkOrder) -> None:
         await self._carry_out(order, _unchanged)
 
-    async def reboot(self, order: Order) -> None:
+    async def reboot(self, order: WorkOrder) -> None:
         await self._carry_out(order, _booted)
 
-    async def redeploy(self, order: Order) -> None:
+    async def redeploy(self, order: WorkOrder) -> None:
         await self._carry_out(order, _booted)
 
-    async def deallocate(self, order: Order) -> None:
+    async def deallocate(self, order: WorkOrder) -> None:
         await self._carry_out(order, _stopped)
 
-    async def start(self, order: Order) -> None:
+    async def start(self, order: WorkOrder) -> None:
         await self._carry_out(order, _started)
 
-    async def delete(self, order: Order) -> None:
+    async def delete(self, order: WorkOrder) -> None:
         await self._carry_out(order, _stopped, for_good=True)
 
     async def recover(self, unfinished: Sequence[str]) -> None:
@@ -81,17 +81,19 @@ class SimulatedFabric:
         finally:
             self._watchers.remove(happened)
 
-    async def _carry_out(self, order: Order, change: Callable[[Machine], Machine], *, for_good: bool = False) -> None:
+    async def _carry_out(
+        self, order: WorkOrder, change: Callable[[MachineState], MachineState], *, for_good: bool = False
+    ) -> None:
         if order.operation in self._done:
             return
         if self.delay:
             await self._wait(self.delay)
         if self.failures:
             self.failures -= 1
-            raise Unavailable(problem="the simulated fabric was told to fail")
+            raise Unavailable(problem="the simulated fabric is set to fail")
         if self.failures_for_good:
             self.failures_for_good -= 1
-            raise WorkFailed(problem="the simulated fabric was told to fail for good")
+            raise WorkFailed(problem="the simulated fabric is set to fail permanently")
         if self.forgets:
             self.forgets -= 1
             await self._wait(_FOREVER)
@@ -105,10 +107,10 @@ class SimulatedFabric:
         if len(self._done) > _REMEMBERED_ORDERS:
             del self._done[next(iter(self._done))]
 
-    def _machine(self, vm: str) -> Machine:
-        return self._machines.get(vm) or Machine(vm, running=True, boots=1)
+    def _machine(self, vm: str) -> MachineState:
+        return self._machines.get(vm) or MachineState(vm, running=True, boots=1)
 
-    def _keep(self, machine: Machine, *, deleted: bool) -> None:
+    def _keep(self, machine: MachineState, *, deleted: bool) -> None:
         """A deleted machine is kept to say that it is gone, until enough others have gone after it."""
         self._machines[machine.vm] = machine
         if deleted:
@@ -124,17 +126,17 @@ class SimulatedFabric:
             await self._clock.sleep_until(wake_at)
 
 
-def _unchanged(machine: Machine) -> Machine:
+def _unchanged(machine: MachineState) -> MachineState:
     return machine
 
 
-def _booted(machine: Machine) -> Machine:
+def _booted(machine: MachineState) -> MachineState:
     return machine._replace(running=True, boots=machine.boots + 1)
 
 
-def _stopped(machine: Machine) -> Machine:
+def _stopped(machine: MachineState) -> MachineState:
     return machine._replace(running=False)
 
 
-def _started(machine: Machine) -> Machine:
+def _started(machine: MachineState) -> MachineState:
     return machine if machine.running else _booted(machine)

@@ -13,7 +13,7 @@ from forewarn.core.placement import UNPLACED, find_clash, spread_domains, spread
 from forewarn.core.windows import parse_window
 from forewarn.errors import nearest
 from forewarn.files.policy import parse_terminate_notice
-from forewarn.files.toml_reader import Entry, TomlFile
+from forewarn.files.toml_reader import TomlFile, TomlTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ _KEYS = (
 _SET_KEYS = {
     "addresses": 'write address = "10.0.0.4"',
     "hosts": 'write host = "host-a"',
-    "first": "leave it out",
+    "first": "omit it",
 }
 """The keys that only a set has, and what to do where there is no `count`."""
 _PRIORITIES = ("regular", "spot")
@@ -47,7 +47,7 @@ _LISTEN = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]{1,5})(?:-([0-9]{1,5})
 _LAST_PORT = 65535
 
 
-def read_vms(entry: Entry, groups: Mapping[str, Group], hosts: Mapping[str, Host]) -> Iterator[VM]:
+def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, Host]) -> Iterator[VM]:
     """What one entry declares. Domains that it does not give are left UNPLACED."""
     entry.refuse_unknown(_KEYS)
     _check_set_keys(entry)
@@ -79,29 +79,29 @@ def read_vms(entry: Entry, groups: Mapping[str, Group], hosts: Mapping[str, Host
         )
 
 
-def check_name(entry: Entry, key: str, name: str) -> None:
+def check_name(entry: TomlTable, key: str, name: str) -> None:
     """Refuse what cannot be a name, of whatever kind of thing."""
     if "{n}" in name:
-        problem = "{n} stands for the number of a VM in a set. Write a name without it"
-        raise entry.wrong(f"{problem}, or for a set of VMs add count.", key)
+        problem = "{n} is the number of a VM in a set. Write a name without it"
+        raise entry.wrong(f"{problem}, or add count.", key)
     if not _NAME.fullmatch(name) or not name.isprintable():
-        problem = f"{name!r} is not a name: write 1 to 80 characters"
-        without = """none of them / \\ " ' < > | : * ? # & %, white space or a control character"""
+        problem = f"{name!r} is not a valid name. Write 1 to 80 characters"
+        without = """without white space, control characters and / \\ " ' < > | : * ? # & %"""
         raise entry.wrong(f"{problem}, {without}.", key)
 
 
-def _check_set_keys(entry: Entry) -> None:
+def _check_set_keys(entry: TomlTable) -> None:
     if "count" not in entry:
         for key, remedy in _SET_KEYS.items():
             if key in entry:
-                raise entry.wrong(f"Is for a set of VMs: add count, or {remedy}.", key)
+                raise entry.wrong(f"Needs count, because it is for a set of VMs. Add count, or {remedy}.", key)
     elif "address" in entry:
-        raise entry.wrong('A set needs several: write addresses = "10.0.0.4-10.0.0.103".', "address")
+        raise entry.wrong('A set needs a range. Write addresses = "10.0.0.4-10.0.0.103".', "address")
     if "host" in entry and "hosts" in entry:
-        raise entry.wrong("Write host (all VMs on one) or hosts (taken in turn), not both.", "hosts")
+        raise entry.wrong("Write host (one for all VMs) or hosts (assigned in turn), not both.", "hosts")
 
 
-def _declared(entry: Entry, declared: Mapping[str, _Declared], name: str, key: str, *deeper: int) -> _Declared:
+def _declared(entry: TomlTable, declared: Mapping[str, _Declared], name: str, key: str, *deeper: int) -> _Declared:
     found = declared.get(name)
     if found is None:
         table = key.removesuffix("s")
@@ -109,7 +109,7 @@ def _declared(entry: Entry, declared: Mapping[str, _Declared], name: str, key: s
     return found
 
 
-def _name_pattern(entry: Entry, group: Group | None) -> str:
+def _name_pattern(entry: TomlTable, group: Group | None) -> str:
     """The name of a VM, or the names of a set with {n} for the number. Azure prescribes some forms."""
     if group and group.kind == GroupKind.SCALE_SET:
         return _scale_set_pattern(entry, group.name)
@@ -121,10 +121,10 @@ def _name_pattern(entry: Entry, group: Group | None) -> str:
     return name
 
 
-def _scale_set_pattern(entry: Entry, scale_set: str) -> str:
+def _scale_set_pattern(entry: TomlTable, scale_set: str) -> str:
     if "count" in entry:
         if entry.text("name", scale_set) != scale_set:
-            problem = f"Leave it out: the VMs of this scale set are named {scale_set}_0 and so on."
+            problem = f"Omit it. The VMs of this scale set are named {scale_set}_0, {scale_set}_1 and so on."
             raise entry.wrong(problem, "name")
         return scale_set + "_{n}"
     name = entry.required_text("name", f'Write it like name = "{scale_set}_0".')
@@ -134,9 +134,9 @@ def _scale_set_pattern(entry: Entry, scale_set: str) -> str:
     return name
 
 
-def _cloud_service_pattern(entry: Entry) -> str:
+def _cloud_service_pattern(entry: TomlTable) -> str:
     if "count" in entry:
-        remedy = 'Write the role alone, like "Worker": its VMs are named Worker_IN_0 and so on.'
+        remedy = 'Write only the role, like "Worker". Its VMs are named Worker_IN_0, Worker_IN_1 and so on.'
         role = entry.required_text("name", remedy)
         if not role or "{n}" in role:
             raise entry.wrong(remedy, "name")
@@ -148,7 +148,7 @@ def _cloud_service_pattern(entry: Entry) -> str:
     return name
 
 
-def _numbered(entry: Entry, key: str, pattern: str, numbers: Sequence[int]) -> list[str]:
+def _numbered(entry: TomlTable, key: str, pattern: str, numbers: Sequence[int]) -> list[str]:
     """The pattern with each number in turn."""
     if "count" not in entry:
         check_name(entry, key, pattern)
@@ -158,15 +158,15 @@ def _numbered(entry: Entry, key: str, pattern: str, numbers: Sequence[int]) -> l
     return numbered
 
 
-def _refuse_group_names(entry: Entry, names: Sequence[str], groups: Mapping[str, Group]) -> None:
+def _refuse_group_names(entry: TomlTable, names: Sequence[str], groups: Mapping[str, Group]) -> None:
     """A VM without a group is a scope of its own, which goes by the VM's name."""
     for name in names:
         if name in groups:
-            problem = f'{name!r} is the name of a group too. Write group = "{name}", or another name.'
+            problem = f'{name!r} is also the name of a group. Write group = "{name}", or choose another name.'
             raise entry.wrong(problem, "name")
 
 
-def _hostnames(entry: Entry, group: Group | None, names: list[str], numbers: Sequence[int]) -> list[str]:
+def _hostnames(entry: TomlTable, group: Group | None, names: list[str], numbers: Sequence[int]) -> list[str]:
     if "hostname" in entry:
         return _numbered(entry, "hostname", entry.text("hostname"), numbers)
     if group and group.kind == GroupKind.SCALE_SET:
@@ -182,35 +182,35 @@ def _base36(number: int) -> str:
     return digits.rjust(6, "0")
 
 
-def _given_domain(entry: Entry, key: str, count: int) -> int:
-    reason = f": there are {count} of them here" if count > 1 else ": there is no other here"
+def _given_domain(entry: TomlTable, key: str, count: int) -> int:
+    reason = f", because the group has {count}" if count > 1 else ", because there is only one"
     return entry.whole_number(key, UNPLACED, 0, count - 1, reason)
 
 
-def _auto_approve(entry: Entry, group: Group | None) -> tuple[str, ...]:
+def _auto_approve(entry: TomlTable, group: Group | None) -> tuple[str, ...]:
     if group and "auto_approve" in entry:
-        raise entry.wrong(f"Is for the whole group: write it in [[group]] {group.name!r}.", "auto_approve")
+        raise entry.wrong(f"Applies to the whole group. Write it in [[group]] {group.name!r}.", "auto_approve")
     return entry.words("auto_approve", AUTO_APPROVE_WORDS)
 
 
-def _hosts(entry: Entry, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
+def _hosts(entry: TomlTable, declared: Mapping[str, Host], names: Sequence[str]) -> list[str]:
     if "host" in entry:
         return [_declared(entry, declared, entry.text("host"), "host").name] * len(names)
     if "hosts" in entry:
         given = enumerate(entry.texts("hosts"))
         hosts = [_declared(entry, declared, name, "hosts", index).name for index, name in given]
         if not hosts:
-            raise entry.wrong("Name at least one host, or leave it out.", "hosts")
+            raise entry.wrong("Name at least one host, or omit it.", "hosts")
         return spread_hosts(hosts, len(names))
     own_hosts = [own_host(name) for name in names]
     for name, host in zip(names, own_hosts, strict=True):
         if host in declared:
-            problem = f"Without it {name!r} gets a host of its own, {host!r}, but there is a [[host]]"
-            raise entry.wrong(f"{problem} of that name. Write host, or rename that one.", "host")
+            problem = f"Without it {name!r} gets its own host {host!r}, but a [[host]] has this name."
+            raise entry.wrong(f"{problem} Write host, or rename the [[host]].", "host")
     return own_hosts
 
 
-def _addresses(entry: Entry, count: int) -> list[str]:
+def _addresses(entry: TomlTable, count: int) -> list[str]:
     if "address" in entry:
         return [str(_address(entry, "address", entry.text("address")))]
     if "addresses" not in entry:
@@ -218,14 +218,14 @@ def _addresses(entry: Entry, count: int) -> list[str]:
     first, last = _address_range(entry, entry.text("addresses"))
     available = int(last) - int(first) + 1
     if first.version != last.version or available < 1:
-        problem = f"{first} to {last} is no range. Write two addresses of one kind, the lower one first."
+        problem = f"{first} to {last} is not a range. Write two IPv4 or two IPv6 addresses, the lower one first."
         raise entry.wrong(problem, "addresses")
     if available < count:
-        raise entry.wrong(f"{available} addresses are too few: {count} VMs need {count}.", "addresses")
+        raise entry.wrong(f"The range has {available} addresses, but {count} VMs need {count}.", "addresses")
     return [str(type(first)(number)) for number in range(int(first), int(first) + count)]
 
 
-def _address_range(entry: Entry, text: str) -> tuple[_Address, _Address]:
+def _address_range(entry: TomlTable, text: str) -> tuple[_Address, _Address]:
     """The first and the last address of `A-B`, of a network's usable ones, or of all from `A` upwards."""
     if "/" in text:
         return _usable(entry, text)
@@ -236,19 +236,19 @@ def _address_range(entry: Entry, text: str) -> tuple[_Address, _Address]:
     return first, type(first)(2**first.max_prefixlen - 1)
 
 
-def _usable(entry: Entry, text: str) -> tuple[_Address, _Address]:
+def _usable(entry: TomlTable, text: str) -> tuple[_Address, _Address]:
     """A network without its own address and, in IPv4, without the broadcast address."""
     try:
         network = ip_network(text)
     except ValueError:
-        problem = f"{text!r} is not a network. Write it like 10.1.0.0/24, with zeros behind the prefix."
+        problem = f"{text!r} is not a network. Write it like 10.1.0.0/24, with zeros after the prefix."
         raise entry.wrong(problem, "addresses") from None
     if network.num_addresses <= 2:  # a link of two, or a single one: all are usable
         return _unmapped(network[0]), _unmapped(network[-1])
     return _unmapped(network[1]), _unmapped(network[-2 if network.version == 4 else -1])
 
 
-def _address(entry: Entry, key: str, text: str) -> _Address:
+def _address(entry: TomlTable, key: str, text: str) -> _Address:
     try:
         address = ip_address(text)
     except ValueError:
@@ -265,7 +265,7 @@ def _unmapped(address: _Address) -> _Address:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def _listeners(entry: Entry, count: int) -> list[str]:
+def _listeners(entry: TomlTable, count: int) -> list[str]:
     if "listen" not in entry:
         return [""] * count
     parts = _LISTEN.fullmatch(entry.text("listen"))
@@ -275,12 +275,12 @@ def _listeners(entry: Entry, count: int) -> list[str]:
     address = _address(entry, "listen", parts[1] or parts[2])
     host = f"[{address}]" if address.version == 6 else str(address)
     if parts[4] and "count" not in entry:
-        raise entry.wrong("Several ports are for a set of VMs: add count, or write one port.", "listen")
+        raise entry.wrong("A range of ports needs count. Add count, or write one port.", "listen")
     first, last = int(parts[3]), int(parts[4] or _LAST_PORT)
     if not 1 <= first <= last <= _LAST_PORT:
-        raise entry.wrong(f"Ports go from 1 to {_LAST_PORT}, the lower one first.", "listen")
+        raise entry.wrong(f"Must be ports from 1 to {_LAST_PORT}, the lower one first.", "listen")
     if last - first + 1 < count:
-        raise entry.wrong(f"{last - first + 1} ports are too few: {count} VMs need {count}.", "listen")
+        raise entry.wrong(f"The range has {last - first + 1} ports, but {count} VMs need {count}.", "listen")
     return [f"{host}:{port}" for port in range(first, first + count)]
 
 
@@ -313,12 +313,12 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     groups = there.groups | _read_declared(tables["group"], _read_group)
     hosts = there.hosts | _read_declared(tables["host"], _read_host)
     vms: list[VM] = []
-    entries: list[Entry] = []  # of each VM, the entry that declares it
+    entries: list[TomlTable] = []  # of each VM, the entry that declares it
     for entry in tables["vm"]:
         declared = list(read_vms(entry, groups, hosts))
         for vm in declared:
             if vm.name in there.vms:
-                raise entry.wrong(f"{vm.name!r} is in the fleet already: every VM needs its own name.", "name")
+                raise entry.wrong(f"{vm.name!r} is already in the fleet. Names of VMs must be unique.", "name")
         vms += declared
         entries += [entry] * len(declared)
     if not vms:
@@ -329,44 +329,44 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     return Fleet(spread_domains([*there.vms.values(), *vms], groups), groups.values(), hosts.values())
 
 
-def _read_tables(file: TomlFile) -> dict[str, list[Entry]]:
+def _read_tables(file: TomlFile) -> dict[str, list[TomlTable]]:
     document = file.load()
     for table, rows in document.items():
         if table not in _TABLES:
-            problem = f"A fleet file has no such table, only {', '.join(_TABLES)}.{nearest(table, _TABLES)}"
+            problem = f"Unknown table. Tables: {', '.join(_TABLES)}.{nearest(table, _TABLES)}"
             raise file.wrong(problem, table, (table,))
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            problem = f"Must be written [[{table}]], in two pairs of brackets, once for each {table}."
+            problem = f"Must be written [[{table}]] with double brackets, once for each {table}."
             raise file.wrong(problem, table, (table,))
     return {
-        table: [Entry(file, table, index, row) for index, row in enumerate(document.get(table, ()))]
+        table: [TomlTable(file, table, index, row) for index, row in enumerate(document.get(table, ()))]
         for table in _TABLES
     }
 
 
-def _read_declared(entries: Iterable[Entry], read: Callable[[Entry, str], _Declared]) -> dict[str, _Declared]:
+def _read_declared(entries: Iterable[TomlTable], read: Callable[[TomlTable, str], _Declared]) -> dict[str, _Declared]:
     """Groups or hosts, by name."""
     declared: dict[str, _Declared] = {}
-    firsts: dict[str, Entry] = {}
+    firsts: dict[str, TomlTable] = {}
     for entry in entries:
         name = entry.required_text("name", 'Write it like name = "web".')
         check_name(entry, "name", name)
         if name in declared:
             line = firsts[name].line("name")
-            raise entry.wrong(f"{name!r} is taken by the one on line {line}: each needs its own.", "name")
+            raise entry.wrong(f"{name!r} is already used on line {line}. Names must be unique.", "name")
         firsts[name] = entry
         declared[name] = read(entry, name)
     return declared
 
 
-def _read_group(entry: Entry, name: str) -> Group:
+def _read_group(entry: TomlTable, name: str) -> Group:
     entry.refuse_unknown(_GROUP_KEYS)
     entry.required_text("kind", f"Write one of {', '.join(_KINDS)}.")
     kind = entry.word("kind", _KINDS, "")
     update_domains, fault_domains = _DEFAULT_DOMAINS[GroupKind(kind)]
     alone = kind == GroupKind.STANDALONE
     most_update, most_fault = (1, 1) if alone else _MOST_DOMAINS
-    reason = ": a standalone group has one VM" if alone else ""
+    reason = ", because a standalone group has one VM" if alone else ""
     return Group(
         name,
         kind,
@@ -378,18 +378,20 @@ def _read_group(entry: Entry, name: str) -> Group:
     )
 
 
-def _terminate_notice(entry: Entry, kind: str) -> timedelta | None:
+def _terminate_notice(entry: TomlTable, kind: str) -> timedelta | None:
     if "terminate_notice" not in entry:
         return None
     if kind != GroupKind.SCALE_SET:
-        raise entry.wrong(f"Only a scale set is told of deletions, and this is kind {kind!r}.", "terminate_notice")
+        raise entry.wrong(
+            f"Only a scale set has a terminate notice. The kind of this group is {kind!r}.", "terminate_notice"
+        )
     try:
         return parse_terminate_notice(entry.text("terminate_notice"))
     except ValueError as error:
         raise entry.wrong(str(error), "terminate_notice") from None
 
 
-def _windows(entry: Entry) -> tuple[Window, ...]:
+def _windows(entry: TomlTable) -> tuple[Window, ...]:
     windows = []
     for index, text in enumerate(entry.texts("windows")):
         try:
@@ -399,12 +401,12 @@ def _windows(entry: Entry) -> tuple[Window, ...]:
     return tuple(dict.fromkeys(windows))
 
 
-def _read_host(entry: Entry, name: str) -> Host:
+def _read_host(entry: TomlTable, name: str) -> Host:
     entry.refuse_unknown(_HOST_KEYS)
     return Host(name)
 
 
-def _refuse_doubles(vms: Sequence[VM], entries: Sequence[Entry]) -> None:
+def _refuse_doubles(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
     """No two VMs have a name, an address or a listener in common."""
     for field in ("name", "address", "listen"):
         holders: dict[str, int] = {}
@@ -414,11 +416,11 @@ def _refuse_doubles(vms: Sequence[VM], entries: Sequence[Entry]) -> None:
             if other != position:
                 key = "addresses" if field == "address" and "count" in entries[position] else field
                 holder = f'vm "{vms[other].name}" (line {entries[other].line()})'
-                problem = f"{value!r} is taken by {holder}: every VM needs its own."
+                problem = f"{value!r} is already used by {holder}. It must be unique."
                 raise entries[position].wrong(problem, key)
 
 
-def _refuse_company(vms: Sequence[VM], entries: Sequence[Entry], groups: Mapping[str, Group]) -> None:
+def _refuse_company(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
     """A standalone group holds one VM at most."""
     held: dict[str, str] = {}
     for vm, entry in zip(vms, entries, strict=True):
@@ -427,17 +429,17 @@ def _refuse_company(vms: Sequence[VM], entries: Sequence[Entry], groups: Mapping
             continue
         first = held.setdefault(vm.group, vm.name)
         if first != vm.name:
-            problem = f'Standalone group {vm.group!r} has its one VM already: vm "{first}". Leave group out.'
+            problem = f'Standalone group {vm.group!r} already has its VM "{first}". Omit group.'
             raise entry.wrong(problem, "group")
 
 
-def _refuse_clash(vms: Sequence[VM], entries: Sequence[Entry]) -> None:
+def _refuse_clash(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
     """A host holds at most one update domain of a group."""
     clash = find_clash(vms)
     if clash is not None:
         held = vms[clash[0]]
         problem = (
-            f"Host {held.host!r} holds update domain {held.update_domain} of group {held.group!r} already, "
-            f'with vm "{held.name}", and holds at most one. Write {held.update_domain}, or another host.'
+            f"Host {held.host!r} already holds update domain {held.update_domain} of group {held.group!r}, "
+            f'with vm "{held.name}". A host holds at most one. Write {held.update_domain}, or another host.'
         )
         raise entries[clash[1]].wrong(problem, "update_domain")

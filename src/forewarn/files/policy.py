@@ -11,18 +11,18 @@ from forewarn.core.durations import format_duration, parse_duration
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.errors import BadDuration
 
-LEAST_TERMINATE_NOTICE = EVENT_TYPES["Terminate"].least_notice
-MOST_TERMINATE_NOTICE = timedelta(minutes=15)
+MIN_TERMINATE_NOTICE = EVENT_TYPES["Terminate"].least_notice
+MAX_TERMINATE_NOTICE = timedelta(minutes=15)
 
 
 def parse_terminate_notice(text: str) -> timedelta:
     """Read `PT10M`, as Azure writes it, or `10m`."""
-    bounds = f"Write it from PT{_minutes(LEAST_TERMINATE_NOTICE)}M to PT{_minutes(MOST_TERMINATE_NOTICE)}M"
+    bounds = f"Write it from PT{_minutes(MIN_TERMINATE_NOTICE)}M to PT{_minutes(MAX_TERMINATE_NOTICE)}M"
     try:
         length = parse_duration(text)
     except BadDuration:
-        raise ValueError(f"{text!r} is not a length of time. {bounds}.") from None
-    if not LEAST_TERMINATE_NOTICE <= length <= MOST_TERMINATE_NOTICE:
+        raise ValueError(f"{text!r} is not a duration. {bounds}.") from None
+    if not MIN_TERMINATE_NOTICE <= length <= MAX_TERMINATE_NOTICE:
         raise ValueError(f"{text!r} is {format_duration(length)}. {bounds}.")
     return length
 

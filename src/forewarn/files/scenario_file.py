@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING
 from forewarn.core import faults
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.events import EventStatus, Source
-from forewarn.core.faults import FaultOrder
+from forewarn.core.faults import FaultSpec
 from forewarn.core.fleet import GroupKind
 from forewarn.core.operations import OVERRIDES
-from forewarn.core.scenarios import ACTS, After, Expectation, Needs, Options, Scenario, Step, Until
+from forewarn.core.scenarios import (
+    ACTIONS,
+    Expectation,
+    ExpectedVMState,
+    Needs,
+    Scenario,
+    ScenarioStep,
+    StepOptions,
+    WaitCondition,
+)
 from forewarn.errors import BadFleet, BadOption, BadScenario, Invalid, nearest
 from forewarn.files.fleet_file import parse_fleet
-from forewarn.files.toml_reader import Entry, TomlFile
+from forewarn.files.toml_reader import TomlFile, TomlTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,17 +56,17 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
     """The scenario that a file tells. `source` is what messages call the file."""
     file = TomlFile(text, source, BadScenario)
     document = file.load()
-    whole = Entry(file, "", None, document)
+    whole = TomlTable(file, "", None, document)
     whole.refuse_unknown(FILE_KEYS)
     rows = document.get("step", [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise whole.wrong("Must be written [[step]], in two pairs of brackets, once for each step.", "step")
+        raise whole.wrong("Must be written [[step]] with double brackets, once for each step.", "step")
     if not rows:
         raise whole.wrong('A scenario needs at least one [[step]], like do = "restart".', "step")
     if len(rows) > _MOST_STEPS:
-        raise whole.wrong(f"{len(rows)} steps are too many: at most {_MOST_STEPS}.", "step")
+        raise whole.wrong(f"Too many steps: {len(rows)}. The maximum is {_MOST_STEPS}.", "step")
     needs = _read_needs(whole.inner("needs", "[needs]"))
-    steps = [_read_step(Entry(file, "step", index, row), needs) for index, row in enumerate(rows)]
+    steps = [_read_step(TomlTable(file, "step", index, row), needs) for index, row in enumerate(rows)]
     _refuse_early(file, rows, steps)
     return Scenario(
         name=name,
@@ -70,26 +79,26 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
     )
 
 
-def _shown(entry: Entry, key: str, text: str) -> str:
+def _shown(entry: TomlTable, key: str, text: str) -> str:
     """A text that is shown on terminals: codes in it would be theirs to obey."""
     if not text.replace("\n", "").isprintable():
-        raise entry.wrong("Has characters that cannot be shown. Write plain text.", key)
+        raise entry.wrong("Contains control characters. Write plain text.", key)
     return text
 
 
-def _fleet(whole: Entry) -> str:
+def _fleet(whole: TomlTable) -> str:
     """The text of the fleet, which must itself be right."""
     text = whole.text("fleet")
     if text:
         try:
             parse_fleet(text, "")
         except BadFleet as error:
-            problem = f"line {error.fields['line']} of it: {error.fields['key']}: {error.fields['problem']}"
+            problem = f"In its line {error.fields['line']}: {error.fields['key']}: {error.fields['problem']}"
             raise whole.wrong(problem, "fleet") from None
     return text
 
 
-def _read_needs(entry: Entry) -> Needs:
+def _read_needs(entry: TomlTable) -> Needs:
     entry.refuse_unknown(NEEDS_KEYS)
     return Needs(
         vms=entry.whole_number("vms", 1, 1, _MOST_VMS),
@@ -100,25 +109,27 @@ def _read_needs(entry: Entry) -> Needs:
     )
 
 
-def _word(entry: Entry, key: str, words: Iterable[str]) -> str | None:
+def _word(entry: TomlTable, key: str, words: Iterable[str]) -> str | None:
     """One of some words, or None where it is not said."""
     return entry.word(key, [str(word) for word in words], "") if key in entry else None
 
 
-def _read_step(entry: Entry, needs: Needs) -> Step:
+def _read_step(entry: TomlTable, needs: Needs) -> ScenarioStep:
     entry.refuse_unknown(STEP_KEYS)
     kinds = [key for key in KINDS_OF_STEP if key in entry]
     if len(kinds) > 1:
-        raise entry.wrong(f"A step is one of {', '.join(KINDS_OF_STEP)}, and this has {kinds[0]} too.", kinds[1])
+        raise entry.wrong(
+            f"A step has only one of {', '.join(KINDS_OF_STEP)}. This step also has {kinds[0]}.", kinds[1]
+        )
     if not kinds and "expect" not in entry:
-        raise entry.wrong(f"Has nothing to do. Write one of {', '.join(KINDS_OF_STEP)}, or expect.", "do")
+        raise entry.wrong(f"The step is empty. Write one of {', '.join(KINDS_OF_STEP)}, or expect.", "do")
     kind = kinds[0] if kinds else ""
-    do = _word(entry, "do", ACTS) or ""
-    until = _word(entry, "until", Until)
-    return Step(
+    do = _word(entry, "do", ACTIONS) or ""
+    until = _word(entry, "until", WaitCondition)
+    return ScenarioStep(
         do=do,
         options=_read_options(entry, do, needs),
-        until=Until(until) if until else None,
+        until=WaitCondition(until) if until else None,
         within=_read_within(entry, kind),
         wait=_positive(entry, "wait"),
         fault=_read_fault(entry.inner("fault", _FAULT_LIKE)) if kind == "fault" else None,
@@ -127,34 +138,34 @@ def _read_step(entry: Entry, needs: Needs) -> Step:
     )
 
 
-def _read_within(entry: Entry, kind: str) -> timedelta:
+def _read_within(entry: TomlTable, kind: str) -> timedelta:
     if "within" in entry and kind != "until":
-        raise entry.wrong("Goes with until alone. Leave it out, or write until.", "within")
+        raise entry.wrong("Is only for steps with until. Omit it, or add until.", "within")
     if kind == "until" and "within" not in entry:
-        raise entry.wrong('Is missing. Say how long it may take, like within = "15m".', "within")
-    return _positive(entry, "within") or Step().within
+        raise entry.wrong('Is missing. Write the maximum time to wait, like within = "15m".', "within")
+    return _positive(entry, "within") or ScenarioStep().within
 
 
-def _positive(entry: Entry, key: str) -> timedelta | None:
+def _positive(entry: TomlTable, key: str) -> timedelta | None:
     length = entry.length(key)
     if length is not None and not length:
-        raise entry.wrong("Must be longer than nothing, like 15m.", key)
+        raise entry.wrong("Must be longer than 0s, like 15m.", key)
     return length
 
 
-def _read_options(entry: Entry, do: str, needs: Needs) -> Options:
-    allowed = ("vms", *ACTS[do]) if do else ()
+def _read_options(entry: TomlTable, do: str, needs: Needs) -> StepOptions:
+    allowed = ("vms", *ACTIONS[do]) if do else ()
     for key in OPTION_KEYS:
         if key in entry and key not in allowed:
-            takes = f"do = {do!r} takes {', '.join(allowed)}." if do else "It goes with do alone."
-            raise entry.wrong(f"Does not fit here. {takes}", key)
+            takes = f"Options of do = {do!r}: {', '.join(allowed)}." if do else "It is only for steps with do."
+            raise entry.wrong(f"Is not allowed here. {takes}", key)
     if do == "postpone" and "by" not in entry:
-        raise entry.wrong('Is missing. Say by how much, like by = "30m".', "by")
+        raise entry.wrong('Is missing. Write by how much to postpone, like by = "30m".', "by")
     types = {name.lower(): name for name in EVENT_TYPES}
     asked = entry.text("type")
     if asked and asked.lower() not in types:
         raise entry.wrong(f"{asked!r} is not one of {', '.join(EVENT_TYPES)}.{nearest(asked, EVENT_TYPES)}", "type")
-    return Options(
+    return StepOptions(
         vms=_read_places(entry, needs),
         type=types.get(asked.lower(), ""),
         duration=entry.length("duration"),
@@ -166,21 +177,21 @@ def _read_options(entry: Entry, do: str, needs: Needs) -> Options:
     )
 
 
-def _read_places(entry: Entry, needs: Needs) -> tuple[int, ...]:
+def _read_places(entry: TomlTable, needs: Needs) -> tuple[int, ...]:
     """Which of the run's VMs: they are counted from 1."""
-    places = entry.whole_numbers("vms", 1, needs.vms, f": the scenario needs {needs.vms}")
+    places = entry.whole_numbers("vms", 1, needs.vms, f", because needs.vms is {needs.vms}")
     if "vms" in entry and not places:
-        raise entry.wrong("Name at least one, like [1], or leave it out for all.", "vms")
+        raise entry.wrong("Name at least one VM, like [1], or omit it for all VMs.", "vms")
     return tuple(dict.fromkeys(places))
 
 
-def _read_fault(entry: Entry) -> FaultOrder:
+def _read_fault(entry: TomlTable) -> FaultSpec:
     entry.refuse_unknown(FAULT_KEYS)
     kind = entry.required_text("kind", f"Write one of {', '.join(faults.FAULTS)}.")
-    order = FaultOrder(
+    order = FaultSpec(
         kind,
         method=entry.text("on", faults.GET),
-        count=entry.whole_number("count", 1, 1, faults.MAX_HITS) if "count" in entry else None,
+        count=entry.whole_number("count", 1, 1, faults.MAX_COUNT) if "count" in entry else None,
         duration=entry.length("for"),
         delay=entry.length("delay"),
     )
@@ -194,10 +205,10 @@ def _read_fault(entry: Entry) -> FaultOrder:
         raise entry.wrong(str(error), "kind") from None
 
 
-def _read_expectation(entry: Entry) -> Expectation:
+def _read_expectation(entry: TomlTable) -> Expectation:
     entry.refuse_unknown(EXPECT_KEYS)
     duration = entry.whole_number("duration", _NO_DURATION, -1, _LONGEST_DURATION)
-    after = _word(entry, "vm", After)
+    after = _word(entry, "vm", ExpectedVMState)
     expectation = Expectation(
         type=_word(entry, "type", EVENT_TYPES),
         status=_word(entry, "status", _STATUSES),
@@ -207,21 +218,21 @@ def _read_expectation(entry: Entry) -> Expectation:
         notice=entry.length("notice"),
         vms=entry.whole_number("vms", 1, 1, _MOST_VMS) if "vms" in entry else None,
         told=entry.flag("told"),
-        vm=After(after) if after else None,
+        vm=ExpectedVMState(after) if after else None,
         domains_at_once=entry.whole_number("domains_at_once", 1, 1, _MOST_DOMAINS)
         if "domains_at_once" in entry
         else None,
     )
     if expectation == Expectation():
-        raise entry.wrong(f"Expects nothing. Write one of {', '.join(EXPECT_KEYS)}.")
+        raise entry.wrong(f"Is empty. Write one of {', '.join(EXPECT_KEYS)}.")
     if expectation.told is False and expectation.about_event:
-        raise entry.wrong("What is not told has no type, status or notice. Leave those out.", "told")
+        raise entry.wrong("With told = false there is no event. Omit type, status, notice and the like.", "told")
     if expectation.notice is not None and expectation.status == EventStatus.STARTED:
-        raise entry.wrong('Once Started there is no NotBefore. Look at the notice with status = "Scheduled".', "notice")
+        raise entry.wrong('A Started event has no NotBefore. Check the notice with status = "Scheduled".', "notice")
     return expectation
 
 
-def _refuse_early(file: TomlFile, rows: list[dict[str, object]], steps: list[Step]) -> None:
+def _refuse_early(file: TomlFile, rows: list[dict[str, object]], steps: list[ScenarioStep]) -> None:
     """Before anything is done there is nothing to wait for, to answer, or to be told."""
     for index, step in enumerate(steps):
         if step.do and step.do not in ("approve", "cancel", "postpone", "return-host"):
@@ -229,5 +240,5 @@ def _refuse_early(file: TomlFile, rows: list[dict[str, object]], steps: list[Ste
         told = step.expect is not None and (step.expect.about_event or step.expect.domains_at_once is not None)
         if step.until is not None or step.do or told:
             key = "until" if step.until is not None else "do" if step.do else "expect"
-            problem = 'Nothing has been done before it. Write a step like do = "restart" first.'
-            raise Entry(file, "step", index, rows[index]).wrong(problem, key)
+            problem = 'No earlier step does anything. Add a step like do = "restart" first.'
+            raise TomlTable(file, "step", index, rows[index]).wrong(problem, key)

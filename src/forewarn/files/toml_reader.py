@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from forewarn.errors import BadAgentConfig, BadScenario
 
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]
 """Keys and array indices from the top of the file: `("vm", 3, "host")`."""
 
 _STRING = r'"(?:[^"\\\n]|\\.)*"' + r"|'[^'\n]*'"
@@ -29,15 +29,15 @@ _KEY = re.compile(rf"{_BARE_KEY.pattern}|{_STRING}")
 _PIECE = re.compile(rf"[\[\]{{}}]|{_LONG_STRING}|{_STRING}|[^,\[\]{{}}#\n]+", re.DOTALL)
 
 
-def line_of(text: str, path: Path) -> int:
+def line_of(text: str, path: KeyPath) -> int:
     """The line of what `path` names, or, where that is not written down, of the nearest thing around it."""
-    return text.count("\n", 0, _Walk(text, path).find()) + 1
+    return text.count("\n", 0, _LineFinder(text, path).find()) + 1
 
 
-class _Walk:
+class _LineFinder:
     """One walk through TOML text, in search of one path."""
 
-    def __init__(self, text: str, wanted: Path) -> None:
+    def __init__(self, text: str, wanted: KeyPath) -> None:
         self._text = text
         self._wanted = wanted
         self._at = 0
@@ -46,8 +46,8 @@ class _Walk:
 
     def find(self) -> int:
         """Where the longest part of the wanted path first stands."""
-        table: Path = ()
-        arrays: dict[Path, int] = {}
+        table: KeyPath = ()
+        arrays: dict[KeyPath, int] = {}
         self._take(_BLANK)
         while self._matched < len(self._wanted) and self._at < len(self._text):
             if self._text[self._at] == "[":
@@ -57,14 +57,14 @@ class _Walk:
             self._take(_BLANK)
         return self._found_at
 
-    def _header(self, arrays: dict[Path, int]) -> Path:
+    def _header(self, arrays: dict[KeyPath, int]) -> KeyPath:
         """Step over `[table]` or `[[table]]`. `arrays` holds the last index of each array of tables."""
         start = self._at
         brackets = 2 if self._text.startswith("[[", start) else 1
         self._at += brackets
         *parents, last = self._dotted_key()
         self._at += brackets
-        path: Path = ()
+        path: KeyPath = ()
         for key in parents:
             path = (*path, key)
             if path in arrays:
@@ -76,7 +76,7 @@ class _Walk:
         self._note(path, start)
         return path
 
-    def _pair(self, table: Path) -> None:
+    def _pair(self, table: KeyPath) -> None:
         """Step over `key = value`."""
         start = self._at
         path = (*table, *self._dotted_key())
@@ -97,14 +97,14 @@ class _Walk:
             self._at += more
         return keys
 
-    def _value(self, path: Path) -> None:
+    def _value(self, path: KeyPath) -> None:
         # Only what leads to the wanted path is entered: nesting elsewhere, however deep, is stepped over.
         if self._text[self._at] in "[{" and path == self._wanted[: len(path)]:
             self._container(path)
         else:
             self._step_over()
 
-    def _container(self, path: Path) -> None:
+    def _container(self, path: KeyPath) -> None:
         """Go through an array or an inline table."""
         is_array = self._text[self._at] == "["
         self._at += 1
@@ -134,7 +134,7 @@ class _Walk:
         self._at += len(taken)
         return taken
 
-    def _note(self, path: Path, at: int) -> None:
+    def _note(self, path: KeyPath, at: int) -> None:
         shared = 0
         for here, there in zip(path, self._wanted, strict=False):
             if here != there:
@@ -154,7 +154,7 @@ class TomlFile(NamedTuple):
     source: str
     error: type[BadAgentConfig | BadFleet | BadScenario] = BadFleet
 
-    def wrong(self, problem: str, key: str, path: Path) -> BadAgentConfig | BadFleet | BadScenario:
+    def wrong(self, problem: str, key: str, path: KeyPath) -> BadAgentConfig | BadFleet | BadScenario:
         """The error that says what is wrong at `path`."""
         return self.error(source=self.source, line=line_of(self.text, path), key=key, problem=problem)
 
@@ -170,11 +170,11 @@ class TomlFile(NamedTuple):
             raise self.error(source=self.source, line=line, key="TOML", problem=f"{what} at {place}.") from error
         except (RecursionError, ValueError) as error:
             # The reader's own limits: it does not say where they were passed.
-            problem = "Some value is nested too deeply or has too many digits."
+            problem = "A value is nested too deeply or has too many digits."
             raise self.error(source=self.source, line=1, key="TOML", problem=problem) from error
 
 
-class Entry:
+class TomlTable:
     """One table of a file: reads its values with their types, and says which one is wrong.
 
     With an index it is that `[[table]]` of several, without a name it is the file as a whole.
@@ -196,16 +196,16 @@ class Entry:
         return line_of(self._file.text, (*self._path, *keys))
 
     @property
-    def _path(self) -> Path:
-        table: Path = (self._table,) if self._table else ()
+    def _path(self) -> KeyPath:
+        table: KeyPath = (self._table,) if self._table else ()
         return table if self._index is None else (*table, self._index)
 
-    def inner(self, key: str, like: str) -> Entry:
+    def inner(self, key: str, like: str) -> TomlTable:
         """A table in this one; `like` shows how it is written."""
         values = self._values.get(key, {})
         if not isinstance(values, dict):
             raise self.wrong(f"Must be a table like {like}, not {_type_word(values)}.", key)
-        return _Inner(self, key, values)
+        return _InnerTable(self, key, values)
 
     def wrong(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
         """The error that says what is wrong with a key."""
@@ -322,12 +322,12 @@ class Entry:
             raise self.wrong(str(error), key) from None
 
 
-class _Inner(Entry):
+class _InnerTable(TomlTable):
     """A table inside of another."""
 
     __slots__ = ("_around", "_key")
 
-    def __init__(self, around: Entry, key: str, values: Mapping[str, object]) -> None:
+    def __init__(self, around: TomlTable, key: str, values: Mapping[str, object]) -> None:
         super().__init__(around._file, key, None, values)  # noqa: SLF001 - it is part of the same
         self._around = around
         self._key = key
@@ -346,7 +346,7 @@ class _Inner(Entry):
 _TYPE_WORDS = {
     bool: "a boolean",
     dict: "a table",
-    float: "a number with a fraction",
+    float: "a decimal number",
     int: "a number",
     list: "an array",
     str: "a string",

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
-from forewarn.core.durations import format_moment
-from forewarn.errors import Abandoned, NotSeen, Stopping
+from forewarn.core.durations import format_time
+from forewarn.errors import DocumentNotSeen, ServiceStopping, WaitAbandoned
 from forewarn.wire.document import entity_tag, parse_start_requests, tag_matches
 
 if TYPE_CHECKING:
@@ -208,24 +208,27 @@ class PollBarrier:
                 while self.missing():
                     self.polled.clear()
                     if self._tracker.stopping:
-                        raise Stopping
+                        raise ServiceStopping
                     if self._cancelled:
-                        raise Abandoned
+                        raise WaitAbandoned
                     await self.polled.wait()
         except TimeoutError:
             raise self._not_seen(before) from None
 
-    def _not_seen(self, before: dict[str, int]) -> NotSeen:
+    def _not_seen(self, before: dict[str, int]) -> DocumentNotSeen:
         name = self.missing()[0]
         tracking = self._tracker.tracking(name)
         polls = tracking.polls - before[name]
-        did, remedy = f"it polled {polls} times, and the last response was {tracking.status}", ""
+        did, remedy = f"it polled {polls} times; the last response was {tracking.status}", ""
         if polls == 0:
             did, remedy = "it did not poll", f"Start the program that polls for {name}, or set a longer timeout."
         elif polls == 1:
-            did, remedy = "it polled once and not again", "It may have exited, or it needs a longer timeout."
+            did, remedy = (
+                "it polled once and not again",
+                "The application may have exited, or it needs a longer timeout.",
+            )
         elif tracking.status != 200:
             remedy = "A fault with a duration does not end while the clock waits. Limit it by count instead."
         now = self._engine.clock.now()
         seconds = self._limit.total_seconds()
-        return NotSeen(vm=name, limit=seconds, did=did, now=format_moment(now), remedy=remedy)
+        return DocumentNotSeen(vm=name, limit=seconds, did=did, now=format_time(now), remedy=remedy)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from forewarn.core.durations import format_duration
 from forewarn.core.events import EventStatus
-from forewarn.core.scenarios import After
+from forewarn.core.scenarios import ExpectedVMState
 from forewarn.errors import NotFound
 from forewarn.wire.document import render
 from forewarn.wire.document_reader import ScheduledEvent, read_document
@@ -161,18 +161,18 @@ def _wanted(expected: Expectation) -> str:
     return " ".join(["an event", *words]) if not words else " ".join(words)
 
 
-def judge_vm(expected: After, name: str, vm: VM | None, home: str) -> str:
+def judge_vm(expected: ExpectedVMState, name: str, vm: VM | None, home: str) -> str:
     """What is wrong with what became of a VM; `home` is the host on which it was before."""
     if vm is None:
-        came = After.DELETED.value
+        came = ExpectedVMState.DELETED.value
     elif vm.deallocated:
-        came = After.DEALLOCATED.value
+        came = ExpectedVMState.DEALLOCATED.value
     else:
-        came = After.MOVED.value if vm.host != home else After.RUNNING.value
-    fits = expected == came or (expected is After.RUNNING and came == After.MOVED)
+        came = ExpectedVMState.MOVED.value if vm.host != home else ExpectedVMState.RUNNING.value
+    fits = expected == came or (expected is ExpectedVMState.RUNNING and came == ExpectedVMState.MOVED)
     where = f" on {vm.host}" if vm is not None and not vm.deallocated else ""
     return "" if fits else f"{name}: expected to be {expected.value}, and it is {_still(came)}{where}"
 
 
 def _still(came: str) -> str:
-    return "still running" if came == After.RUNNING else came
+    return "still running" if came == ExpectedVMState.RUNNING else came

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forewarn.errors import Unknown, UnreadableFile, nearest
+from forewarn.errors import UnknownResource, UnreadableFile, nearest
 from forewarn.files.scenario_file import parse_scenario
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ def text(name: str) -> str:
     """The file of that name."""
     known = names()
     if name not in known:
-        hint = nearest(name, known) or f" Known are: {', '.join(known)}."
-        raise Unknown(
-            what="scenario", name=name, hint=f"{hint} One of your own is given by its path, like ./mine.toml."
+        hint = nearest(name, known) or f" Scenarios: {', '.join(known)}."
+        raise UnknownResource(
+            what="scenario", name=name, hint=f"{hint} For your own scenario use its path, like ./mine.toml."
         )
     return resources.files(__package__).joinpath(name + _ENDING).read_text("utf-8")
 
@@ -46,5 +46,7 @@ def find(scenario: str) -> tuple[Scenario, str]:
     try:
         found = Path(scenario).read_text("utf-8-sig")
     except (OSError, UnicodeError) as error:
-        raise UnreadableFile(path=scenario, problem=getattr(error, "strerror", None) or "it is not text") from error
+        raise UnreadableFile(
+            path=scenario, problem=getattr(error, "strerror", None) or "it is not UTF-8 text"
+        ) from error
     return parse_scenario(found, scenario, scenario), found

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from forewarn.core.scenarios import RunOptions
     from forewarn.engine.engine import Engine
-    from forewarn.ports import Audience
+    from forewarn.ports import ClockBarrier
 
 
 LOOK_EVERY_SECONDS = 0.1
@@ -36,7 +36,7 @@ class Pace:
     """The passing of time, for one run."""
 
     def __init__(
-        self, engine: Engine, options: RunOptions, groups: Collection[str], audience: Audience | None = None
+        self, engine: Engine, options: RunOptions, groups: Collection[str], audience: ClockBarrier | None = None
     ) -> None:
         self._engine = engine
         self._options = options
@@ -138,7 +138,7 @@ class Pace:
 class Watchers:
     """An audience that is not waited for any more when the run is to stop."""
 
-    def __init__(self, audience: Audience, stopping: asyncio.Future[None]) -> None:
+    def __init__(self, audience: ClockBarrier, stopping: asyncio.Future[None]) -> None:
         self._audience = audience
         self._stopping = stopping
 

@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from forewarn.core import approvals, progress, rollout_commands
 from forewarn.core.events import EventStatus
 from forewarn.core.fleet_commands import return_host
-from forewarn.core.operations import CAUSES, OperationStatus, Request, Target
+from forewarn.core.operations import CAUSES, CauseRequest, CauseTarget, OperationStatus
 from forewarn.core.requests import request
 from forewarn.core.rollouts import RolloutSettings, RolloutStatus
-from forewarn.core.scenarios import ANSWERS, APPROVE, CANCEL, RETURN_HOST, ROLLOUT, Run, RunStatus, StepStatus, Until
+from forewarn.core.scenarios import (
+    APPROVE,
+    CANCEL,
+    EVENT_ACTIONS,
+    RETURN_HOST,
+    ROLLOUT,
+    Run,
+    RunStatus,
+    StepStatus,
+    WaitCondition,
+)
 from forewarn.errors import ForewarnError, NotFound
 from forewarn.scenarios.expectations import judge_events, judge_vm
 from forewarn.scenarios.pace import GRACE, RunStopped
@@ -25,7 +35,7 @@ if TYPE_CHECKING:
     from forewarn.core.events import Event
     from forewarn.core.limits import OperatorLimits
     from forewarn.core.operations import Operation
-    from forewarn.core.scenarios import Expectation, Options, Step
+    from forewarn.core.scenarios import Expectation, ScenarioStep, StepOptions
     from forewarn.core.state import Draft
     from forewarn.engine.engine import Engine
     from forewarn.engine.faults import Faults
@@ -60,7 +70,7 @@ def cause_work(
     limits: OperatorLimits,
     what: str,
     vms: Sequence[str],
-    how: Options,
+    how: StepOptions,
     speed: float,
     by: str,
 ) -> list[str]:
@@ -68,15 +78,17 @@ def cause_work(
     hosts = list(dict.fromkeys(draft.fleet.vm(name).host for name in vms))
     if what == ROLLOUT:
         return [rollout_commands.start(draft, now, limits, hosts, _settings(how, speed), by).id]
-    plain = Request(what, type=how.type, duration=how.duration, notice=how.notice, overrides=how.overrides, speed=speed)
-    if CAUSES[what].target in (Target.HOST, Target.TENANTS):
+    plain = CauseRequest(
+        what, type=how.type, duration=how.duration, notice=how.notice, overrides=how.overrides, speed=speed
+    )
+    if CAUSES[what].target in (CauseTarget.HOST, CauseTarget.TENANTS):
         wanted = [plain._replace(host=host) for host in hosts]
     else:
         wanted = [plain._replace(vms=tuple(vms))]
     return [operation.id for each in wanted for operation in request(draft, now, limits, each, by)]
 
 
-def _settings(how: Options, speed: float) -> RolloutSettings:
+def _settings(how: StepOptions, speed: float) -> RolloutSettings:
     usual = RolloutSettings()
     return RolloutSettings(
         type=how.type,
@@ -242,7 +254,7 @@ class ScenarioRun:
 
     # --- A step -------------------------------------------------------------------------------------
 
-    async def _take(self, step: Step) -> None:
+    async def _take(self, step: ScenarioStep) -> None:
         if step.fault is not None:
             length = step.fault.duration
             quick = step.fault._replace(duration=None if length is None else self.pace.limits.quicken(length))
@@ -257,9 +269,9 @@ class ScenarioRun:
         elif step.do:
             await self._do(step)
 
-    async def _do(self, step: Step) -> None:
+    async def _do(self, step: ScenarioStep) -> None:
         vms = [self.run.vms[place - 1] for place in step.options.vms] or self.run.vms
-        if step.do in ANSWERS:
+        if step.do in EVENT_ACTIONS:
             await self._answer(step, vms)
         elif step.do == RETURN_HOST:
             hosts = list(dict.fromkeys(self._homes[vm] for vm in vms))
@@ -271,7 +283,7 @@ class ScenarioRun:
             self._all_work.append(self._last_work)
             self.run = self.run._replace(operations=(*self.run.operations, *ids))
 
-    async def _answer(self, step: Step, vms: Sequence[str]) -> None:
+    async def _answer(self, step: ScenarioStep, vms: Sequence[str]) -> None:
         """Say something to all that the run has caused for these VMs and is still to come."""
         later = self.pace.limits.quicken(step.options.by or timedelta(0))
         intervention = Intervention(step.do, vms, self.run.started_by, f"scenario {self.run.scenario.name}", later)
@@ -288,11 +300,11 @@ class ScenarioRun:
         found = [await self._engine.records.event(event_id) for event_id in self.observer.events(causes, vms)]
         return [event for event in found if event is not None]
 
-    async def _wait_until(self, what: Until, within: timedelta) -> None:
-        happened = self._all_started if what is Until.STARTED else self._all_gone
+    async def _wait_until(self, what: WaitCondition, within: timedelta) -> None:
+        happened = self._all_started if what is WaitCondition.STARTED else self._all_gone
         if not await self.pace.until(happened, self.pace.deadline(within), self._next_due):
             raise StepFailed(f"{self._late(what)}, and that has taken longer than it may")
-        if what is Until.GONE and not self._withdrew:
+        if what is WaitCondition.GONE and not self._withdrew:
             await self._refuse_withdrawn()
 
     async def _refuse_withdrawn(self) -> None:
@@ -307,8 +319,8 @@ class ScenarioRun:
                 if rollout.status is not RolloutStatus.DONE:
                     raise StepFailed(f"expected the rollout to come to its end, and it is {rollout.status}")
 
-    def _late(self, what: Until) -> str:
-        if what is Until.GONE:
+    def _late(self, what: WaitCondition) -> str:
+        if what is WaitCondition.GONE:
             return "expected it to be gone, and it is still under way"
         waiting = [vm for vm in self._last_work.vms if not self._has_started(vm)]
         return f"expected {_some(waiting)} to be told Started"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from forewarn.core.enabling import why_no_notice
 from forewarn.core.scenarios import Run, RunStatus, StepResult, select_vms
-from forewarn.errors import FaultsNotAllowed, NotListening, RunOver, RunUnderWay, Unknown, nearest
+from forewarn.errors import EventsNotEnabled, FaultsNotAllowed, RunEnded, RunInProgress, UnknownResource, nearest
 from forewarn.scenarios.expectations import EventObserver
 from forewarn.scenarios.pace import Pace
 from forewarn.scenarios.run import ScenarioRun
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from forewarn.core.scenarios import RunOptions, Scenario
     from forewarn.engine.engine import Engine, Published
     from forewarn.engine.faults import Faults
-    from forewarn.ports import Audience
+    from forewarn.ports import ClockBarrier
     from forewarn.wire.versions import ApiVersion
 
-    Gather = Callable[[Sequence[str]], AbstractContextManager[Audience]]
+    Gather = Callable[[Sequence[str]], AbstractContextManager[ClockBarrier]]
 
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class ScenarioRuns:
         options: RunOptions,
         vms: tuple[str, ...],
         by: str,
-        audience: Audience | None,
+        audience: ClockBarrier | None,
         stack: ExitStack,
     ) -> Run:
         engine = self._engine
@@ -100,7 +100,7 @@ class ScenarioRuns:
     def _refuse_second(self) -> None:
         for other in self._runs.values():
             if other.pace.virtual and other.run.status is RunStatus.RUNNING:
-                raise RunUnderWay(run_id=other.run.id, scenario=other.run.scenario.name)
+                raise RunInProgress(run_id=other.run.id, scenario=other.run.scenario.name)
 
     async def _have_them_listen(self, groups: list[str], by: str, *, enable: bool) -> None:
         engine = self._engine
@@ -112,7 +112,7 @@ class ScenarioRuns:
         draft, now = engine.draft(), engine.clock.now()
         for group in groups:
             if why := why_no_notice(draft, group, now, engine.limits):
-                raise NotListening(why=why.removesuffix(": no notice"))
+                raise EventsNotEnabled(why=why)
 
     def _ended(self, scenario_run: ScenarioRun, kept: ExitStack) -> None:
         kept.close()
@@ -143,7 +143,7 @@ class ScenarioRuns:
     def _find(self, run_id: str) -> ScenarioRun:
         found = self._runs.get(run_id.lower())
         if found is None:
-            raise Unknown(what="run", name=run_id, hint=nearest(run_id, self._runs))
+            raise UnknownResource(what="run", name=run_id, hint=nearest(run_id, self._runs))
         return found
 
     async def finished(self, run_id: str) -> Run:
@@ -158,7 +158,7 @@ class ScenarioRuns:
         scenario_run = self._find(run_id)
         task = self._tasks.get(scenario_run.run.id)
         if task is None:
-            raise RunOver(run_id=scenario_run.run.id, state=scenario_run.run.status.value)
+            raise RunEnded(run_id=scenario_run.run.id, state=scenario_run.run.status.value)
         scenario_run.pace.stop()
         return await self.finished(run_id)
 

@@ -8,12 +8,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from forewarn.core.durations import format_duration, to_text, to_text_if_any
 from forewarn.core.faults import describe
-from forewarn.core.scenarios import Expectation, Options, RunStatus, StepStatus
+from forewarn.core.scenarios import Expectation, RunStatus, StepOptions, StepStatus
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from forewarn.core.scenarios import Needs, Run, Scenario, Step, StepResult
+    from forewarn.core.scenarios import Needs, Run, Scenario, ScenarioStep, StepResult
 
 
 Count: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -80,19 +80,19 @@ class ScenarioShape(Struct, forbid_unknown_fields=True):
         return shape
 
 
-def _action(step: Step) -> str:
+def _action(step: ScenarioStep) -> str:
     """The action of a step with its options."""
     if step.fault is not None:
         return f"fault {describe(step.fault)}"
     plain = step._replace(title="").in_words()
-    return ", ".join([plain, *_pairs(step.options, Options())])
+    return ", ".join([plain, *_pairs(step.options, StepOptions())])
 
 
-def _expects(step: Step) -> list[str]:
+def _expects(step: ScenarioStep) -> list[str]:
     return _pairs(step.expect, Expectation()) if step.expect is not None else []
 
 
-def _pairs(value: Options | Expectation, usual: Options | Expectation) -> list[str]:
+def _pairs(value: StepOptions | Expectation, usual: StepOptions | Expectation) -> list[str]:
     """The given values, each with its name."""
     given = value._asdict().items()
     return [f"{name} {_word(each)}" for name, each in given if each != getattr(usual, name)]
@@ -120,7 +120,7 @@ class RunStepShape(Struct, forbid_unknown_fields=True):
     error: str | None
 
     @classmethod
-    def of(cls, result: StepResult, step: Step) -> Self:
+    def of(cls, result: StepResult, step: ScenarioStep) -> Self:
         return cls(
             title=result.title,
             status=result.status.value,

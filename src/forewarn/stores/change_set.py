@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from forewarn.core.access import KeptAnswer, Token
+from forewarn.core.access import StoredResponse, Token
 from forewarn.core.events import Event
 from forewarn.core.fleet import FleetChange
 from forewarn.core.operations import Operation
@@ -35,7 +35,7 @@ class ChangeSet(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     fleet_changes: list[FleetChange] = []
     facts: dict[str, str] = {}
     tokens: dict[str, Token | None] = {}
-    kept: dict[str, KeptAnswer] = {}
+    kept: dict[str, StoredResponse] = {}
     webhooks: dict[str, Webhook | None] = {}
     undelivered: dict[tuple[str, int], Undelivered | None] = {}
     history: list[HistoryEntry] = []

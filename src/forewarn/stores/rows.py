@@ -13,11 +13,11 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_type_hints
 
-from forewarn.core.access import KeptAnswer, Token
+from forewarn.core.access import StoredResponse, Token
 from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.events import Event
 from forewarn.core.fleet import VM, Group, Host
-from forewarn.core.operations import Operation, Request
+from forewarn.core.operations import CauseRequest, Operation
 from forewarn.core.rollouts import Rollout, RolloutSettings
 from forewarn.core.state import Delivery, HistoryEntry
 from forewarn.core.webhooks import Undelivered, Webhook
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 
-class Form(NamedTuple):
+class Codec(NamedTuple):
     """How a column, or a JSON object, holds a value; None: as it is."""
 
     write: Callable[[Any], Any] | None = None
@@ -48,14 +48,14 @@ def _length(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-_PLAIN = Form()
-_MOMENT = Form(to_text_if_any, _moment)
-_LENGTH = Form(_seconds, _length)
+_PLAIN = Codec()
+_MOMENT = Codec(to_text_if_any, _moment)
+_LENGTH = Codec(_seconds, _length)
 
 
-def _form(hint: Any, forms: Mapping[Any, Form], where: str) -> Form:
+def _form(hint: Any, forms: Mapping[Any, Codec], where: str) -> Codec:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
-        return Form(str.__str__, hint)
+        return Codec(str.__str__, hint)
     if hint not in forms:
         raise TypeError(f"There is no form for {where}, which is {hint}.")
     return forms[hint]
@@ -70,7 +70,7 @@ _IN_JSON = {
     timedelta: _LENGTH,
     timedelta | None: _LENGTH,
     datetime | None: _MOMENT,
-    tuple[str, ...]: Form(None, tuple),
+    tuple[str, ...]: Codec(None, tuple),
 }
 
 
@@ -98,7 +98,7 @@ class JsonObject(Generic[V]):
         return self._usual._replace(**fields)
 
 
-_REQUEST, _SETTINGS = JsonObject(Request("")), JsonObject(RolloutSettings())
+_REQUEST, _SETTINGS = JsonObject(CauseRequest("")), JsonObject(RolloutSettings())
 
 
 # --- Columns --------------------------------------------------------------------------------------
@@ -135,22 +135,22 @@ _IN_COLUMNS = {
     str: _PLAIN,
     str | None: _PLAIN,
     int: _PLAIN,
-    bool: Form(int, bool),
-    datetime: Form(to_text, from_text),
+    bool: Codec(int, bool),
+    datetime: Codec(to_text, from_text),
     datetime | None: _MOMENT,
     timedelta | None: _LENGTH,
-    tuple[str, ...]: Form(_listed, _tuple),
-    tuple[tuple[str, str], ...]: Form(lambda pairs: json.dumps(pairs) if pairs else _EMPTY, _pairs),
-    tuple[Window, ...]: Form(_windows, lambda text: tuple(map(parse_window, json.loads(text)))),
+    tuple[str, ...]: Codec(_listed, _tuple),
+    tuple[tuple[str, str], ...]: Codec(lambda pairs: json.dumps(pairs) if pairs else _EMPTY, _pairs),
+    tuple[Window, ...]: Codec(_windows, lambda text: tuple(map(parse_window, json.loads(text)))),
     # Remembered, because most that come together ask for the same.
-    Request: Form(lru_cache(256)(_REQUEST.write), _REQUEST.read),
-    RolloutSettings: Form(_SETTINGS.write, _SETTINGS.read),
+    CauseRequest: Codec(lru_cache(256)(_REQUEST.write), _REQUEST.read),
+    RolloutSettings: Codec(_SETTINGS.write, _SETTINGS.read),
 }
 
 _RENAMED = {"group": "group_name", "duration": "duration_seconds", "terminate_notice": "terminate_notice_seconds"}
 """Fields whose columns are called otherwise: by a word that SQL leaves free, or with the unit."""
 
-_NOT_NOTIFIED = Form(
+_NOT_NOTIFIED = Codec(
     lambda pairs: json.dumps(dict(pairs)) if pairs else "{}", lambda text: tuple(json.loads(text).items())
 )
 
@@ -163,7 +163,7 @@ class Table(Generic[V]):
         name: str,
         kind: type[V],
         key: int = 1,
-        forms: Mapping[str, Form] | None = None,
+        forms: Mapping[str, Codec] | None = None,
         derived: Mapping[str, Callable[[V], Any]] | None = None,
     ) -> None:
         """`key`: how many of the first fields are the key. `derived`: columns beside the fields, only written."""
@@ -208,7 +208,7 @@ ROLLOUTS = Table("rollout", Rollout)
 EVENTS = Table("event", Event)
 HISTORY = Table("history", HistoryEntry)
 TOKENS = Table("token", Token)
-ANSWERS = Table("kept_answer", KeptAnswer)
+ANSWERS = Table("kept_answer", StoredResponse)
 WEBHOOKS = Table("webhook", Webhook)
 UNDELIVERED = Table("undelivered", Undelivered, key=2)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forewarn.core.durations import from_text, to_text, to_text_if_any
 from forewarn.core.fleet import Fleet
 from forewarn.errors import StoreFailed
-from forewarn.ports import Expired, HistoryFilter, ListFilter, Saved
+from forewarn.ports import HistoryFilter, ListFilter, RetentionCutoff, StoredState
 from forewarn.stores import rows
 from forewarn.stores.sqlite_file import open_database, open_reader, read_statements
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from forewarn.core.access import KeptAnswer
+    from forewarn.core.access import StoredResponse
     from forewarn.core.events import Event
     from forewarn.core.fleet import FleetChange
     from forewarn.core.operations import Operation
@@ -70,7 +70,7 @@ class SqliteRecords:
         statement = f"{table}_live" if wanted.live else f"{table}_all"
         return self._listed(statement, lambda row: (row[-1], read(row)), wanted._asdict())
 
-    def kept_answer(self, key: str) -> KeptAnswer | None:
+    def kept_answer(self, key: str) -> StoredResponse | None:
         row = self._guarded(lambda: self._db.execute(_SQL["kept_answer"], (key,)).fetchone())
         return rows.ANSWERS.read(row) if row else None
 
@@ -93,9 +93,9 @@ class SqliteRecords:
     def oldest(self) -> int:
         return int(self._guarded(lambda: self._db.execute(_SQL["oldest_sequence"]).fetchone()[0]))
 
-    def expired(self, before: datetime, answers_before: datetime) -> Expired:
+    def expired(self, before: datetime, answers_before: datetime) -> RetentionCutoff:
         earlier, kept_earlier = {"before": to_text(before)}, {"before": to_text(answers_before)}
-        return Expired(
+        return RetentionCutoff(
             before,
             *self._listed("expired_history", _only, earlier),
             *self._listed("expired_operations", _only, earlier),
@@ -126,7 +126,7 @@ class SqliteRecords:
         try:
             self._db.execute("ROLLBACK")
         except sqlite3.Error as error:
-            raise StoreFailed(problem=f"and could not be undone: {error}") from error
+            raise StoreFailed(problem=f"and the rollback failed: {error}") from error
 
 
 def _only(row: Row) -> Any:
@@ -150,10 +150,10 @@ class SqliteStore(SqliteRecords):
         self._folder = folder
         self._readers: list[SqliteRecords] = []
 
-    def load(self) -> Saved:
+    def load(self) -> StoredState:
         return self._guarded(self._load)
 
-    def _load(self) -> Saved:
+    def _load(self) -> StoredState:
         fleet = Fleet(
             map(rows.VMS.read, self._db.execute(_SQL["load_vms"])),
             map(rows.GROUPS.read, self._db.execute(_SQL["load_groups"])),
@@ -163,7 +163,7 @@ class SqliteStore(SqliteRecords):
         for *row, last_seen_at in self._db.execute(_SQL["load_deliveries"]):
             deliveries.append(rows.DELIVERIES.read(row))
             last_seen[deliveries[-1].group] = from_text(last_seen_at)
-        return Saved(
+        return StoredState(
             fleet,
             self._listed("load_operations", rows.OPERATIONS.read),
             self._listed("load_rollouts", rows.ROLLOUTS.read),
@@ -242,10 +242,10 @@ class SqliteStore(SqliteRecords):
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.executemany(_SQL[statement], parameters)
 
-    def remove(self, expired: Expired, most: int) -> bool:
+    def remove(self, expired: RetentionCutoff, most: int) -> bool:
         return self._guarded(lambda: self._remove(expired, most))
 
-    def _remove(self, expired: Expired, most: int) -> bool:
+    def _remove(self, expired: RetentionCutoff, most: int) -> bool:
         limits = expired._asdict() | {"before": to_text(expired.before), "most": most}
         self._db.execute("BEGIN IMMEDIATE")
         # Events before the operations that name them, what was not delivered after the history that it is about.

@@ -21,11 +21,11 @@ def read_host_port(text: str) -> tuple[str, int]:
         host = host[1:-1]
         good = is_ipv6(host)
     elif ":" in host:
-        raise ValueError(f"an address of IPv6 stands in brackets: [{host}]:{port}")
+        raise ValueError(f"write an IPv6 address in brackets: [{host}]:{port}")
     else:
         good = is_ipv4(host) or is_host_name(host)
     if not good:
-        raise ValueError(f"{host!r} is neither an address nor the name of a host.")
+        raise ValueError(f"{host!r} is not an IP address or a host name.")
     return host, port
 
 

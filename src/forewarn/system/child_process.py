@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GO = b"go\n"
 """The first line of its input: the program begins."""
 _SHELL = "/bin/sh"
-_AROUND = """
+_WRAPPER = """
 read -r forewarn_go || exit 1
 if [ "$3" ]; then exec <"$3"; fi
 if [ "$5" ]; then trap : HUP INT TERM; fi
@@ -126,7 +126,7 @@ class ChildProcess:
         import subprocess  # an agent at rest runs no programs
 
         files = (str(self._end), run, str(input_file or ""), str(errors_file or ""), "yes" if survives_signals else "")
-        command = [_SHELL, "-c", _AROUND, argv[0], *files, *argv]
+        command = [_SHELL, "-c", _WRAPPER, argv[0], *files, *argv]
         try:
             process = subprocess.Popen(  # noqa: S603 - the caller says what is run
                 command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=(lock,), **options

@@ -72,4 +72,4 @@ def refuse_other_than_file(path: Path) -> None:
     except FileNotFoundError:
         return
     if kind != stat.S_IFREG:
-        raise OSError(None, f"it is {_KINDS.get(kind, 'something else')}, and not a file")
+        raise OSError(None, f"it is {_KINDS.get(kind, 'a special file')}, not a regular file")

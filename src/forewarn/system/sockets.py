@@ -31,13 +31,13 @@ def open_socket(address: str) -> socket.socket:
 
 def _why(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "another program listens there. Stop it, or choose another port."
+        return "another program uses this port. Stop it, or choose another port."
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"this machine has no such address. Add it first, for example: ip address add {host}/32 dev lo"
+        return f"this machine does not have this address. Add it first, for example: ip address add {host}/32 dev lo"
     if error.errno in (errno.EACCES, errno.EPERM):
-        return f"port {port} needs the right to bind low ports (root, or CAP_NET_BIND_SERVICE)."
+        return f"port {port} needs root or CAP_NET_BIND_SERVICE."
     if isinstance(error, socket.gaierror):
-        return f"{host!r} is not an address of this machine or a name for one."
+        return f"{host!r} does not resolve to an address of this machine."
     return str(error)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.durations import LONGEST, format_duration, parse_duration
+from forewarn.core.durations import MAX_DURATION, format_duration, parse_duration
 from forewarn.errors import BadOption, nearest
 
 if TYPE_CHECKING:
@@ -26,19 +26,19 @@ def distance(length: object, units: Mapping[str, Any]) -> timedelta:
     elif length is None or isinstance(length, timedelta):
         total = length or timedelta(0)
     else:
-        problem = 'say of what, as in advance(minutes=15) or advance("15m").'
+        problem = 'it needs a unit, as in advance(minutes=15) or advance("15m").'
         raise BadOption(name="length", value=length, problem=problem)
     for unit in units:
         if unit not in UNITS:
-            problem = f"there is no such unit. Known are: {', '.join(UNITS)}.{nearest(unit, UNITS)}"
+            problem = f"unknown unit. Units: {', '.join(UNITS)}.{nearest(unit, UNITS)}"
             raise BadOption(name=unit, value=units[unit], problem=problem)
     for unit, number in units.items():
         try:
             total += timedelta(**{unit: number})
         except (TypeError, ValueError, OverflowError):
-            raise BadOption(name=unit, value=number, problem=f"write a number, as in {unit}=15.") from None
-    if not timedelta(0) <= total <= LONGEST:
-        problem = f"a clock goes forward, by at most {LONGEST.days} days at a time."
+            raise BadOption(name=unit, value=number, problem=f"use a number, as in {unit}=15.") from None
+    if not timedelta(0) <= total <= MAX_DURATION:
+        problem = f"the clock only moves forward, by at most {MAX_DURATION.days} days at a time."
         raise BadOption(name="length", value=format_duration(total), problem=problem)
     return total
 
@@ -52,7 +52,7 @@ def length_of(name: str, length: Length) -> timedelta:
     try:
         return timedelta(seconds=length)
     except (TypeError, ValueError, OverflowError):
-        problem = 'write a number of seconds, a text like "90s", or a timedelta.'
+        problem = 'use a number of seconds, a string like "90s", or a timedelta.'
         raise BadOption(name=name, value=length, problem=problem) from None
 
 
@@ -66,15 +66,15 @@ def limit_of(limit: Length | None, seen_by: list[str]) -> timedelta:
     if limit is None:
         return SEEN_WITHIN
     if not seen_by:
-        raise BadOption(name="limit", value=limit, problem="it is for seen_by: name a VM with that.")
+        raise BadOption(name="limit", value=limit, problem="it needs seen_by: name the VMs to wait for.")
     length = length_of("limit", limit)
     if length <= timedelta(0):
-        raise BadOption(name="limit", value=limit, problem="nobody can do anything in no time. Write more than 0s.")
+        raise BadOption(name="limit", value=limit, problem="use more than 0s.")
     return length
 
 
 def moment_of(name: str, moment: object) -> datetime:
     """A moment; one without a zone is in UTC."""
     if not isinstance(moment, datetime):
-        raise BadOption(name=name, value=moment, problem="write a datetime, as in forewarn.now + timedelta(hours=2).")
+        raise BadOption(name=name, value=moment, problem="use a datetime, as in forewarn.now + timedelta(hours=2).")
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

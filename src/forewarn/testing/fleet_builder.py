@@ -145,7 +145,7 @@ def read_fleet(fleet: str | Path) -> Fleet:
     try:
         return parse_fleet(Path(fleet).read_text("utf-8-sig"), str(fleet))
     except (OSError, UnicodeError) as error:
-        raise UnreadableFile(path=fleet, problem=getattr(error, "strerror", None) or "it is not UTF-8 text") from error
+        raise UnreadableFile(path=fleet, problem=getattr(error, "strerror", None) or "it is not UTF-8") from error
 
 
 # What a test asks for becomes entries of a fleet file, so that the rules and messages of a file hold.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forewarn.core.faults import FaultOrder
-from forewarn.core.operations import Request
+from forewarn.core.faults import FaultSpec
+from forewarn.core.operations import CauseRequest
 from forewarn.core.requests import request
-from forewarn.errors import BadOption, NobodyTold, nearest
+from forewarn.errors import BadOption, NoticeNotPossible, nearest
 from forewarn.testing.durations import Length, length_if_any, length_of, moment_of
 from forewarn.testing.event import OPERATOR, Event
 from forewarn.testing.vm import one_name
@@ -32,17 +32,17 @@ class Requests:
         asked = read_request(cause, tuple(map(one_name, vms)), options)
         return self._events_of(self._request(asked))
 
-    def event_for(self, vm: str, asked: Request) -> Event:
+    def event_for(self, vm: str, asked: CauseRequest) -> Event:
         """Request an operation of which this VM is notified; its event. If it would not be, that is an error, and
         nothing is requested."""
         __tracebackhide__ = True
         operations, changes = self._running.read(lambda engine: engine.preview(request, asked, OPERATOR))
         if not any(vm in event.resources for event in changes.events.values()):
             why = "; ".join(why for operation in operations for _, why in operation.not_notified)
-            raise NobodyTold(vm=vm, cause=asked.cause, problem=why or "it is on no such host")
+            raise NoticeNotPossible(vm=vm, cause=asked.cause, problem=why or "it is not on that host")
         return next(event for event in self._events_of(self._request(asked)) if vm in event.vms)
 
-    def _request(self, asked: Request) -> Iterable[Operation]:
+    def _request(self, asked: CauseRequest) -> Iterable[Operation]:
         __tracebackhide__ = True
         return self._running.loop.run(self._running.assembly.engine.request(asked, OPERATOR))
 
@@ -73,7 +73,7 @@ class Requests:
         __tracebackhide__ = True
         name = "" if vm is None else one_name(vm)
         bounds = length_if_any("seconds", seconds), length_if_any("delay", delay)
-        order = FaultOrder(str(kind), name, on, count, *bounds)
+        order = FaultSpec(str(kind), name, on, count, *bounds)
         self._running.loop.run(self._running.assembly.faults.add(order, OPERATOR))
 
     def clear_faults(self) -> None:
@@ -86,20 +86,20 @@ class Requests:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise BadOption(name=name, value=value, problem="write a text.")
+        raise BadOption(name=name, value=value, problem="use a string.")
     return value
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, (list, tuple, set, frozenset)):
-        raise BadOption(name=name, value=value, problem="write a list of texts.")
+        raise BadOption(name=name, value=value, problem="use a list of strings.")
     return tuple(_text(name, each) for each in values)
 
 
 def _factor(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise BadOption(name=name, value=value, problem="write a number that is more than 0.")
+        raise BadOption(name=name, value=value, problem="use a number greater than 0.")
     return value
 
 
@@ -115,11 +115,11 @@ OPTIONS: dict[str, Callable[[str, Any], Any]] = {
 """The options beyond the cause and its VMs, and how each is read. None means that an option is not given."""
 
 
-def read_request(cause: str, vms: tuple[str, ...], options: dict[str, Any]) -> Request:
+def read_request(cause: str, vms: tuple[str, ...], options: dict[str, Any]) -> CauseRequest:
     """The request, or an error that says which options there are."""
     for name in options:
         if name not in OPTIONS:
-            problem = f"there is no such option. Known are: {', '.join(OPTIONS)}.{nearest(name, OPTIONS)}"
+            problem = f"unknown option. Options: {', '.join(OPTIONS)}.{nearest(name, OPTIONS)}"
             raise BadOption(name=name, value=options[name], problem=problem)
     given = {name: OPTIONS[name](name, value) for name, value in options.items() if value is not None}
-    return Request(_text("cause", cause), vms, **given)
+    return CauseRequest(_text("cause", cause), vms, **given)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.core.events import EventStatus
 from forewarn.core.scenarios import RunOptions, RunStatus
-from forewarn.errors import NeverStarted
+from forewarn.errors import EventDidNotStart
 from forewarn.files.fleet_file import parse_fleet
 from forewarn.scenarios import library
 from forewarn.testing.client import Reachable
@@ -175,7 +175,7 @@ class BaseService:
             await self._advance(left, seen_by, limit)
             now = await event.look()
         if now.started_at is None:
-            raise NeverStarted(event_id=event.id, status=now.status.lower())
+            raise EventDidNotStart(event_id=event.id, status=now.status.lower())
         return engine.clock.now()
 
     async def _play(self, name: str | Path, vms: Iterable[str], group: str, seen_by: Iterable[str]) -> Run:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from forewarn.core.operations import Request
+from forewarn.core.operations import CauseRequest
 from forewarn.errors import BadOption
 from forewarn.system.http_client import origin_of
 from forewarn.testing.client import EVENTS_PATH, NEWEST_VERSION, Unexpected, send
@@ -89,7 +89,7 @@ class VM:
         """Approve an event, itself or by its id, over the network as the application does."""
         event_id = event if isinstance(event, str) else getattr(event, "id", None)
         if not isinstance(event_id, str):
-            raise BadOption(name="event", value=event, problem="give an event, or the id of one.")
+            raise BadOption(name="event", value=event, problem="pass an event or an event id.")
         target = f"{EVENTS_PATH}?api-version={NEWEST_VERSION}"
         answer = send(origin_of(self.endpoint), "POST", target, {"Metadata": "true"}, start_requests(event_id))
         if answer.status != 200:
@@ -99,38 +99,38 @@ class VM:
 
     def restart(self) -> Event:
         """A user restarts it: Reboot."""
-        return self._request(Request("restart", (self.name,)))
+        return self._request(CauseRequest("restart", (self.name,)))
 
     def redeploy(self) -> Event:
         """A user moves it to another host: Redeploy."""
-        return self._request(Request("redeploy", (self.name,)))
+        return self._request(CauseRequest("redeploy", (self.name,)))
 
     def freeze(self, seconds: Length = 9) -> Event:
         """Its host is updated: Freeze, of all VMs on that host."""
         return self._request(
-            Request("host-update", host=self.host, type="Freeze", duration=length_of("seconds", seconds))
+            CauseRequest("host-update", host=self.host, type="Freeze", duration=length_of("seconds", seconds))
         )
 
     def migrate(self, seconds: Length = 5) -> Event:
         """It is moved to another host while it runs: Freeze."""
-        return self._request(Request("live-migration", (self.name,), duration=length_of("seconds", seconds)))
+        return self._request(CauseRequest("live-migration", (self.name,), duration=length_of("seconds", seconds)))
 
     def evict(self) -> Event:
         """Its capacity is needed: Preempt. A VM whose priority the test has not given becomes a Spot VM."""
         self._fleet.make_spot(self.name)
-        return self._request(Request("eviction", (self.name,)))
+        return self._request(CauseRequest("eviction", (self.name,)))
 
     def delete(self) -> Event:
         """A user deletes it from its scale set: Terminate, where the set has a `terminate_notice`."""
-        return self._request(Request("delete", (self.name,)))
+        return self._request(CauseRequest("delete", (self.name,)))
 
     def degrade(self) -> Event:
         """Its host is expected to fail: Redeploy, a week ahead."""
-        return self._request(Request("degraded-hardware", host=self.host))
+        return self._request(CauseRequest("degraded-hardware", host=self.host))
 
     def fail(self) -> Event:
         """Its host has failed: Redeploy, started at once."""
-        return self._request(Request("hardware-failure", host=self.host))
+        return self._request(CauseRequest("hardware-failure", host=self.host))
 
     def fault(
         self,
@@ -144,7 +144,7 @@ class VM:
         """Make the endpoint fail on purpose for requests of this VM: as Service.fault."""
         self._requests.fault(kind, self, on, count, seconds, delay)
 
-    def _request(self, asked: Request) -> Event:
+    def _request(self, asked: CauseRequest) -> Event:
         return self._requests.event_for(self.name, asked)
 
     def __eq__(self, other: object) -> bool:
@@ -184,7 +184,7 @@ def name_of(vm: object) -> str:
     """The name of a VM that a test gives as itself or by its name."""
     name = vm if isinstance(vm, str) else getattr(vm, "name", None)
     if not isinstance(name, str):
-        raise BadOption(name="vm", value=vm, problem='name a VM, as in "web-0", or give the VM itself.')
+        raise BadOption(name="vm", value=vm, problem='pass the name of a VM, as in "web-0", or the VM itself.')
     return name
 
 
@@ -192,7 +192,7 @@ def one_name(vm: VM | str) -> str:
     """The same where an empty name would mean all VMs."""
     name = name_of(vm)
     if not name:
-        raise BadOption(name="vm", value=name, problem="an empty name is that of no VM.")
+        raise BadOption(name="vm", value=name, problem="the name of a VM must not be empty.")
     return name
 
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forewarn.clock import real_seconds
-from forewarn.errors import NoCheckLeft, NoSuchCheck, nearest
+from forewarn.errors import NoMatchingCheck, UnknownCheck, nearest
 from forewarn.verify import approvals, document, instance, life, limits, requests, scope, tags, versions
 from forewarn.verify.check import SECTIONS, CheckFailed, CheckSkipped, Mark
 from forewarn.verify.exchange import truncate
@@ -44,12 +44,12 @@ def select_checks(patterns: Iterable[str], marks: Collection[Mark]) -> list[Chec
     wanted = list(patterns)
     for pattern in wanted:
         if not any(fnmatchcase(check.name, pattern) for check in CHECKS):
-            raise NoSuchCheck(pattern=pattern, hint=nearest(pattern, (check.name for check in CHECKS)))
+            raise UnknownCheck(pattern=pattern, hint=nearest(pattern, (check.name for check in CHECKS)))
     named = [check for check in CHECKS if not wanted or any(fnmatchcase(check.name, pattern) for pattern in wanted)]
     selected = [check for check in named if check.mark in marks]
     if not selected:
         found = ",".join(mark for mark in Mark if any(check.mark == mark for check in named))
-        raise NoCheckLeft(patterns=" or ".join(map(repr, wanted)), marks=" or ".join(marks), found=found)
+        raise NoMatchingCheck(patterns=" or ".join(map(repr, wanted)), marks=" or ".join(marks), found=found)
     return selected
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-LONGEST_WAIT_SECONDS = 60
+MAX_WAIT_SECONDS = 60
 
 # What stands between commas, of which those in quotes do not count; a quote that never closes takes the rest.
 _PREFERENCE = re.compile(r'(?:[^,"]|"(?:\\.|[^"\\])*"?)+')
@@ -33,4 +33,4 @@ def _seconds(value: str) -> int | None:
     if not value.isascii() or not value.isdigit():
         return None
     # Not every run of digits may become a number: Python refuses to read thousands of them.
-    return min(int(value.lstrip("0")[:9] or "0"), LONGEST_WAIT_SECONDS)
+    return min(int(value.lstrip("0")[:9] or "0"), MAX_WAIT_SECONDS)

@@ -7,7 +7,7 @@ from datetime import date
 from typing import NamedTuple
 
 
-class Addition(NamedTuple):
+class VersionChanges(NamedTuple):
     """What a version brings that the ones before it had not."""
 
     version: str
@@ -21,20 +21,20 @@ class Addition(NamedTuple):
 
 
 API_VERSIONS = (
-    Addition(
+    VersionChanges(
         "2017-03-01",
         fields=("EventId", "EventStatus", "EventType", "ResourceType", "Resources", "NotBefore"),
         event_types=("Freeze", "Reboot", "Redeploy"),
         header_enforced=False,
         underscore=True,
     ),
-    Addition("2017-08-01"),
-    Addition("2017-11-01", event_types=("Preempt",)),
-    Addition("2019-01-01", event_types=("Terminate",)),
-    Addition("2019-04-01", fields=("Description",)),
-    Addition("2019-08-01", fields=("EventSource",)),
-    Addition("2020-07-01", fields=("DurationInSeconds",)),
-    Addition("2024-07-09", event_types=("SpotRebalanceRecommendation",), preview=True),
+    VersionChanges("2017-08-01"),
+    VersionChanges("2017-11-01", event_types=("Preempt",)),
+    VersionChanges("2019-01-01", event_types=("Terminate",)),
+    VersionChanges("2019-04-01", fields=("Description",)),
+    VersionChanges("2019-08-01", fields=("EventSource",)),
+    VersionChanges("2020-07-01", fields=("DurationInSeconds",)),
+    VersionChanges("2024-07-09", event_types=("SpotRebalanceRecommendation",), preview=True),
 )
 
 NEWEST_THREE = ("2020-07-01", "2019-08-01", "2019-04-01")

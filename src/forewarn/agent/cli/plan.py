@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from forewarn.agent.cli.options import AgentParser, add_common_options, config_path, load_config, resolve_options
 from forewarn.agent.clock import EndpointClock
 from forewarn.agent.files import read_bounded, read_whole
-from forewarn.core.durations import parse_moment
+from forewarn.core.durations import parse_time
 from forewarn.errors import BadCommandLine, BadOption, UnreadableDocument, UnreadableFile
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _events(path: str) -> tuple[ScheduledEvent, ...]:
 
 def _time(text: str) -> datetime:
     try:
-        return parse_moment(text.upper())
+        return parse_time(text.upper())
     except ValueError:
         raise BadOption(name="--now", value=text, problem="write a time like 2026-11-20T02:00:00Z.") from None
 

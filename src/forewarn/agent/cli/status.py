@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.agent.cli.options import AgentParser, add_common_options, config_path, load_config, resolve_options
 from forewarn.agent.status_server import connect
-from forewarn.core.durations import format_distance, format_moment, format_seconds, from_text
+from forewarn.core.durations import format_relative_time, format_seconds, format_time, from_text
 from forewarn.errors import AgentHung, ForewarnError, NoAgentRuns, NotPermitted, UnreadableFile
 from forewarn.system.logs import printable
 
@@ -110,7 +110,7 @@ def _approval(approval: Mapping[str, Any], now: datetime | None) -> str:
     mode = str(approval.get("mode") or "never")
     if approval.get("sent_at"):
         return f"{mode}: sent{_when(approval['sent_at'], now)}"
-    return f"{mode}: {approval['why_not']}" if approval.get("why_not") else mode
+    return f"{mode}: {approval['reason']}" if approval.get("reason") else mode
 
 
 def _when(time: str | None, now: datetime | None, *, with_time: bool = True) -> str:
@@ -118,8 +118,8 @@ def _when(time: str | None, now: datetime | None, *, with_time: bool = True) -> 
     if not time:
         return ""
     at = from_text(time)
-    shown = f" {format_moment(at)}" if with_time else ""
-    return shown if now is None else f"{shown} ({format_distance(at, now)})"
+    shown = f" {format_time(at)}" if with_time else ""
+    return shown if now is None else f"{shown} ({format_relative_time(at, now)})"
 
 
 def _totals(snapshot: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
 
 _MEMO = "FOREWARN_MEMO "
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 class CommandHandler(Handler):
     """Runs one program for prepare and one for undo."""
 
-    def __init__(self, options: Entry) -> None:
+    def __init__(self, options: TomlTable) -> None:
         options.refuse_unknown({"prepare", "undo", "environment", "directory", *COMMON})
         self._directory = read_path(options, "directory")
         self._prepare, self._undo = read_argv(options, "prepare"), read_argv(options, "undo")

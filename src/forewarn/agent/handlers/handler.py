@@ -14,7 +14,7 @@ from forewarn.core.durations import to_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
     from forewarn.wire.document_reader import ScheduledEvent
 
 
@@ -78,7 +78,7 @@ class Handler(ABC):
     """
 
     @abstractmethod
-    def __init__(self, options: Entry) -> None:
+    def __init__(self, options: TomlTable) -> None:
         """Read the options. Raise `options.wrong(...)` for an invalid one.
 
         The agent reads `kind`, `file` and `timeout`; `options.refuse_unknown({..., *COMMON})` allows them.

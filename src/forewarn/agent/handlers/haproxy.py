@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forewarn.agent.handlers.handler import Job
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
 
 
 # --- The runtime socket of HAProxy ----------------------------------------------------------------
@@ -151,7 +151,7 @@ _T = TypeVar("_T")
 class HAProxyHandler(Handler):
     """Drains servers: existing sessions continue, and no new ones start."""
 
-    def __init__(self, options: Entry) -> None:
+    def __init__(self, options: TomlTable) -> None:
         options.refuse_unknown({"socket", "server", "servers", "drain_timeout", "on_remaining", *COMMON})
         self._socket = options.required_text("socket", 'Write it like "/run/haproxy/admin.sock" or "127.0.0.1:9999".')
         self._address = _read_address(options, self._socket)
@@ -269,7 +269,7 @@ class HAProxyHandler(Handler):
         raise HandlerFailed(problem=f"HAProxy has no server {name}; it has {there}.{nearest(name, servers)}")
 
 
-def _read_address(options: Entry, text: str) -> str | tuple[str, int]:
+def _read_address(options: TomlTable, text: str) -> str | tuple[str, int]:
     if text.startswith("/"):
         return text
     try:

@@ -14,14 +14,14 @@ from forewarn.errors import ForewarnError, nearest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
 
 
 GROUP = "forewarn.handlers"
 """Entry point group for kinds of handlers in installed packages."""
 
 
-def make_handler(options: Entry, kind: str, file: str, config_folder: Path) -> Handler:
+def make_handler(options: TomlTable, kind: str, file: str, config_folder: Path) -> Handler:
     """Create the handler of one `[handler.NAME]`, or raise an error about its options."""
     if kind and file:
         raise options.wrong("Give either kind or file.", "file")
@@ -59,7 +59,7 @@ def _module(kind: str) -> ModuleType | None:
         return None
 
 
-def _of_kind(options: Entry, kind: str) -> type[Handler]:
+def _of_kind(options: TomlTable, kind: str) -> type[Handler]:
     found = getattr(_module(kind), "KIND", None) if kind.isidentifier() else None
     if found is not None:
         return _validate(options, found, "kind", kind)
@@ -76,7 +76,7 @@ def _of_kind(options: Entry, kind: str) -> type[Handler]:
     raise options.wrong(f"{kind!r} is not one of {', '.join(known)}.{nearest(kind, known)}", "kind")
 
 
-def _from_file(options: Entry, path: Path) -> type[Handler]:
+def _from_file(options: TomlTable, path: Path) -> type[Handler]:
     module = _load(options, path)
     if hasattr(module, "KIND"):
         return _validate(options, module.KIND, "file", f"KIND of {path}")
@@ -88,7 +88,7 @@ def _from_file(options: Entry, path: Path) -> type[Handler]:
     return _validate(options, found[0], "file", found[0].__name__)
 
 
-def _load(options: Entry, path: Path) -> ModuleType:
+def _load(options: TomlTable, path: Path) -> ModuleType:
     module = ModuleType(f"forewarn_handler_{path.stem}")
     module.__file__ = str(path)
     try:
@@ -107,7 +107,7 @@ def _is_kind(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Handler) and value is not Handler
 
 
-def _validate(options: Entry, found: Any, key: str, called: str) -> type[Handler]:
+def _validate(options: TomlTable, found: Any, key: str, called: str) -> type[Handler]:
     if not _is_kind(found):
         raise options.wrong(f"{called} is not a class that inherits from forewarn.agent.Handler.", key)
     if missing := sorted(getattr(found, "__abstractmethods__", ())):

@@ -17,7 +17,7 @@ from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
 
 _JOURNAL = "/run/systemd/journal/socket"
 _NOTICE = "5"
@@ -28,7 +28,7 @@ _JOURNAL_SECONDS = 5.0
 class LogHandler(Handler):
     """Changes nothing. Undo logs the end of the event."""
 
-    def __init__(self, options: Entry) -> None:
+    def __init__(self, options: TomlTable) -> None:
         options.refuse_unknown({"path", "journal", "journal_socket", *COMMON})
         self._path = read_path(options, "path")
         self._journal = options.flag("journal")

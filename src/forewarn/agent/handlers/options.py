@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from forewarn.errors import Invalid
 
 if TYPE_CHECKING:
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
 
 
-def read_argv(options: Entry, key: str) -> tuple[str, ...]:
+def read_argv(options: TomlTable, key: str) -> tuple[str, ...]:
     """Return a program and its arguments; empty without the option."""
     if key not in options:
         return ()
@@ -29,7 +29,7 @@ def read_argv(options: Entry, key: str) -> tuple[str, ...]:
     return tuple(argv)
 
 
-def read_path(options: Entry, key: str) -> str:
+def read_path(options: TomlTable, key: str) -> str:
     """Return an absolute path; empty without the option."""
     path = options.text(key)
     if key in options and (not path.startswith("/") or "\0" in path):
@@ -37,7 +37,7 @@ def read_path(options: Entry, key: str) -> str:
     return path
 
 
-def read_several(options: Entry, one: str, several: str, like: str) -> tuple[str, ...]:
+def read_several(options: TomlTable, one: str, several: str, like: str) -> tuple[str, ...]:
     """Return names from an option for one name or an option for several."""
     if one in options and several in options:
         raise options.wrong(f"Give either {one} or {several}.", one)
@@ -54,7 +54,7 @@ def read_several(options: Entry, one: str, several: str, like: str) -> tuple[str
     return tuple(names)
 
 
-def _is_text(options: Entry, key: str) -> bool:
+def _is_text(options: TomlTable, key: str) -> bool:
     try:
         options.text(key)
     except Invalid:

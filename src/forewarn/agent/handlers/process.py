@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forewarn.agent.handlers.handler import Job
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
 
 
 # --- Starting a program ---------------------------------------------------------------------------
@@ -76,7 +76,7 @@ _CLOCK_SLACK_SECONDS = 5.0
 class ProcessHandler(Handler):
     """Stops and starts the process whose id is in a pid file."""
 
-    def __init__(self, options: Entry) -> None:
+    def __init__(self, options: TomlTable) -> None:
         known = {"pid_file", "signal", "kill_after", "start", "directory", "log", "write_pid"}
         options.refuse_unknown({*known, *COMMON})
         options.required_text("pid_file", 'Write it like "/run/worker.pid".')

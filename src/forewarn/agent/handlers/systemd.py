@@ -11,7 +11,7 @@ from forewarn.errors import HandlerFailed
 
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
 
 _RUNNING = ("active", "reloading", "activating", "refreshing")
 
@@ -19,7 +19,7 @@ _RUNNING = ("active", "reloading", "activating", "refreshing")
 class SystemdHandler(Handler):
     """Stops units in the given order, and starts them in reverse order."""
 
-    def __init__(self, options: Entry) -> None:
+    def __init__(self, options: TomlTable) -> None:
         options.refuse_unknown({"unit", "units", *COMMON})
         self._units = read_several(options, "unit", "units", '"web.service"')
         for unit in self._units:

@@ -19,7 +19,7 @@ from forewarn.wire.signing import ATTEMPT, signatures
 
 if TYPE_CHECKING:
     from forewarn.agent.handlers.handler import Job
-    from forewarn.files.toml_reader import Entry
+    from forewarn.files.toml_reader import TomlTable
 
 
 # --- One POST -------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ _MAX_ATTEMPTS = 20
 class WebhookHandler(Handler):
     """Sends the event as JSON, with retries."""
 
-    def __init__(self, options: Entry) -> None:
+    def __init__(self, options: TomlTable) -> None:
         known = {"url", "undo_url", "undo", "headers", "secret_file", "ca_file", "attempts"}
         options.refuse_unknown({*known, *COMMON})
         options.required_text("url", 'Write it like "https://example.org/hook".')
@@ -156,7 +156,7 @@ class WebhookHandler(Handler):
         return secret
 
 
-def _read_url(options: Entry, key: str) -> str:
+def _read_url(options: TomlTable, key: str) -> str:
     url = options.text(key)
     try:
         parts = urlsplit(url)
