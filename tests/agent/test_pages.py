@@ -144,14 +144,16 @@ def test_what_a_killed_agent_has_left_is_replaced(said: Said, tmp_path: Path) ->
 
 def test_a_running_agent_is_not_replaced(said: Said, tmp_path: Path) -> None:
     with Pages(said, tmp_path):
-        with pytest.raises(StateInUse, match="Another agent works in"):
+        with pytest.raises(StateInUse, match="Another agent uses"):
             Pages(said, tmp_path).start()
         with connect(tmp_path):
             pass
 
 
 def test_an_address_that_is_taken(pages: Pages, said: Said, tmp_path: Path) -> None:
-    with pytest.raises(CannotListen, match=r"127\.0\.0\.1:\d+: Address already in use. Choose another with --listen"):
+    with pytest.raises(
+        CannotListen, match=r"127\.0\.0\.1:\d+: Address already in use. Choose another address with --listen"
+    ):
         Pages(said, tmp_path / "other", pages.address).start()
     assert not (tmp_path / "other" / SOCKET_NAME).exists()
     with pytest.raises(CannotListen):
@@ -165,7 +167,7 @@ def test_status_asks_the_agent(pages: Pages, said: Said, tmp_path: Path, capsys:
     assert json.loads(capsys.readouterr().out) == {"running": True, **snapshot()}
     said.value = None
     assert main(["status", "--state", str(tmp_path / "state")]) == 6
-    assert "does not answer (The agent cannot say how it is" in capsys.readouterr().err
+    assert "does not respond (The agent cannot say how it is" in capsys.readouterr().err
 
 
 def test_the_status_for_people() -> None:

@@ -202,17 +202,17 @@ def test_the_list_asks_no_server_and_runs_no_command(tmp_path: Path) -> None:
         (("",), "like http://127.0.0.1:8169"),
         (("http://a..b",), "like http://127.0.0.1:8169"),
         (("http://",), "like http://127.0.0.1:8169"),
-        ((NEITHER, "--other", "x"), "'x' is not the address"),
+        ((NEITHER, "--other", "x"), "'x' is not the URL"),
         ((NEITHER, "--only", "requests/head-refusd"), "Did you mean 'requests/head-refused'?"),
         ((NEITHER, "--marks", "known"), "documented, observed, assumed"),
         ((NEITHER, "--marks", ","), "documented, observed, assumed"),
-        ((NEITHER, "--only", "requests/head-*", "--marks", "observed,assumed"), "such checks are marked documented."),
-        (("--list", "--only", "life/told", "--marks", "assumed"), "No check called 'life/told' is marked assumed"),
+        ((NEITHER, "--only", "requests/head-*", "--marks", "observed,assumed"), "are marked documented, not"),
+        (("--list", "--only", "life/told", "--marks", "assumed"), "The checks that match 'life/told' are marked"),
         ((NEITHER, "--patience", "soon"), "90s"),
         ((NEITHER, "--timeout", "0s"), "more than 0s"),
-        ((NEITHER, "--junit", "/nowhere/at/all.xml"), "no such folder"),
-        ((NEITHER, "--junit", "/"), "name a file in it"),
-        ((NEITHER, "--junit", "/tmp/" + "x" * 300), "name a file"),  # noqa: S108 - nothing is written
+        ((NEITHER, "--junit", "/nowhere/at/all.xml"), "folder does not exist"),
+        ((NEITHER, "--junit", "/"), "Name a file"),
+        ((NEITHER, "--junit", "/tmp/" + "x" * 300), "Name a file"),  # noqa: S108 - nothing is written
     ],
 )
 def test_what_is_typed_wrong_is_said_with_what_would_be_right(arguments: tuple[str, ...], said: str) -> None:
@@ -227,7 +227,7 @@ def test_a_server_that_is_not_there_is_said_to_be_unreachable() -> None:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets the port meanwhile
         run = typed(f"http://127.0.0.1:{taken.getsockname()[1]}")
     assert run.returncode == 6
-    assert "does not answer" in run.stderr
+    assert "does not respond" in run.stderr
     assert "Traceback" not in run.stderr
 
 
