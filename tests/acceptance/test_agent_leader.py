@@ -31,7 +31,7 @@ approve = "leader"
 [peers]
 listen = "127.0.0.1:{port}"
 secret_file = "../peers.secret"
-silence = "6s"
+timeout = "6s"
 members = {{{members}}}
 """
 
