@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A handler of Scheduled Events in one file, for Azure and for Forewarn: standard library only.
+"""Handle Scheduled Events in one file, on Azure and with Forewarn. Standard library only.
 
-Polls once a second; when an event names this machine, runs a command, and approves the event when the
-command has succeeded. The command has the event in its environment: EVENT_ID, EVENT_TYPE, EVENT_NOT_BEFORE.
+The program polls once a second. When an event names this VM, it runs a command. If the command succeeds, it approves
+the event. The command gets EVENT_ID, EVENT_TYPE and EVENT_NOT_BEFORE in its environment.
 """
 
 import argparse
@@ -21,15 +21,15 @@ POLL_SECONDS = 1.0
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--endpoint", default=AZURE, help="where to ask (default: %(default)s, as on Azure)")
-    parser.add_argument("--run", required=True, metavar="COMMAND", help="what to run before approving")
-    parser.add_argument("--once", action="store_true", help="stop after the first event")
+    parser.add_argument("--endpoint", default=AZURE, help="endpoint to poll (default: %(default)s, as on Azure)")
+    parser.add_argument("--run", required=True, metavar="COMMAND", help="command to run before the approval")
+    parser.add_argument("--once", action="store_true", help="exit after the first event")
     options = parser.parse_args()
 
     endpoint = options.endpoint.rstrip("/")
-    me = ask(f"{endpoint}/metadata/instance/compute/name?api-version=2021-02-01&format=text").decode()
+    me = send(f"{endpoint}/metadata/instance/compute/name?api-version=2021-02-01&format=text").decode()
     events = f"{endpoint}/metadata/scheduledevents?api-version=2020-07-01"
-    print(f"{me}: watching {endpoint}", flush=True)
+    print(f"{me}: polling {endpoint}", flush=True)
     handled = set()
     pause = threading.Event()
     while True:
@@ -44,11 +44,11 @@ def main() -> int:
 
 
 def poll(url: str) -> list:
-    """The events; none when the endpoint has a bad moment, which it may."""
+    """Return the current events; none if the request fails."""
     try:
-        return json.loads(ask(url))["Events"]
+        return json.loads(send(url))["Events"]
     except (OSError, ValueError, http.client.HTTPException) as error:
-        print(f"asking again: {error}", file=sys.stderr, flush=True)
+        print(f"poll failed, retrying: {error}", file=sys.stderr, flush=True)
         return []
 
 
@@ -59,26 +59,26 @@ def prepare_and_approve(url: str, event: dict, command: str) -> None:
         "EVENT_NOT_BEFORE": event["NotBefore"],
     }
     print(f"{event['EventType']} {event['EventId']}, not before {event['NotBefore']}", flush=True)
-    done = subprocess.run(command, shell=True, env={**os.environ, **environment}, check=False)  # noqa: S602 - one's own
+    done = subprocess.run(command, shell=True, env={**os.environ, **environment}, check=False)  # noqa: S602
     if done.returncode == 0:
-        ask(url, json.dumps({"StartRequests": [{"EventId": event["EventId"]}]}).encode())
+        send(url, json.dumps({"StartRequests": [{"EventId": event["EventId"]}]}).encode())
         print("approved", flush=True)
     else:
-        print(f"not approved: the command ended with {done.returncode}", flush=True)
+        print(f"not approved: the command exited with {done.returncode}", flush=True)
 
 
-def ask(url: str, body: "bytes | None" = None) -> bytes:
-    """Never through a proxy: the endpoint is link-local."""
+def send(url: str, body: "bytes | None" = None) -> bytes:
+    """Send a request without a proxy: the endpoint is link-local."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, body, {"Metadata": "true"})  # noqa: S310
-    with opener.open(request, timeout=130) as answer:  # the first call may take two minutes on Azure
-        return answer.read()
+    with opener.open(request, timeout=130) as response:  # on Azure the first response may take two minutes
+        return response.read()
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
     except (urllib.error.URLError, TimeoutError) as error:
-        sys.exit(f"no answer: {error}")
+        sys.exit(f"no response: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,14 +1,17 @@
 #!/bin/sh
-# Has a batch worker write a checkpoint, and keeps it where it outlives the machine; starts the worker from it
-# afterwards. Run by `forewarn agent`, which says in FOREWARN_ACTION what to do. May be run again at any time.
+# prepare: makes a batch worker write a checkpoint, and copies it to shared storage.
+# undo: starts the worker from the checkpoint.
+# `forewarn agent` runs this script with FOREWARN_ACTION=prepare or undo. It is safe to run it again at any time.
 #
-#   JOB      the worker's folder. It writes its number to worker.pid there, and on SIGUSR1 its state to the file state
-#   STORE    where checkpoints are kept: a folder that other machines have too
-#   WORKER   the program; started as WORKER JOB, and with a checkpoint as WORKER JOB CHECKPOINT
+#   JOB      the worker's folder. The worker writes its process id to worker.pid, and on SIGUSR1 its state to the file
+#            state in this folder
+#   STORE    folder for checkpoints that other VMs can read too
+#   WORKER   the worker's program; started as WORKER JOB, and with a checkpoint as WORKER JOB CHECKPOINT
 set -eu
 
-: "${FOREWARN_ACTION:?is run by forewarn agent}"
-: "${JOB:?where the worker works}" "${STORE:?where checkpoints are kept}" "${WORKER:?what is started}"
+: "${FOREWARN_ACTION:?this script is run by forewarn agent}"
+: "${JOB:?set the folder of the worker}" "${STORE:?set the folder for checkpoints}"
+: "${WORKER:?set the program of the worker}"
 [ -d "$STORE" ] || { echo "there is no folder $STORE" && exit 1; }
 
 worker() {
@@ -17,33 +20,33 @@ worker() {
 
 case $FOREWARN_ACTION in
 prepare)
-  worker || { echo "no worker runs: there is nothing to keep" && exit 0; }
+  worker || { echo "no worker is running: nothing to save" && exit 0; }
   rm -f "$JOB/state"
   kill -USR1 "$(cat "$JOB/worker.pid")"
-  # It writes elsewhere and renames, so what is there is whole. The agent ends this if it takes too long.
+  # The worker writes another file and renames it, so this file is complete. The agent ends this script at its timeout.
   until [ -e "$JOB/state" ]; do
-    worker || { echo "the worker has ended without a checkpoint" && exit 1; }
+    worker || { echo "the worker ended without a checkpoint" && exit 1; }
     sleep 0.1
   done
   name="$STORE/${FOREWARN_VM_NAME:-vm}-${FOREWARN_EVENT_ID:-event}"
-  # First whole, and then there: whoever looks into the store never sees half of one.
+  # Copy and rename: other VMs never see a partial checkpoint.
   cp "$JOB/state" "$name.part"
   sync "$name.part"
   mv "$name.part" "$name"
-  echo "kept $name"
+  echo "saved $name"
   printf 'FOREWARN_MEMO {"checkpoint": "%s"}\n' "$name"
   ;;
 undo)
-  worker && { echo "the worker runs already" && exit 0; }
-  [ -n "${FOREWARN_MEMO_CHECKPOINT:-}" ] || { echo "nothing was kept: nothing to go on from" && exit 0; }
-  [ -e "$FOREWARN_MEMO_CHECKPOINT" ] || { echo "$FOREWARN_MEMO_CHECKPOINT is gone: another machine goes on from it" && exit 0; }
-  # In a session of its own: it outlives this script. It stays in the agent's control group, though. Where the agent is
-  # a unit of systemd, write `systemd-run --collect` in the place of setsid, or the worker ends with the agent.
+  worker && { echo "the worker is already running" && exit 0; }
+  [ -n "${FOREWARN_MEMO_CHECKPOINT:-}" ] || { echo "no checkpoint was saved: nothing to resume" && exit 0; }
+  [ -e "$FOREWARN_MEMO_CHECKPOINT" ] || { echo "$FOREWARN_MEMO_CHECKPOINT is gone: another VM has resumed from it" && exit 0; }
+  # A new session: the worker survives this script. It stays in the agent's control group. If the agent is a systemd
+  # unit, use `systemd-run --collect` instead of setsid, so that the unit's limits do not apply to the worker.
   setsid "$WORKER" "$JOB" "$FOREWARN_MEMO_CHECKPOINT" >>"$JOB/log" 2>&1 </dev/null &
-  echo "goes on from $FOREWARN_MEMO_CHECKPOINT"
+  echo "resumed from $FOREWARN_MEMO_CHECKPOINT"
   ;;
 *)
-  echo "FOREWARN_ACTION is $FOREWARN_ACTION, neither prepare nor undo"
+  echo "FOREWARN_ACTION must be prepare or undo, not $FOREWARN_ACTION"
   exit 2
   ;;
 esac

@@ -1,22 +1,23 @@
 #!/bin/sh
-# Cordons and drains the Kubernetes node that this machine is, and uncordons it afterwards. Run by `forewarn agent`,
-# which says in FOREWARN_ACTION what to do. May be run again at any time.
+# prepare: cordons and drains the Kubernetes node on this VM. undo: uncordons it.
+# `forewarn agent` runs this script with FOREWARN_ACTION=prepare or undo. It is safe to run it again at any time.
 #
-#   NODE           its name; default: the host name in lower case, as kubelet does it
-#   GRACE_SECONDS  for each pod; default: what the pod asks for
+#   NODE           name of the node; default: the host name in lower case, like kubelet
+#   GRACE_SECONDS  grace period for each pod; default: the pod's own
 #
-# That the node was cordoned by us is written on the node itself: one that an operator has cordoned before stays so.
+# An annotation on the node records that this script cordoned it. A node that an operator cordoned before stays
+# cordoned.
 set -eu
 
-: "${FOREWARN_ACTION:?is run by forewarn agent}"
+: "${FOREWARN_ACTION:?this script is run by forewarn agent}"
 node=${NODE:-$(hostname | tr '[:upper:]' '[:lower:]')}
 mark=forewarn.agent/cordoned
-# Leave a little for the rest; the agent ends what takes longer.
+# Leave five seconds before the agent's timeout.
 seconds=$((${FOREWARN_TIMEOUT_SECONDS:-300} - 5))
 [ "$seconds" -gt 0 ] || seconds=1
-case ${GRACE_SECONDS:-} in *[!0-9]*) echo "GRACE_SECONDS is $GRACE_SECONDS, not a number" && exit 2 ;; esac
+case ${GRACE_SECONDS:-} in *[!0-9]*) echo "GRACE_SECONDS must be a number, not $GRACE_SECONDS" && exit 2 ;; esac
 
-# Of the node, by a path of JSON. Fails when the node is not known or the server does not answer.
+# field JSONPATH: prints a field of the node. Fails if the node is unknown or the server does not respond.
 field() {
   kubectl get node "$node" --output "jsonpath=$1" --request-timeout=10s
 }
@@ -26,9 +27,9 @@ prepare)
   cordoned=$(field '{.spec.unschedulable}')
   marked=$(field '{.metadata.annotations.forewarn\.agent/cordoned}')
   if [ "$cordoned" = true ] && [ -z "$marked" ]; then
-    echo "$node was cordoned before, and stays so afterwards"
+    echo "$node was cordoned before and stays cordoned"
   else
-    # The mark first: if this is ended in between, undo still knows.
+    # Annotate first, so that undo works even if this script is ended in between.
     kubectl annotate node "$node" --overwrite "$mark=${FOREWARN_EVENT_ID:-event}"
     kubectl cordon "$node"
   fi
@@ -38,14 +39,14 @@ prepare)
   ;;
 undo)
   if [ -z "$(field '{.metadata.annotations.forewarn\.agent/cordoned}')" ]; then
-    echo "$node was not cordoned by us"
+    echo "$node was not cordoned by this script"
     exit 0
   fi
   kubectl uncordon "$node"
   kubectl annotate node "$node" "$mark-"
   ;;
 *)
-  echo "FOREWARN_ACTION is $FOREWARN_ACTION, neither prepare nor undo"
+  echo "FOREWARN_ACTION must be prepare or undo, not $FOREWARN_ACTION"
   exit 2
   ;;
 esac

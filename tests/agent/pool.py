@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.jobs import PATIENCE_SECONDS
-from forewarn.agent.handlers.haproxy import RuntimeSocket, Server, Silent
+from forewarn.agent.handlers.haproxy import HAProxyServer, HAProxyUnreachable, RuntimeSocket
 from programs import SEARCHED, need
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Pool:
         for _ in range(int(PATIENCE_SECONDS * 20)):
             try:
                 self.servers()
-            except Silent:
+            except HAProxyUnreachable:
                 waiting.wait(0.05)
             else:
                 return
@@ -156,7 +156,7 @@ class Pool:
     def runtime(self) -> RuntimeSocket:
         return RuntimeSocket(self.socket, lambda: PATIENCE_SECONDS)
 
-    def servers(self) -> dict[str, Server]:
+    def servers(self) -> dict[str, HAProxyServer]:
         return self.runtime().servers()
 
     def state(self, name: str) -> str:

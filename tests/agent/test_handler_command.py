@@ -104,7 +104,7 @@ def test_it_is_remembered_as_soon_as_it_is_said(tmp_path: Path) -> None:
     handler = handler_of(shell("""echo 'FOREWARN_MEMO {"name": "a"}'; echo said; cat; sleep 60"""))
 
     def prepare() -> None:
-        with pytest.raises(HandlerFailed, match="not wanted any more"):
+        with pytest.raises(HandlerFailed, match="no longer needed"):
             handler.prepare(job)
 
     running = threading.Thread(target=prepare)
@@ -120,7 +120,7 @@ def test_a_memo_that_is_no_object_is_a_failure(tmp_path: Path, said: str) -> Non
     code = (
         f"print('FOREWARN_MEMO ' + {said[:1]!r} * {len(said)})" if len(said) > 100 else f"print('FOREWARN_MEMO {said}')"
     )
-    with pytest.raises(HandlerFailed, match="is not FOREWARN_MEMO and an object in JSON"):
+    with pytest.raises(HandlerFailed, match="must be FOREWARN_MEMO followed by a JSON object"):
         handler_of(python(code)).prepare(LoneJob(tmp_path))
 
 
@@ -142,15 +142,15 @@ def test_an_action_without_a_program_does_nothing(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ('prepare = "systemctl stop web"', r'agent.toml:3: handler.it.prepare: Must be a list .*\["sh", "-c", "..."\]'),
-        ("prepare = []", "Names no program"),
-        ('prepare = [""]', "Names no program"),
+        ("prepare = []", "Is empty. Write it like"),
+        ('prepare = [""]', "Is empty. Write it like"),
         ('prepare = ["a", 1]', r"prepare\[1\]: Must be a string"),
-        ('prepare = ["a\\u0000"]', "no argument can hold"),
-        ('prepare = ["./a.sh"]', "write the whole path of the program, or give `directory`"),
-        ('prepare = ["./a.sh"]\ndirectory = "here"', "directory: .*write the whole path"),
-        ("", "Give at least one of prepare and undo"),
+        ('prepare = ["a\\u0000"]', "Contains a null character"),
+        ('prepare = ["./a.sh"]', "Write the absolute path of the program, or give `directory`"),
+        ('prepare = ["./a.sh"]\ndirectory = "here"', "directory: .*Must be an absolute path"),
+        ("", "Give prepare, undo or both"),
         ('prepare = ["a"]\nenvironment = {A = 1}', "environment.A: Must be a string"),
-        ('prepare = ["a"]\nenvironment = {"A-B" = "1"}', "no variable"),
+        ('prepare = ["a"]\nenvironment = {"A-B" = "1"}', "not a valid environment variable"),
         ('prepare = ["a"]\nundu = ["b"]', "no such key. Did you mean 'undo'"),
     ],
 )

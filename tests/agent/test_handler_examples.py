@@ -122,7 +122,7 @@ def test_every_script_is_executable_and_refuses_what_it_does_not_know(script: Pa
     assert "is run by forewarn agent" in alone.stderr
     wrong = subprocess.run([script], env={**known, "FOREWARN_ACTION": "x"}, capture_output=True, text=True, check=False)
     assert wrong.returncode == 2
-    assert "neither prepare nor undo" in wrong.stdout
+    assert "must be prepare or undo" in wrong.stdout
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -322,7 +322,7 @@ def test_a_batch_goes_on_where_it_was(tmp_path: Path, batch: BatchWorker) -> Non
     # Once more, as after a kill: it runs already. And the next time it has gone on from there.
     again = then(job)
     checkpoint.undo(again)
-    assert again.said == ["the worker runs already"]
+    assert again.said == ["the worker is already running"]
     checkpoint.prepare(then(job, "prepare"))
     assert kept.read_text() == "43"
 

@@ -65,7 +65,7 @@ def test_a_file_of_ones_own_is_a_handler(tmp_path: Path) -> None:
 
 def test_of_several_handlers_in_a_file_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text(OWN + "\nclass Shout(Greet): pass\n")
-    with pytest.raises(BadAgentConfig, match=r"two.py has several handlers \(Greet, Shout\). Say which one: KIND = "):
+    with pytest.raises(BadAgentConfig, match=r"two.py has several handlers \(Greet, Shout\). Choose one with KIND = "):
         handler_of('file = "two.py"\ngreeting = "a"', tmp_path)
     (tmp_path / "two.py").write_text(OWN + "\nclass Shout(Greet): pass\nKIND = Shout\n")
     assert type(handler_of('file = "two.py"\ngreeting = "a"', tmp_path)).__name__ == "Shout"
@@ -75,21 +75,21 @@ def test_of_several_handlers_in_a_file_one_is_named(tmp_path: Path) -> None:
     ("code", "problem"),
     [
         (None, "cannot be read: No such file"),
-        ("def", "cannot be used: line 1: "),
-        ("\0", "cannot be used: "),
-        ("1 / 0", "cannot be used: ZeroDivisionError: division by zero"),
-        ("import sys; sys.exit(3)", "cannot be used: SystemExit: 3"),
-        ("import no_such_module", "cannot be used: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def", "cannot be loaded: line 1: "),
+        ("\0", "cannot be loaded: "),
+        ("1 / 0", "cannot be loaded: ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit(3)", "cannot be loaded: SystemExit: 3"),
+        ("import no_such_module", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
         (
             "from forewarn.agent import Handler",
-            "has no handler. It is one class that inherits from forewarn.agent.Handler",
+            "has no handler. A handler is a class that inherits from forewarn.agent.Handler",
         ),
-        ("KIND = 3", "is no class that inherits"),
+        ("KIND = 3", "is not a class that inherits"),
         (
             "from forewarn.agent import Handler\nclass A(Handler): pass",
             "A does not define __init__, describe, prepare, undo",
         ),
-        (OWN.replace("options.refuse", "self.no_such_thing.refuse"), "Cannot be made: AttributeError: "),
+        (OWN.replace("options.refuse", "self.no_such_thing.refuse"), "Cannot create the handler: AttributeError: "),
     ],
 )
 def test_a_file_that_is_no_handler_is_refused_in_words(tmp_path: Path, code: str | None, problem: str) -> None:
@@ -126,7 +126,7 @@ def test_an_installed_handler_is_a_kind() -> None:
     ("kind", "problem"),
     [
         ("broken", "hand_written:Nobody cannot be loaded: AttributeError"),
-        ("other", "os:path is no class that inherits"),
+        ("other", "os:path is not a class that inherits"),
         ("gret", "is not one of command, .*webhook, broken, greet, other. Did you mean 'greet'"),
     ],
 )

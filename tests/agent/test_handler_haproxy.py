@@ -73,8 +73,8 @@ class Held:
 
 def test_who_is_drained_before_he_goes_costs_nobody_an_error(tmp_path: Path, pool: Pool) -> None:
     handler = haproxy(pool)
-    assert handler.describe("prepare") == "drain pool/web-0 of HAProxy and wait until there are no sessions"
-    assert handler.describe("undo") == "put pool/web-0 of HAProxy back into the pool"
+    assert handler.describe("prepare") == "drain pool/web-0 of HAProxy and wait until no sessions remain"
+    assert handler.describe("undo") == "return pool/web-0 of HAProxy to the pool"
     job = LoneJob(tmp_path)
     with Traffic(pool.port) as traffic:
         traffic.until_more(20, "web-0")
@@ -110,9 +110,9 @@ def test_it_waits_for_the_last_session(tmp_path: Path, pool: Pool) -> None:
 
 def test_sessions_that_stay_are_a_failure_after_so_long(tmp_path: Path, pool: Pool) -> None:
     held = Held(pool)
-    with pytest.raises(HandlerFailed, match="still 1 session on pool/web-0 after draining for so long"):
+    with pytest.raises(HandlerFailed, match="drain_timeout passed with 1 session on pool/web-0 left"):
         haproxy(pool, 'drain_timeout = "0.3s"').prepare(LoneJob(tmp_path))
-    with pytest.raises(HandlerFailed, match="still 1 session on pool/web-0"):
+    with pytest.raises(HandlerFailed, match="timed out with 1 session on pool/web-0 left"):
         haproxy(pool).prepare(LoneJob(tmp_path, seconds=0.5))
     assert pool.state("web-0") == "drain"
     assert held.release() == ""
@@ -123,7 +123,7 @@ def test_or_they_are_cut(tmp_path: Path, pool: Pool, more: str, seconds: float) 
     held, job = Held(pool), LoneJob(tmp_path, seconds=seconds)
     haproxy(pool, f'on_remaining = "cut"\n{more}').prepare(job)
     assert held.end() != ""
-    assert job.warned == ["there are still 1 session on pool/web-0: they are cut"]
+    assert job.warned == ["cutting the remaining sessions: 1 session on pool/web-0"]
 
 
 def test_it_stops_waiting_when_it_is_told_to(tmp_path: Path, pool: Pool) -> None:
@@ -131,7 +131,7 @@ def test_it_stops_waiting_when_it_is_told_to(tmp_path: Path, pool: Pool) -> None
     preparing = Aside(lambda: haproxy(pool).prepare(job))
     job.until_said("draining")
     job.stopped.set()
-    assert preparing.end() == "was told to stop while there were 1 session on pool/web-0."
+    assert preparing.end() == "was stopped with 1 session on pool/web-0 left."
     haproxy(pool).undo(then(job))
     assert pool.state("web-0") == "ready"
     held.release()
@@ -154,7 +154,7 @@ def test_what_somebody_puts_into_maintenance_meanwhile_is_left_so(tmp_path: Path
     undoing = then(job)
     haproxy(pool).undo(undoing)
     assert pool.state("web-0") == "maint"
-    assert undoing.warned == ["somebody has put pool/web-0 into maintenance meanwhile: it is left so"]
+    assert undoing.warned == ["pool/web-0 was put into maintenance since; leaving it"]
 
 
 def test_run_again_after_a_kill_it_remembers_what_was_at_first(tmp_path: Path, pool: Pool) -> None:
@@ -183,7 +183,7 @@ def test_a_haproxy_that_was_restarted_has_forgotten_and_that_is_fine(tmp_path: P
     pool.start()
     undoing = then(job)
     haproxy(pool).undo(undoing)
-    assert undoing.said == ["pool/web-0 is in the pool already"]
+    assert undoing.said == ["pool/web-0 is already in the pool"]
 
 
 def test_restarted_while_it_drains_it_is_told_again(tmp_path: Path, pool: Pool) -> None:
@@ -194,7 +194,7 @@ def test_restarted_while_it_drains_it_is_told_again(tmp_path: Path, pool: Pool) 
     pool.start()
     assert preparing.end() == ""
     assert pool.state("web-0") == "drain"
-    assert job.warned == ["HAProxy has forgotten that it drains, and is told again"]
+    assert job.warned == ["HAProxy has lost the drain state, probably by a restart; draining again"]
     held.end()
 
 
@@ -228,7 +228,7 @@ def test_a_socket_that_may_not_change_anything_is_a_failure(tmp_path: Path) -> N
 
 def test_nobody_there_is_a_failure_within_the_limit(tmp_path: Path) -> None:
     handler = handler_of('kind = "haproxy"\nsocket = "/no/such.sock"\nserver = "a/b"')
-    with pytest.raises(HandlerFailed, match=r"HAProxy cannot be asked at /no/such.sock: No such file"):
+    with pytest.raises(HandlerFailed, match=r"HAProxy does not respond at /no/such.sock: No such file"):
         handler.prepare(LoneJob(tmp_path, seconds=0.5))
 
 
@@ -236,7 +236,7 @@ def test_somebody_who_does_not_answer_is_a_failure_within_the_limit(tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         handler = handler_of(f'kind = "haproxy"\nsocket = "127.0.0.1:{port}"\nserver = "a/b"')
-        with pytest.raises(HandlerFailed, match=r"cannot be asked at .*: timed out"):
+        with pytest.raises(HandlerFailed, match=r"does not respond at .*: timed out"):
             handler.prepare(LoneJob(tmp_path, seconds=0.5))
 
 
@@ -244,13 +244,13 @@ def test_somebody_who_does_not_answer_is_a_failure_within_the_limit(tmp_path: Pa
     ("text", "problem"),
     [
         ('server = "a/b"', "socket: Is missing"),
-        ('socket = "a.sock"\nserver = "a/b"', "neither a whole path nor an address"),
-        ('socket = "127.0.0.1:0"\nserver = "a/b"', "neither a whole path nor an address"),
-        ('socket = "::1:9999"\nserver = "a/b"', "neither a whole path nor an address"),
+        ('socket = "a.sock"\nserver = "a/b"', "neither an absolute path nor an address"),
+        ('socket = "127.0.0.1:0"\nserver = "a/b"', "neither an absolute path nor an address"),
+        ('socket = "::1:9999"\nserver = "a/b"', "neither an absolute path nor an address"),
         ('socket = "/a"', "server: Is missing"),
-        ('socket = "/a"\nserver = "web-0"', "is no server"),
-        ('socket = "/a"\nserver = "a/b;c"', "is no server"),
-        ('socket = "/a"\nserver = "a/b c"', "is no name"),
+        ('socket = "/a"\nserver = "web-0"', "is not a server"),
+        ('socket = "/a"\nserver = "a/b;c"', "is not a server"),
+        ('socket = "/a"\nserver = "a/b c"', "is not a valid name"),
         ('socket = "/a"\nserver = "a/b"\non_remaining = "kill"', "is not one of fail, cut"),
     ],
 )

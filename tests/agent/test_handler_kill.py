@@ -110,7 +110,7 @@ def name_of(function: Callable[..., object]) -> str:
     return f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
 
 
-HEARD = line_of(program.Output._end_line, "self._job.say(short)")
+HEARD = line_of(program.ProgramOutput._end_line, "self._job.say(short)")
 """When an agent comes to this line, its program runs."""
 
 
@@ -135,7 +135,11 @@ def test_killed_at_every_line_it_never_runs_two_and_leaves_none(agents: Agents, 
         name_of(program._take_lock),
         name_of(child_process.ChildProcess.start),
     }
-    assert reached >= {name_of(program.Output.take), name_of(processes.find_process), "subprocess.Popen._execute_child"}
+    assert reached >= {
+        name_of(program.ProgramOutput.take),
+        name_of(processes.find_process),
+        "subprocess.Popen._execute_child",
+    }
     # Not simply those before HEARD: on a busy machine the program may have ended before it was heard.
     assert agents.run(tmp_path / "stays", HEARD, "stay") == -9
     while_it_runs = {*lines_of(tmp_path / "stays")}
@@ -162,7 +166,7 @@ def test_killed_while_it_sees_off_an_earlier_one(agents: Agents, tmp_path: Path)
     assert not is_free(second)
     assert_the_next_is_alone(agents, second, HEARD)
     more = [line for line in lines_of(second) if line not in known]
-    assert functions_of(more) >= {name_of(processes.end_group), name_of(program._see_off)}
+    assert functions_of(more) >= {name_of(processes.end_group), name_of(program._end_earlier)}
     ends = []
     for number, line in list(enumerate(more))[::EVERY]:
         folder = tmp_path / str(number)

@@ -62,24 +62,24 @@ def test_a_file_gets_a_line_when_it_comes_and_one_when_it_is_over(tmp_path: Path
 
 def test_the_journal_gets_fields(tmp_path: Path, journal: socket.socket) -> None:
     handler = handler_of(f'kind = "log"\njournal_socket = "{tmp_path}/journal"')
-    assert handler.describe("prepare") == "write the event to the journal"
+    assert handler.describe("prepare") == "log the event to the journal"
     event = told_event(Description="first line\nsecond=line")
     handler.prepare(LoneJob(tmp_path, event=event))
     fields = fields_of(journal.recv(100_000))
-    assert fields["MESSAGE"] == f"Reboot {event.id} is coming: first line\nsecond=line"
+    assert fields["MESSAGE"] == f"Reboot {event.id} is scheduled: first line\nsecond=line"
     assert fields["PRIORITY"] == "5"
     assert fields["SYSLOG_IDENTIFIER"] == "forewarn-agent"
     assert fields["FOREWARN_EVENT_ID"] == event.id
     assert fields["FOREWARN_EVENT_DESCRIPTION"] == "first line\nsecond=line"
 
 
-def test_the_journal_is_left_out_where_there_is_a_file_unless_it_is_wanted(
+def test_the_journal_is_omitted_where_there_is_a_file_unless_it_is_wanted(
     tmp_path: Path, journal: socket.socket
 ) -> None:
     both = f'kind = "log"\npath = "{tmp_path}/file"\njournal_socket = "{tmp_path}/journal"\n'
-    assert handler_of(both).describe("undo") == f"write its end to {tmp_path}/file"
+    assert handler_of(both).describe("undo") == f"log its end to {tmp_path}/file"
     handler = handler_of(both + "journal = true")
-    assert handler.describe("undo") == f"write its end to {tmp_path}/file and the journal"
+    assert handler.describe("undo") == f"log its end to {tmp_path}/file and the journal"
     handler.undo(LoneJob(tmp_path, "undo"))
     assert "is over or was cancelled" in fields_of(journal.recv(100_000))["MESSAGE"]
     assert (tmp_path / "file").exists()
@@ -91,9 +91,9 @@ def test_where_there_is_neither_the_agents_log_has_it(tmp_path: Path, more: str)
         (tmp_path / "journal").touch()
     handler = handler_of(f'kind = "log"\njournal_socket = "{tmp_path}/journal"\n{more}')
     job = LoneJob(tmp_path)
-    assert handler.describe("prepare") == "write the event to the log"
+    assert handler.describe("prepare") == "log the event to the agent's log"
     handler.prepare(job)
-    assert job.said == [f"Reboot {job.event.id} is coming: Virtual machine is going to be restarted."]
+    assert job.said == [f"Reboot {job.event.id} is scheduled: Virtual machine is going to be restarted."]
 
 
 def test_what_cannot_be_written_is_a_failure_that_says_where(tmp_path: Path) -> None:

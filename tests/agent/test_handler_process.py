@@ -36,7 +36,7 @@ def started(worker: Worker, more: str = "") -> str:
 def test_it_is_asked_to_end_and_waited_for(tmp_path: Path, worker: Worker, name: str) -> None:
     pid = worker.start()
     handler = handler_of(options(tmp_path, f'signal = "{name}"'))
-    assert handler.describe("prepare") == f"send {name} to the process of {tmp_path}/pid and wait until it has ended"
+    assert handler.describe("prepare") == f"send {name} to the process of {tmp_path}/pid and wait until it ends"
     handler.prepare(LoneJob(tmp_path))
     assert find_process(pid) is None
     assert (tmp_path / "ended").read_text() == f"SIG{name}"
@@ -55,7 +55,7 @@ def test_it_is_started_again_and_outlives_whoever_started_it(tmp_path: Path, wor
     # Once more, as after a kill: it runs already.
     again = then(job)
     handler.undo(again)
-    assert again.said == [f"process {new} is running already"]
+    assert again.said == [f"process {new} is already running"]
 
 
 def test_one_that_was_not_running_is_not_started(tmp_path: Path, worker: Worker) -> None:
@@ -64,21 +64,21 @@ def test_one_that_was_not_running_is_not_started(tmp_path: Path, worker: Worker)
     handler.prepare(job)
     handler.undo(then(job))
     assert worker.pid == 0
-    assert job.said == [f"nothing to stop: no process of {tmp_path}/pid is running"]
+    assert job.said == [f"nothing to stop: the process of {tmp_path}/pid is not running"]
 
 
 def test_begun_before_a_kill_it_goes_on_with_the_same_process(tmp_path: Path, worker: Worker) -> None:
     """The process has removed its file already, and yet lives on."""
     pid = worker.start("deaf")
     handler = handler_of(started(worker))
-    with pytest.raises(HandlerFailed, match=f"process {pid} has not ended within the time limit"):
+    with pytest.raises(HandlerFailed, match=f"process {pid} did not end before the timeout"):
         handler.prepare(LoneJob(tmp_path, seconds=0.3))
     (tmp_path / "pid").unlink()
     forced = handler_of(started(worker, 'kill_after = "0s"'))
     job = LoneJob(tmp_path)
     forced.prepare(job)
     assert find_process(pid) is None
-    assert job.warned == [f"process {pid} has not ended, and is killed"]
+    assert job.warned == [f"killing process {pid}, which did not end"]
     forced.undo(then(job))
     assert worker.until_ready(pid) != pid
 
@@ -87,16 +87,14 @@ def test_it_stops_waiting_when_it_is_told_to(tmp_path: Path, worker: Worker) -> 
     worker.start("deaf")
     job = LoneJob(tmp_path)
     job.stopped.set()
-    with pytest.raises(HandlerFailed, match="was told to stop before process"):
+    with pytest.raises(HandlerFailed, match="was stopped before process"):
         handler_of(options(tmp_path)).prepare(job)
 
 
 def test_a_number_that_another_process_has_got_is_left_alone(tmp_path: Path, worker: Worker) -> None:
     pid = worker.start()
     os.utime(tmp_path / "pid", (1_000_000_000, 1_000_000_000))
-    with pytest.raises(
-        HandlerFailed, match=f"process {pid} was started after {tmp_path}/pid was written: it is another"
-    ):
+    with pytest.raises(HandlerFailed, match=f"process {pid} is newer than {tmp_path}/pid: it is another"):
         handler_of(options(tmp_path)).prepare(LoneJob(tmp_path))
     assert find_process(pid) is not None
 
@@ -127,7 +125,7 @@ def test_its_number_is_written_where_it_does_not_do_so(tmp_path: Path) -> None:
 def test_one_that_fails_at_once_is_a_failure(tmp_path: Path) -> None:
     job = LoneJob(tmp_path)
     job.remember(pid=1, started=1, boot="another")
-    with pytest.raises(HandlerFailed, match="sh was started, and ended at once with 3"):
+    with pytest.raises(HandlerFailed, match="sh exited at once with 3"):
         handler_of(options(tmp_path, 'start = ["sh", "-c", "exit 3"]')).undo(then(job))
     with pytest.raises(HandlerFailed, match="cannot run no-such-program"):
         handler_of(options(tmp_path, 'start = ["no-such-program"]')).undo(then(job))
@@ -142,13 +140,13 @@ def test_a_file_that_names_nobody_means_that_nothing_runs(tmp_path: Path, conten
 @pytest.mark.parametrize("content", ["x", "-1", "0", "1", "99999999999999999999"])
 def test_a_file_without_a_number_is_a_failure(tmp_path: Path, content: str) -> None:
     (tmp_path / "pid").write_text(content)
-    with pytest.raises(HandlerFailed, match="which is no number of a process"):
+    with pytest.raises(HandlerFailed, match="which is not a process id"):
         handler_of(options(tmp_path)).prepare(LoneJob(tmp_path))
 
 
 def test_the_agent_does_not_stop_itself(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text(str(os.getpid()))
-    with pytest.raises(HandlerFailed, match="names the agent itself"):
+    with pytest.raises(HandlerFailed, match="contains the process id of the agent itself"):
         handler_of(options(tmp_path)).prepare(LoneJob(tmp_path))
 
 
@@ -156,10 +154,10 @@ def test_the_agent_does_not_stop_itself(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("", "pid_file: Is missing"),
-        ('pid_file = "a.pid"', "write the whole path"),
+        ('pid_file = "a.pid"', "Must be an absolute path"),
         ('pid_file = "/a"\nsignal = "STOP"', "is not one of TERM, "),
         ('pid_file = "/a"\nkill_after = "soon"', "kill_after: "),
-        ('pid_file = "/a"\nlog = "/b"', "there is no start"),
+        ('pid_file = "/a"\nlog = "/b"', "Is only used with start"),
     ],
 )
 def test_wrong_options_are_refused(text: str, problem: str) -> None:

@@ -54,7 +54,7 @@ def test_output_without_end_is_cut_and_counted(tmp_path: Path) -> None:
     assert len(job.said) == 200
     assert job.said[0] == "x" * 2000 + "…"
     assert job.said[-1] == "198"
-    assert job.warned == ["801 more lines of output were left out"]
+    assert job.warned == ["801 more lines of output are not logged"]
 
 
 def test_output_that_is_no_text_is_said_somehow(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_output_that_is_no_text_is_said_somehow(tmp_path: Path) -> None:
 
 def test_the_failure_says_how_it_ended_and_its_last_words(tmp_path: Path) -> None:
     ended = run_program(LoneJob(tmp_path), ["sh", "-c", "for i in 1 2 3 4 5 6 7; do echo $i; done; exit 3"])
-    assert str(ended.failed) == "sh ended with exit code 3: 3 / 4 / 5 / 6 / 7"
+    assert str(ended.error) == "sh ended with exit code 3: 3 / 4 / 5 / 6 / 7"
     ended = run_program(LoneJob(tmp_path), ["sh", "-c", "kill -USR1 $$"])
-    assert str(ended.failed).startswith("sh ended with signal SIGUSR1")
+    assert str(ended.error).startswith("sh ended with signal SIGUSR1")
 
 
 @pytest.mark.parametrize("name", ["no-such-program", "/no/such/program", "{folder}/plain", "{folder}"])
@@ -89,13 +89,13 @@ def test_a_script_whose_interpreter_is_missing_fails_with_the_systems_words(tmp_
     script.chmod(0o755)
     ended = run_program(LoneJob(tmp_path), [str(script)])
     assert ended.status == 127
-    assert "not found" in str(ended.failed)
+    assert "not found" in str(ended.error)
 
 
 def test_at_the_limit_the_whole_group_is_ended(tmp_path: Path) -> None:
     job = LoneJob(tmp_path, seconds=2)
     line = f"sleep 60 & echo $! > {tmp_path}/inner; echo $$ > {tmp_path}/outer; echo begun; wait"
-    with pytest.raises(HandlerFailed, match="sh was ended because its time limit has passed: begun"):
+    with pytest.raises(HandlerFailed, match="sh was ended at its timeout: begun"):
         shell(job, line)
     for name in ("inner", "outer"):
         assert find_process(int((tmp_path / name).read_text())) is None
@@ -117,7 +117,7 @@ def test_who_does_not_listen_is_ended_by_force(tmp_path: Path) -> None:
     job.until_said("begun")
     job.stopped.set()
     running.join()
-    assert "was ended because it is not wanted any more" in str(failures[0])
+    assert "was ended because it is no longer needed" in str(failures[0])
     assert find_process(int((tmp_path / "pid").read_text())) is None
 
 
@@ -127,13 +127,13 @@ def test_it_may_tidy_up_when_it_is_ended(tmp_path: Path) -> None:
         f"trap 'echo tidied > {tmp_path}/tidied; exit 0' TERM; echo begun; while :; do read x < {tmp_path}/fifo; done"
     )
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(HandlerFailed, match="time limit"):
+    with pytest.raises(HandlerFailed, match="at its timeout"):
         shell(job, line)
     assert (tmp_path / "tidied").read_text() == "tidied\n"
 
 
 def test_nothing_is_started_after_the_limit(tmp_path: Path) -> None:
-    with pytest.raises(HandlerFailed, match="was not started: the time limit has passed"):
+    with pytest.raises(HandlerFailed, match="was not started: the timeout has passed"):
         shell(LoneJob(tmp_path, seconds=0), f"touch {tmp_path}/begun")
     assert not (tmp_path / "begun").exists()
 
@@ -211,5 +211,5 @@ def test_only_what_asks_for_it_is_taken_up(tmp_path: Path) -> None:
     # And one of the same run that has been done to its end is not done again.
     for said in (["once"], []):
         job = LoneJob(tmp_path, run="another")
-        assert run_program(job, ["echo", "once"], takes_up=True).status == 0
+        assert run_program(job, ["echo", "once"], resumable=True).status == 0
         assert job.said == said

@@ -49,7 +49,7 @@ def test_units_are_stopped_in_order_and_started_in_reverse_if_they_were_running(
         (system / f"active-{unit}").touch()
     handler = handler_of(f'kind = "systemd"\nunits = {toml_list("web", "idle", "worker")}')
     assert handler.describe("prepare") == "stop web, idle, worker"
-    assert handler.describe("undo") == "start worker, idle, web, as far as it was running"
+    assert handler.describe("undo") == "start worker, idle, web if they were running"
     job = LoneJob(tmp_path)
     handler.prepare(job)
     assert done(system) == ["stop web", "stop idle", "stop worker"]
@@ -84,7 +84,7 @@ def test_nothing_is_started_that_was_never_stopped(tmp_path: Path, system: Path)
 
 def test_without_systemctl_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(HandlerFailed, match="cannot run systemctl: there is none in PATH"):
+    with pytest.raises(HandlerFailed, match="cannot run systemctl: it is not in PATH"):
         handler_of('kind = "systemd"\nunit = "web"').prepare(LoneJob(tmp_path))
 
 
@@ -103,9 +103,9 @@ def test_the_real_systemctl_is_understood(tmp_path: Path) -> None:
         ("", "unit: Is missing"),
         ('unit = "a"\nunits = ["b"]', "either unit or units"),
         ("units = []", "Is empty"),
-        ('units = ["a", "a"]', "there twice"),
-        ('unit = "--all"', "no name of a unit"),
-        ('unit = "a b"', "is no name"),
+        ('units = ["a", "a"]', "listed twice"),
+        ('unit = "--all"', "not a unit name"),
+        ('unit = "a b"', "is not a valid name"),
     ],
 )
 def test_wrong_options_are_refused(text: str, problem: str) -> None:

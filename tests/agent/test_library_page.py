@@ -36,9 +36,9 @@ def test_the_library_is_used_in_three_lines() -> None:
     assert len([line for line in lines if line and not line.startswith("#")]) == 3
 
 
-def test_every_kind_of_trouble_is_on_the_page() -> None:
+def test_every_kind_of_error_is_on_the_page() -> None:
     kinds = {found.kind for found in all_troubles(errors.EndpointError)}
-    rows = [line.split(" | ")[0] for line in PAGE.partition("## Troubles")[2].splitlines() if line.startswith("| `")]
+    rows = [line.split(" | ")[0] for line in PAGE.partition("## Errors")[2].splitlines() if line.startswith("| `")]
     assert set(re.findall(r"`([\w-]+)`", " ".join(rows))) == kinds
 
 

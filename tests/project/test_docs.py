@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 
@@ -98,6 +99,20 @@ def test_every_metric_of_the_agent_is_on_its_page() -> None:
 
 def test_every_page_of_the_agent_is_on_its_page() -> None:
     missing = [page for page in PAGES if not rows(AGENT_REFERENCE, page)]
+    assert not missing, report(missing)
+
+
+def test_every_log_entry_of_the_agent_is_on_its_page() -> None:
+    calls = [
+        node
+        for path in (ROOT / "src" / "forewarn" / "agent").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("_log.")
+    ]
+    names = {ast.literal_eval(call.args[0]) for call in calls}
+    assert "agent_started" in names
+    section = AGENT_REFERENCE.partition("## The log\n")[2]
+    missing = [name for name in sorted(names) if f"`{name}`" not in section]
     assert not missing, report(missing)
 
 

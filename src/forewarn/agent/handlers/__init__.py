@@ -1,1 +1,1 @@
-"""Handlers: one file per kind, found by its name."""
+"""Handlers: one module per kind. The module's name is the kind."""

@@ -1,4 +1,4 @@
-"""command: any program. It is told of the event in its environment and on its input."""
+"""command: runs a program, which gets the event in its environment and on its standard input."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MEMO = "FOREWARN_MEMO "
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class Command(Handler):
-    """Runs one program to prepare, and one to undo."""
+class CommandHandler(Handler):
+    """Runs one program for prepare and one for undo."""
 
     def __init__(self, options: Entry) -> None:
         options.refuse_unknown({"prepare", "undo", "environment", "directory", *COMMON})
@@ -29,12 +29,12 @@ class Command(Handler):
         self._prepare, self._undo = read_argv(options, "prepare"), read_argv(options, "undo")
         if not self._prepare and not self._undo:
             raise options.wrong(
-                'Is missing. Give at least one of prepare and undo, like ["systemctl", "stop", "web"].', "prepare"
+                'Is missing. Give prepare, undo or both, for example ["systemctl", "stop", "web"].', "prepare"
             )
         self._environment = dict(options.text_table("environment"))
         for name, value in self._environment.items():
             if not _NAME.fullmatch(name) or "\0" in value:
-                raise options.wrong("Is no variable that a program can have.", "environment", name)
+                raise options.wrong("Is not a valid environment variable.", "environment", name)
 
     def describe(self, action: str) -> str:
         argv = self._prepare if action == PREPARE else self._undo
@@ -50,38 +50,38 @@ class Command(Handler):
         if not argv:
             return
         memo: dict[str, Any] = job.memo.get("said", {})
-        ended = run_program(
+        result = run_program(
             job,
             argv,
             environment={**self._environment, **as_variables(job), **_memo_variables(memo)},
             text=as_json(job, memo=memo),
             directory=self._directory,
             on_line=lambda line: line.startswith(_MEMO) and _remember(job, line),
-            takes_up=True,
+            resumable=True,
         )
-        if ended.status != 0:
-            raise ended.failed
+        if result.status != 0:
+            raise result.error
 
 
 def _remember(job: Job, line: str) -> bool:
-    """A fact for undo, as soon as it is said: the program or the agent may be killed before they are through."""
+    """Store a fact for undo as soon as it is read: the program or the agent may be killed later."""
     if job.action != PREPARE:
-        job.warn("only what prepare says is remembered; this was said by undo")
+        job.warn("ignored FOREWARN_MEMO in the output of undo: only prepare can store facts")
         return True
     try:
-        said = json.loads(line[len(_MEMO) :])
+        facts = json.loads(line[len(_MEMO) :])
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
-        raise HandlerFailed(problem=f"{line[:200]!r} is not {_MEMO}and an object in JSON.")
-    job.remember(said=said)
+        facts = None
+    if not isinstance(facts, dict):
+        raise HandlerFailed(problem=f"{line[:200]!r} must be {_MEMO.strip()} followed by a JSON object.")
+    job.remember(said=facts)
     return True
 
 
 def _memo_variables(memo: dict[str, Any]) -> dict[str, str]:
-    """Each plain fact as a variable: a shell script does not read JSON easily."""
+    """Return each simple fact as an environment variable, for shell scripts."""
     plain = {name.upper(): value for name, value in memo.items() if isinstance(value, (str, int, float, bool))}
     return {f"{_MEMO.strip()}_{name}": as_variable(value) for name, value in plain.items() if _NAME.fullmatch(name)}
 
 
-KIND = Command
+KIND = CommandHandler

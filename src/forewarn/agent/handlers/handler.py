@@ -1,6 +1,6 @@
-"""What a handler is: it prepares a part of the machine for an event, and undoes that afterwards.
+"""The interface of handlers, and a job as JSON or as environment variables.
 
-And a job as JSON or as environment variables, for programs, receivers and logs.
+A handler prepares one part of the VM for an event, and undoes that afterwards.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PREPARE, UNDO = "prepare", "undo"
 
 
 class Job(Protocol):
-    """One run of a handler: what it is about, and what the handler may ask of the agent meanwhile."""
+    """One run of a handler: its event, and the services of the agent for it."""
 
     @property
     def event(self) -> ScheduledEvent: ...
 
     @property
     def vm(self) -> str:
-        """This machine's name, as events have it."""
+        """The name of this VM in events."""
 
     @property
     def handler(self) -> str:
@@ -44,49 +44,49 @@ class Job(Protocol):
 
     @property
     def run(self) -> str:
-        """Which run it is: the same again when an agent was killed in the middle of it and this one takes it up."""
+        """The id of the run. It stays the same if the agent was killed during the run and the next agent resumes it."""
 
     @property
     def folder(self) -> Path:
-        """Where the agent keeps its state: a handler may have files there, named after itself."""
+        """The agent's state folder. A handler may write files there, with its own name in theirs."""
 
     @property
     def memo(self) -> dict[str, Any]:
-        """What prepare has remembered, for undo to read. Empty if nothing was."""
+        """The facts that prepare has stored for undo."""
 
     def remember(self, **facts: Any) -> None:
-        """Put facts (of JSON) into the memo, on disk before this returns: they outlive a kill."""
+        """Store facts (JSON values) in the memo. They are on disk when this returns."""
 
     def say(self, text: str, **fields: Any) -> None:
-        """A line in the log, with the event's id and the handler's name."""
+        """Log a line, with the event's id and the handler's name."""
 
     def warn(self, text: str, **fields: Any) -> None:
-        """A line in the log that somebody should read."""
+        """Log a warning."""
 
     def seconds_left(self) -> float:
-        """Until the time limit; never below 0. A handler that takes longer has failed."""
+        """Return the time until the timeout, at least 0. A handler that takes longer has failed."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, at most until the limit. True: stop at once, the event is gone or the agent is stopping."""
+        """Wait, at most until the timeout. True means stop at once: the event is gone, or the agent is stopping."""
 
 
 class Handler(ABC):
-    """One kind of handler, with the options of one `[handler.NAME]`.
+    """A kind of handler. An instance has the options of one `[handler.NAME]`.
 
-    Its parts are run one at a time, in a thread. It raises HandlerFailed when it could not do its part; any other
-    exception counts as that too. Prepare and undo may each be run again after a kill: what is so already is fine.
+    The agent runs prepare and undo in a thread, one at a time. HandlerFailed, or any other exception, means that the
+    handler has failed. After a kill of the agent, prepare and undo may run again: both must be idempotent.
     """
 
     @abstractmethod
     def __init__(self, options: Entry) -> None:
-        """Read the options; `options.wrong(...)` makes the error that says what is wrong with one.
+        """Read the options. Raise `options.wrong(...)` for an invalid one.
 
-        `kind`, `file` and `timeout` are read by the agent; `options.refuse_unknown({..., *COMMON})` allows them.
+        The agent reads `kind`, `file` and `timeout`; `options.refuse_unknown({..., *COMMON})` allows them.
         """
 
     @abstractmethod
     def describe(self, action: str) -> str:
-        """What the action does, in words that follow 'would': 'run systemctl stop web'. Empty: nothing."""
+        """Return what the action does, as a phrase that follows "would": "run systemctl stop web". Empty: nothing."""
 
     @abstractmethod
     def prepare(self, job: Job) -> None: ...
@@ -96,27 +96,26 @@ class Handler(ABC):
 
 
 COMMON = ("kind", "file", "timeout")
-"""The options that every handler has."""
+"""Options of all handlers."""
 
 
 # --- A job as JSON and as environment variables ---------------------------------------------------
 
 
-_LONGEST = 30_000
-"""Characters of one variable of the environment: the system refuses programs with much longer ones."""
+_MAX_VARIABLE_LENGTH = 30_000
+"""The operating system does not start a program with much longer variables."""
 
 
 def as_json(job: Job, **more: Any) -> str:
-    """The event as it was sent, and what is done about it."""
-    told = {"action": job.action, "vm": job.vm, "handler": job.handler, **more, "event": job.event.raw}
-    return json.dumps(told)
+    """Return the job as JSON, with the event as received."""
+    return json.dumps({"action": job.action, "vm": job.vm, "handler": job.handler, **more, "event": job.event.raw})
 
 
 def as_variables(job: Job) -> dict[str, str]:
-    """The same as variables of an environment."""
+    """Return the job as environment variables."""
     event = job.event
-    moment = event.not_before
-    told = {
+    not_before = event.not_before
+    values = {
         "ACTION": job.action,
         "HANDLER": job.handler,
         "VM_NAME": job.vm,
@@ -128,11 +127,11 @@ def as_variables(job: Job) -> dict[str, str]:
         "EVENT_DESCRIPTION": event.description or "",
         "EVENT_DURATION_SECONDS": "" if event.duration_seconds is None else event.duration_seconds,
         "EVENT_RESOURCES": ",".join(event.resources),
-        "EVENT_NOT_BEFORE": to_text(moment, "seconds") if moment else "",
+        "EVENT_NOT_BEFORE": to_text(not_before, "seconds") if not_before else "",
     }
-    return {f"FOREWARN_{name}": as_variable(value) for name, value in told.items()}
+    return {f"FOREWARN_{name}": as_variable(value) for name, value in values.items()}
 
 
 def as_variable(value: object) -> str:
-    """A text that can be a variable: an endpoint may send what no variable can hold."""
-    return str(value).replace("\0", "")[:_LONGEST].encode(errors="replace").decode()
+    """Return a valid value of a variable: the endpoint may send characters that are not allowed."""
+    return str(value).replace("\0", "")[:_MAX_VARIABLE_LENGTH].encode(errors="replace").decode()

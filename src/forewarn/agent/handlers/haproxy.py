@@ -1,4 +1,4 @@
-"""haproxy: takes servers out of HAProxy's pool, waits until their sessions are over, and puts them back."""
+"""haproxy: drains servers of HAProxy, waits until their sessions have ended, and returns them to the pool."""
 
 from __future__ import annotations
 
@@ -24,79 +24,82 @@ if TYPE_CHECKING:
 # --- The runtime socket of HAProxy ----------------------------------------------------------------
 
 
-_MOST_SECONDS = 5.0
-_LEAST_SECONDS = 0.5
-"""Also shortly before the limit: else it would seem that HAProxy does not answer."""
-_MOST_BYTES = 16 * 1024 * 1024
+_MAX_REQUEST_SECONDS = 5.0
+_MIN_REQUEST_SECONDS = 0.5
+"""Also shortly before the timeout: otherwise it would look as if HAProxy did not respond."""
+_MAX_RESPONSE_SIZE = 16 * 1024 * 1024
 READY, DRAIN, MAINT = "ready", "drain", "maint"
 _FORCED_MAINT, _FORCED_DRAIN = 0x01, 0x08
-"""Of srv_admin_state: what somebody has said. Other bits are inherited, or from a name that is not resolved."""
+"""Bits of srv_admin_state that an administrator sets. Other bits are inherited, or mean an unresolved name."""
 
 
-class Server(NamedTuple):
-    """A server as HAProxy has it now."""
+class HAProxyServer(NamedTuple):
+    """The current state of a server in HAProxy."""
 
     state: str
-    """READY, DRAIN or MAINT: what somebody has said it should be. Whether it is up is another thing."""
+    """READY, DRAIN or MAINT: the administrative state. It does not say whether the server is up."""
     sessions: int
-    """Those it has, and those that wait for it."""
+    """Current and queued sessions."""
 
 
-class Silent(Exception):  # it is no error yet: it may be starting
-    """HAProxy could not be asked."""
+class HAProxyUnreachable(Exception):  # not a failure yet: HAProxy may be starting
+    """HAProxy did not respond."""
 
 
 class RuntimeSocket:
-    """Asks one thing per connection, as HAProxy wants it."""
+    """HAProxy's runtime socket: one command per connection."""
 
     def __init__(self, address: str | tuple[str, int], seconds_left: Callable[[], float]) -> None:
         self._address = address
         self._seconds_left = seconds_left
 
-    def servers(self) -> dict[str, Server]:
-        """All servers, by `backend/server`."""
+    def servers(self) -> dict[str, HAProxyServer]:
+        """Return all servers, by `backend/server`."""
         sessions = {}
-        for row in csv.DictReader(self._ask("show stat -1 4 -1").lstrip("# ").splitlines()):
+        for row in csv.DictReader(self._request("show stat -1 4 -1").lstrip("# ").splitlines()):
             if row.get("svname"):
                 sessions[f"{row['pxname']}/{row['svname']}"] = int(row["scur"] or 0) + int(row["qcur"] or 0)
-        return {name: Server(state, sessions.get(name, 0)) for name, state in _states(self._ask("show servers state"))}
+        return {
+            name: HAProxyServer(state, sessions.get(name, 0))
+            for name, state in _states(self._request("show servers state"))
+        }
 
     def set_state(self, server: str, state: str) -> None:
-        """Say what a server should be."""
-        self._order(f"set server {server} state {state}")
+        """Set the administrative state of a server."""
+        self._command(f"set server {server} state {state}")
 
     def cut(self, server: str) -> None:
-        """End the sessions that a server has."""
-        self._order(f"shutdown sessions server {server}")
+        """End the sessions of a server."""
+        self._command(f"shutdown sessions server {server}")
 
-    def _order(self, text: str) -> None:
-        answer = self._ask(text).strip()
-        if answer:
-            raise HandlerFailed(problem=f"HAProxy answered to '{text}': {answer.splitlines()[0][:200]}")
+    def _command(self, text: str) -> None:
+        response = self._request(text).strip()
+        if response:
+            raise HandlerFailed(problem=f"HAProxy rejected '{text}': {response.splitlines()[0][:200]}")
 
-    def _ask(self, text: str) -> str:
-        until = real_seconds() + max(_LEAST_SECONDS, min(_MOST_SECONDS, self._seconds_left()))
+    def _request(self, text: str) -> str:
+        deadline = real_seconds() + max(_MIN_REQUEST_SECONDS, min(_MAX_REQUEST_SECONDS, self._seconds_left()))
         try:
-            with self._connected(until) as peer:
+            with self._connected(deadline) as peer:
                 peer.sendall(f"{text}\n".encode())
-                answer = bytearray()
-                while data := _receive(peer, until):
-                    answer += data
-                    if len(answer) > _MOST_BYTES:
-                        raise Silent("its answer has no end")
+                response = bytearray()
+                while data := _receive(peer, deadline):
+                    response += data
+                    if len(response) > _MAX_RESPONSE_SIZE:
+                        raise HAProxyUnreachable(f"its response is larger than {_MAX_RESPONSE_SIZE} bytes")
         except OSError as error:
-            raise Silent(error.strerror or str(error)) from error
-        said = answer.decode(errors="replace")
-        if said.startswith("Permission denied"):
-            raise HandlerFailed(problem="HAProxy denies it: the socket must have `level admin`.")
-        return said
+            raise HAProxyUnreachable(error.strerror or str(error)) from error
+        decoded = response.decode(errors="replace")
+        if decoded.startswith("Permission denied"):
+            raise HandlerFailed(problem="HAProxy denied the command: the socket must have `level admin`.")
+        return decoded
 
-    def _connected(self, until: float) -> socket.socket:
+    def _connected(self, deadline: float) -> socket.socket:
         if not isinstance(self._address, str):
-            return socket.create_connection(self._address, timeout=max(0.01, until - real_seconds()))
+            return socket.create_connection(self._address, timeout=max(0.01, deadline - real_seconds()))
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            _limit(peer, until)
+            _set_timeout(peer, deadline)
             peer.connect(self._address)
         except BaseException:
             peer.close()
@@ -104,20 +107,20 @@ class RuntimeSocket:
         return peer
 
 
-def _limit(peer: socket.socket, until: float) -> None:
-    # Not 0, which would mean not to wait at all, and so another error.
-    peer.settimeout(max(0.01, until - real_seconds()))
+def _set_timeout(peer: socket.socket, deadline: float) -> None:
+    # Not 0: that would make the socket non-blocking.
+    peer.settimeout(max(0.01, deadline - real_seconds()))
 
 
-def _receive(peer: socket.socket, until: float) -> bytes:
-    if real_seconds() >= until:
+def _receive(peer: socket.socket, deadline: float) -> bytes:
+    if real_seconds() >= deadline:
         raise TimeoutError("timed out")
-    _limit(peer, until)
+    _set_timeout(peer, deadline)
     return peer.recv(65_536)
 
 
 def _states(text: str) -> list[tuple[str, str]]:
-    """What `show servers state` says, of whatever version: the columns are named in its second line."""
+    """Parse `show servers state`, of any version: the second line names the columns."""
     columns: list[str] = []
     found = []
     for line in text.splitlines():
@@ -136,76 +139,76 @@ def _states(text: str) -> list[tuple[str, str]]:
 
 
 _FAIL, _CUT = _ON_REMAINING = ("fail", "cut")
-_LOOK_SECONDS = 0.2
-_REACHED_SECONDS = 5.0
-"""For how long prepare tries to reach HAProxy: while it is reloaded it does not answer. Undo tries to its limit, since
-after a restart of the machine HAProxy may come up later than the agent."""
-_TO_CUT_SECONDS = 5.0
-_REMEMBERED = "before"
+_POLL_SECONDS = 0.2
+_CONNECT_SECONDS = 5.0
+"""How long prepare retries: HAProxy does not respond while it reloads. Undo retries until its timeout: after a restart
+of the VM, HAProxy may start later than the agent."""
+_CUT_SECONDS = 5.0
+_MEMO_STATES = "before"
 _T = TypeVar("_T")
 
 
-class HAProxy(Handler):
-    """Drains: who has a session keeps it, nobody new comes."""
+class HAProxyHandler(Handler):
+    """Drains servers: existing sessions continue, and no new ones start."""
 
     def __init__(self, options: Entry) -> None:
         options.refuse_unknown({"socket", "server", "servers", "drain_timeout", "on_remaining", *COMMON})
-        self._called = options.required_text("socket", 'Write it like "/run/haproxy/admin.sock" or "127.0.0.1:9999".')
-        self._address = _read_address(options, self._called)
+        self._socket = options.required_text("socket", 'Write it like "/run/haproxy/admin.sock" or "127.0.0.1:9999".')
+        self._address = _read_address(options, self._socket)
         self._servers = read_several(options, "server", "servers", '"backend/web-0"')
         for server in self._servers:
             backend, slash, name = server.partition("/")
             if not (backend and slash and name) or "/" in name or ";" in server:
                 key = "servers" if "servers" in options else "server"
-                raise options.wrong(f'{server!r} is no server. Write it like "backend/web-0".', key)
+                raise options.wrong(f'{server!r} is not a server. Write it like "backend/web-0".', key)
         self._drain_timeout = options.length("drain_timeout")
         self._on_remaining = options.word("on_remaining", _ON_REMAINING, _FAIL)
 
     def describe(self, action: str) -> str:
         names = ", ".join(self._servers)
         if action != PREPARE:
-            return f"put {names} of HAProxy back into the pool"
-        limit = "" if self._drain_timeout is None else f" for at most {format_duration(self._drain_timeout)}"
-        then = ", then cut those that remain" if self._on_remaining == _CUT else ""
-        return f"drain {names} of HAProxy and wait{limit} until there are no sessions{then}"
+            return f"return {names} of HAProxy to the pool"
+        limit = "" if self._drain_timeout is None else f" at most {format_duration(self._drain_timeout)}"
+        then = ", then cut the remaining ones" if self._on_remaining == _CUT else ""
+        return f"drain {names} of HAProxy and wait{limit} until no sessions remain{then}"
 
     def prepare(self, job: Job) -> None:
         haproxy = RuntimeSocket(self._address, job.seconds_left)
-        servers = self._mine(self._reached(job, haproxy.servers, _REACHED_SECONDS))
-        if _REMEMBERED not in job.memo:
-            # Only once: after a kill they are in drain already, by our own hand.
-            job.remember(**{_REMEMBERED: {name: server.state for name, server in servers.items()}})
+        servers = self._own_servers(self._retry(job, haproxy.servers, _CONNECT_SECONDS))
+        if _MEMO_STATES not in job.memo:
+            # Only once: in a second run after a kill, the agent itself has drained them.
+            job.remember(**{_MEMO_STATES: {name: server.state for name, server in servers.items()}})
         self._drain(job, haproxy, servers)
         self._wait(job, haproxy)
 
     def undo(self, job: Job) -> None:
-        before: dict[str, str] = job.memo.get(_REMEMBERED, {})
+        before: dict[str, str] = job.memo.get(_MEMO_STATES, {})
         haproxy = RuntimeSocket(self._address, job.seconds_left)
         problems = []
         for name, state in before.items():
             if state != READY:
-                job.say(f"{name} was in {state} before, and stays so")
+                job.say(f"{name} was in state {state} before; leaving it")
                 continue
             try:
-                self._reached(job, partial(self._put_back, job, haproxy, name), job.seconds_left())
+                self._retry(job, partial(self._put_back, job, haproxy, name), job.seconds_left())
             except HandlerFailed as error:
-                # The others are wanted all the same.
+                # Still return the other servers.
                 problems.append(str(error))
         if problems:
             raise HandlerFailed(problem=" ".join(problems))
 
     def _put_back(self, job: Job, haproxy: RuntimeSocket, name: str) -> None:
-        now = self._known(haproxy.servers(), name).state
+        now = self._find(haproxy.servers(), name).state
         if now == MAINT:
-            # Not by us: prepare only drains.
-            job.warn(f"somebody has put {name} into maintenance meanwhile: it is left so")
+            # Not by the agent: prepare only drains.
+            job.warn(f"{name} was put into maintenance since; leaving it")
         elif now == DRAIN:
             haproxy.set_state(name, READY)
             job.say(f"{name} is back in the pool")
         else:
-            job.say(f"{name} is in the pool already")
+            job.say(f"{name} is already in the pool")
 
-    def _drain(self, job: Job, haproxy: RuntimeSocket, servers: dict[str, Server]) -> None:
+    def _drain(self, job: Job, haproxy: RuntimeSocket, servers: dict[str, HAProxyServer]) -> None:
         for name, server in servers.items():
             if server.state == READY:
                 haproxy.set_state(name, DRAIN)
@@ -214,52 +217,52 @@ class HAProxy(Handler):
     def _wait(self, job: Job, haproxy: RuntimeSocket) -> None:
         limit = job.seconds_left()
         if self._on_remaining == _CUT:
-            # To cut takes a moment too.
-            limit -= min(_TO_CUT_SECONDS, limit / 4)
+            # Reserve time for cutting sessions.
+            limit -= min(_CUT_SECONDS, limit / 4)
         if self._drain_timeout is not None:
             limit = min(limit, self._drain_timeout.total_seconds())
         begun, cut = real_seconds(), False
         while True:
-            servers = self._mine(self._reached(job, haproxy.servers, job.seconds_left()))
+            servers = self._own_servers(self._retry(job, haproxy.servers, job.seconds_left()))
             left = {name: server.sessions for name, server in servers.items() if server.sessions}
-            # Not before they are out of the pool: HAProxy may have been restarted, and has forgotten.
-            out = all(server.state != READY for server in servers.values())
-            if out and not left:
+            # A restarted HAProxy has lost its server states.
+            drained = all(server.state != READY for server in servers.values())
+            if drained and not left:
                 return
-            if not out:
-                job.warn("HAProxy has forgotten that it drains, and is told again")
+            if not drained:
+                job.warn("HAProxy has lost the drain state, probably by a restart; draining again")
                 self._drain(job, haproxy, servers)
             if real_seconds() - begun >= limit and not cut:
                 self._give_up_or_cut(job, haproxy, left)
                 cut = True
-            if job.wait(_LOOK_SECONDS):
-                raise HandlerFailed(problem=f"was told to stop while there were {_list(left)}.")
+            if job.wait(_POLL_SECONDS):
+                raise HandlerFailed(problem=f"was stopped with {_describe_sessions(left)} left.")
             if job.seconds_left() <= 0:
-                raise HandlerFailed(problem=f"there were still {_list(left)} when the time limit had passed.")
+                raise HandlerFailed(problem=f"timed out with {_describe_sessions(left)} left.")
 
     def _give_up_or_cut(self, job: Job, haproxy: RuntimeSocket, left: dict[str, int]) -> None:
         if self._on_remaining != _CUT:
-            raise HandlerFailed(problem=f"there are still {_list(left)} after draining for so long.")
-        job.warn(f"there are still {_list(left)}: they are cut")
+            raise HandlerFailed(problem=f"drain_timeout passed with {_describe_sessions(left)} left.")
+        job.warn(f"cutting the remaining sessions: {_describe_sessions(left)}")
         for name in left:
             haproxy.cut(name)
 
-    def _reached(self, job: Job, ask: Callable[[], _T], seconds: float) -> _T:
-        """Ask; again and again for some time while it does not answer."""
-        until = real_seconds() + seconds
+    def _retry(self, job: Job, request: Callable[[], _T], seconds: float) -> _T:
+        """Send a request, and retry it for some time while HAProxy does not respond."""
+        deadline = real_seconds() + seconds
         while True:
             try:
-                return ask()
-            except Silent as error:  # noqa: PERF203 - it waits anyway
-                if real_seconds() >= until or job.seconds_left() <= 0:
-                    raise HandlerFailed(problem=f"HAProxy cannot be asked at {self._called}: {error}.") from error
-                if job.wait(_LOOK_SECONDS):
-                    raise HandlerFailed(problem=f"was told to stop; HAProxy at {self._called}: {error}.") from error
+                return request()
+            except HAProxyUnreachable as error:  # noqa: PERF203 - the loop waits anyway
+                if real_seconds() >= deadline or job.seconds_left() <= 0:
+                    raise HandlerFailed(problem=f"HAProxy does not respond at {self._socket}: {error}.") from error
+                if job.wait(_POLL_SECONDS):
+                    raise HandlerFailed(problem=f"was stopped; HAProxy at {self._socket}: {error}.") from error
 
-    def _mine(self, servers: dict[str, Server]) -> dict[str, Server]:
-        return {name: self._known(servers, name) for name in self._servers}
+    def _own_servers(self, servers: dict[str, HAProxyServer]) -> dict[str, HAProxyServer]:
+        return {name: self._find(servers, name) for name in self._servers}
 
-    def _known(self, servers: dict[str, Server], name: str) -> Server:
+    def _find(self, servers: dict[str, HAProxyServer], name: str) -> HAProxyServer:
         if name in servers:
             return servers[name]
         there = ", ".join(list(servers)[:20]) or "none"
@@ -274,7 +277,7 @@ def _read_address(options: Entry, text: str) -> str | tuple[str, int]:
     except ValueError:
         host, port = "", 0
     if not port:
-        raise options.wrong(f'{text!r} is neither a whole path nor an address like "127.0.0.1:9999".', "socket")
+        raise options.wrong(f'{text!r} is neither an absolute path nor an address like "127.0.0.1:9999".', "socket")
     return host, port
 
 
@@ -282,8 +285,8 @@ def _count(sessions: int) -> str:
     return "1 session" if sessions == 1 else f"{sessions} sessions"
 
 
-def _list(left: dict[str, int]) -> str:
+def _describe_sessions(left: dict[str, int]) -> str:
     return ", ".join(f"{_count(sessions)} on {name}" for name, sessions in left.items()) or "no sessions"
 
 
-KIND = HAProxy
+KIND = HAProxyHandler

@@ -1,4 +1,4 @@
-"""Loads the handler that a config names: a built-in kind, an installed one, or one Python file."""
+"""Loads the handlers of a policy: built-in kinds, kinds of installed packages, and Python files."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 
 
 GROUP = "forewarn.handlers"
-"""The entry points of installed packages that are kinds of handlers."""
+"""Entry point group for kinds of handlers in installed packages."""
 
 
 def make_handler(options: Entry, kind: str, file: str, config_folder: Path) -> Handler:
-    """The handler that one `[handler.NAME]` asks for, or an error that says what is wrong with it."""
+    """Create the handler of one `[handler.NAME]`, or raise an error about its options."""
     if kind and file:
         raise options.wrong("Give either kind or file.", "file")
     if not kind and not file:
-        problem = f"Is missing. Write one of {', '.join(kinds())}, or give the `file` of your own."
+        problem = f"Is missing. Write one of {', '.join(kinds())}, or give the `file` of your own handler."
         raise options.wrong(problem, "kind")
     found = _from_file(options, config_folder / file) if file else _of_kind(options, kind)
     try:
         return found(options)
     except ForewarnError:
         raise
-    except (Exception, SystemExit) as error:  # code of others: whatever it raises is about its options
-        raise options.wrong(f"Cannot be made: {_words(error)}", "file" if file else "kind") from error
+    except (Exception, SystemExit) as error:  # third-party code: blame its options
+        raise options.wrong(f"Cannot create the handler: {_describe(error)}", "file" if file else "kind") from error
 
 
 def kinds() -> list[str]:
-    """The kinds that come along."""
+    """Return the built-in kinds."""
     return [name for name in _modules() if hasattr(import_module(f"{handlers.__name__}.{name}"), "KIND")]
 
 
 def _modules() -> list[str]:
-    import pkgutil  # large, and only needed for a message
+    import pkgutil  # imported here: only needed for an error message
 
-    # Not by looking into the folder: inside of a single file there is none.
+    # Not from the folder: the single-file agent has none.
     return [module.name for module in pkgutil.iter_modules(handlers.__path__)]
 
 
@@ -62,16 +62,16 @@ def _module(kind: str) -> ModuleType | None:
 def _of_kind(options: Entry, kind: str) -> type[Handler]:
     found = getattr(_module(kind), "KIND", None) if kind.isidentifier() else None
     if found is not None:
-        return _checked(options, found, "kind", kind)
-    from importlib.metadata import entry_points  # large, and rarely needed
+        return _validate(options, found, "kind", kind)
+    from importlib.metadata import entry_points  # imported here: rarely needed
 
     installed = {point.name: point for point in entry_points(group=GROUP)}
     if kind in installed:
         try:
             found = installed[kind].load()
-        except Exception as error:  # code of others
-            raise options.wrong(f"{installed[kind].value} cannot be loaded: {_words(error)}", "kind") from error
-        return _checked(options, found, "kind", installed[kind].value)
+        except Exception as error:  # third-party code
+            raise options.wrong(f"{installed[kind].value} cannot be loaded: {_describe(error)}", "kind") from error
+        return _validate(options, found, "kind", installed[kind].value)
     known = [*kinds(), *sorted(installed)]
     raise options.wrong(f"{kind!r} is not one of {', '.join(known)}.{nearest(kind, known)}", "kind")
 
@@ -79,13 +79,13 @@ def _of_kind(options: Entry, kind: str) -> type[Handler]:
 def _from_file(options: Entry, path: Path) -> type[Handler]:
     module = _load(options, path)
     if hasattr(module, "KIND"):
-        return _checked(options, module.KIND, "file", f"KIND of {path}")
+        return _validate(options, module.KIND, "file", f"KIND of {path}")
     found = [value for value in vars(module).values() if _is_kind(value) and value.__module__ == module.__name__]
     if len(found) != 1:
         several = ", ".join(sorted(kind.__name__ for kind in found))
-        problem = f"has several handlers ({several}). Say which one: KIND = ..." if found else "has no handler."
-        raise options.wrong(f"{path} {problem} It is one class that inherits from forewarn.agent.Handler.", "file")
-    return _checked(options, found[0], "file", found[0].__name__)
+        problem = f"has several handlers ({several}). Choose one with KIND = ..." if found else "has no handler."
+        raise options.wrong(f"{path} {problem} A handler is a class that inherits from forewarn.agent.Handler.", "file")
+    return _validate(options, found[0], "file", found[0].__name__)
 
 
 def _load(options: Entry, path: Path) -> ModuleType:
@@ -93,13 +93,13 @@ def _load(options: Entry, path: Path) -> ModuleType:
     module.__file__ = str(path)
     try:
         code = compile(path.read_bytes(), str(path), "exec")
-        # Classes look for their module there, and so do those who ask where an error comes from.
+        # Classes and tracebacks look up their module there.
         sys.modules[module.__name__] = module
-        exec(code, module.__dict__)  # noqa: S102 - that is what the file is for
+        exec(code, module.__dict__)  # noqa: S102 - the purpose of the file
     except OSError as error:
         raise options.wrong(f"{path} cannot be read: {error.strerror}.", "file") from error
-    except (Exception, SystemExit) as error:  # code of others
-        raise options.wrong(f"{path} cannot be used: {_words(error)}", "file") from error
+    except (Exception, SystemExit) as error:  # third-party code
+        raise options.wrong(f"{path} cannot be loaded: {_describe(error)}", "file") from error
     return module
 
 
@@ -107,17 +107,17 @@ def _is_kind(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Handler) and value is not Handler
 
 
-def _checked(options: Entry, found: Any, key: str, called: str) -> type[Handler]:
+def _validate(options: Entry, found: Any, key: str, called: str) -> type[Handler]:
     if not _is_kind(found):
-        raise options.wrong(f"{called} is no class that inherits from forewarn.agent.Handler.", key)
+        raise options.wrong(f"{called} is not a class that inherits from forewarn.agent.Handler.", key)
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         raise options.wrong(f"{called} does not define {', '.join(missing)}.", key)
     kind: type[Handler] = found
     return kind
 
 
-def _words(error: BaseException) -> str:
-    """An exception in one line, with the line of the file where one is known."""
+def _describe(error: BaseException) -> str:
+    """Return an exception as one line, with the line number of a syntax error."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}."
     text = " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""log: writes down what is coming: as lines of JSON in a file, in the journal, or in the agent's own log."""
+"""log: logs events to a file of JSON lines, to the systemd journal, or to the agent's own log."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _JOURNAL = "/run/systemd/journal/socket"
 _NOTICE = "5"
-"""The journal's priority of what is normal and yet worth knowing."""
+"""The journal's priority "notice"."""
 _JOURNAL_SECONDS = 5.0
 
 
-class Log(Handler):
-    """Changes nothing, so that there is nothing to undo; but that it is over is worth a line too."""
+class LogHandler(Handler):
+    """Changes nothing. Undo logs the end of the event."""
 
     def __init__(self, options: Entry) -> None:
         options.refuse_unknown({"path", "journal", "journal_socket", *COMMON})
@@ -39,10 +39,11 @@ class Log(Handler):
         if self._to_journal():
             places.append("the journal")
         what = "the event" if action == PREPARE else "its end"
-        return f"write {what} to {' and '.join(places) or 'the log'}"
+        target = " and ".join(places) or "the agent's log"
+        return f"log {what} to {target}"
 
     def prepare(self, job: Job) -> None:
-        self._write(job, f"{job.event.type} {job.event.id} is coming: {job.event.description or 'no description'}")
+        self._write(job, f"{job.event.type} {job.event.id} is scheduled: {job.event.description or 'no description'}")
 
     def undo(self, job: Job) -> None:
         self._write(job, f"{job.event.type} {job.event.id} is over or was cancelled")
@@ -54,13 +55,13 @@ class Log(Handler):
         if self._path:
             _append(self._path, job, message)
         if self._to_journal():
-            _tell_journal(self._socket, job, message)
+            _send_to_journal(self._socket, job, message)
         elif not self._path:
             job.say(message)
 
 
 def _append(path: str, job: Job, message: str) -> None:
-    told = {
+    record = {
         "time": to_text(system_time(), "milliseconds"),
         "message": message,
         "action": job.action,
@@ -68,13 +69,13 @@ def _append(path: str, job: Job, message: str) -> None:
         "handler": job.handler,
         "event": job.event.raw,
     }
-    line = f"{json.dumps(told)}\n".encode()
+    line = f"{json.dumps(record)}\n".encode()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
-            # In one piece, so that several agents or a rotation never mix two lines.
+            # In one write, so that lines of several agents never mix.
             if os.write(descriptor, line) != len(line):
-                raise HandlerFailed(problem=f"{path} has taken only a part of a line.")
+                raise HandlerFailed(problem=f"only a part of a line was written to {path}.")
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -82,8 +83,8 @@ def _append(path: str, job: Job, message: str) -> None:
         raise HandlerFailed(problem=f"cannot write to {path}: {error.strerror}.") from error
 
 
-def _tell_journal(path: str, job: Job, message: str) -> None:
-    """Over the journal's own protocol: fields, each a line, or with its length where it holds line ends."""
+def _send_to_journal(path: str, job: Job, message: str) -> None:
+    """Send an entry in the journal's native protocol. A value with line ends is sent with its length."""
     fields = {"MESSAGE": message, "PRIORITY": _NOTICE, "SYSLOG_IDENTIFIER": "forewarn-agent", **as_variables(job)}
     parts = []
     for name, value in fields.items():
@@ -98,4 +99,4 @@ def _tell_journal(path: str, job: Job, message: str) -> None:
         raise HandlerFailed(problem=f"cannot write to the journal at {path}: {error.strerror or error}.") from error
 
 
-KIND = Log
+KIND = LogHandler

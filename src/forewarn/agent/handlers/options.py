@@ -1,4 +1,4 @@
-"""Options that several kinds of handlers have, and how they are read."""
+"""Readers for options that several kinds of handlers share."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ if TYPE_CHECKING:
 
 
 def read_argv(options: Entry, key: str) -> tuple[str, ...]:
-    """A program and its arguments; nothing where the option is not given."""
+    """Return a program and its arguments; empty without the option."""
     if key not in options:
         return ()
     if _is_text(options, key):
-        problem = 'Must be a list of a program and its arguments. For a line of the shell write ["sh", "-c", "..."].'
+        problem = 'Must be a list of a program and its arguments. For a shell command write ["sh", "-c", "..."].'
         raise options.wrong(problem, key)
     argv = options.texts(key)
     if not argv or not argv[0]:
-        raise options.wrong('Names no program. Write it like ["systemctl", "stop", "web"].', key)
+        raise options.wrong('Is empty. Write it like ["systemctl", "stop", "web"].', key)
     for index, word in enumerate(argv):
         if "\0" in word:
-            raise options.wrong("Holds a character that no argument can hold.", key, index)
+            raise options.wrong("Contains a null character.", key, index)
     if "/" in argv[0] and not argv[0].startswith("/") and "directory" not in options:
-        problem = "The agent may run in any folder: write the whole path of the program, or give `directory`."
+        problem = "Write the absolute path of the program, or give `directory`: the agent can run in any folder."
         raise options.wrong(problem, key, 0)
     return tuple(argv)
 
 
 def read_path(options: Entry, key: str) -> str:
-    """A whole path; nothing where the option is not given."""
+    """Return an absolute path; empty without the option."""
     path = options.text(key)
     if key in options and (not path.startswith("/") or "\0" in path):
-        raise options.wrong("The agent may run in any folder: write the whole path, from / on.", key)
+        raise options.wrong("Must be an absolute path: the agent can run in any folder.", key)
     return path
 
 
 def read_several(options: Entry, one: str, several: str, like: str) -> tuple[str, ...]:
-    """Names that are given either as one or as several."""
+    """Return names from an option for one name or an option for several."""
     if one in options and several in options:
         raise options.wrong(f"Give either {one} or {several}.", one)
     key = several if several in options else one
@@ -48,9 +48,9 @@ def read_several(options: Entry, one: str, several: str, like: str) -> tuple[str
     for index, name in enumerate(names):
         place = (key, index) if key == several else (key,)
         if not name or not name.isprintable() or any(letter.isspace() for letter in name):
-            raise options.wrong(f"{name!r} is no name. Write it like {like}.", *place)
+            raise options.wrong(f"{name!r} is not a valid name. Write it like {like}.", *place)
         if name in names[:index]:
-            raise options.wrong(f"{name!r} is there twice.", *place)
+            raise options.wrong(f"{name!r} is listed twice.", *place)
     return tuple(names)
 
 

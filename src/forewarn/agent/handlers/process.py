@@ -1,4 +1,4 @@
-"""process: stops a process that is no unit of systemd, and starts it again."""
+"""process: stops a process that is not a systemd unit, and starts it again."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 _WATCHED_SECONDS = 0.5
-_START_LOOK_SECONDS = 0.05
+_START_POLL_SECONDS = 0.05
 
 
 def start_detached(job: Job, argv: Sequence[str], directory: str, log: str) -> int:
-    """Start a program in a session of its own; its number. It has failed if it fails at once."""
-    import subprocess  # an agent at rest runs no programs
+    """Start a program in its own session and return its process id. Raise HandlerFailed if it exits at once."""
+    import subprocess  # imported here: an idle agent runs no programs
 
     place = directory or "/"
     program = find_program(argv[0], os.environ, place)
@@ -43,7 +43,7 @@ def start_detached(job: Job, argv: Sequence[str], directory: str, log: str) -> i
         try:
             output = os.open(log or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
             files.callback(os.close, output)
-            process = subprocess.Popen(  # noqa: S603 - the config says what is run
+            process = subprocess.Popen(  # noqa: S603 - the policy names the program
                 [program, *argv[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -52,15 +52,15 @@ def start_detached(job: Job, argv: Sequence[str], directory: str, log: str) -> i
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise HandlerFailed(problem=f"{argv[0]} could not be started: {error}.") from error
-    # Whoever started it must collect it when it ends, however much later that is.
-    threading.Thread(target=process.wait, name=f"collects {process.pid}", daemon=True).start()
-    until = real_seconds() + _WATCHED_SECONDS
-    while process.returncode is None and real_seconds() < until and not job.wait(_START_LOOK_SECONDS):
+            raise HandlerFailed(problem=f"cannot start {argv[0]}: {error}.") from error
+    # Reap the process when it ends, to avoid a zombie.
+    threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+    deadline = real_seconds() + _WATCHED_SECONDS
+    while process.returncode is None and real_seconds() < deadline and not job.wait(_START_POLL_SECONDS):
         pass
     if process.returncode:
-        raise HandlerFailed(problem=f"{argv[0]} was started, and ended at once with {process.returncode}.")
-    job.say(f"{argv[0]} was started as process {process.pid}", pid=process.pid)
+        raise HandlerFailed(problem=f"{argv[0]} exited at once with {process.returncode}.")
+    job.say(f"started {argv[0]} as process {process.pid}", pid=process.pid)
     return process.pid
 
 
@@ -68,13 +68,13 @@ def start_detached(job: Job, argv: Sequence[str], directory: str, log: str) -> i
 
 
 _SIGNALS = ("TERM", "INT", "QUIT", "HUP", "USR1", "USR2", "WINCH", "KILL")
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 _CLOCK_SLACK_SECONDS = 5.0
-"""The start of a process is known to a second, and clocks are set right by little steps."""
+"""Start times have a resolution of a second, and clocks are adjusted in small steps."""
 
 
 class ProcessHandler(Handler):
-    """Knows its process by the file in which that has written its number."""
+    """Stops and starts the process whose id is in a pid file."""
 
     def __init__(self, options: Entry) -> None:
         known = {"pid_file", "signal", "kill_after", "start", "directory", "log", "write_pid"}
@@ -89,21 +89,21 @@ class ProcessHandler(Handler):
         self._write_pid = bool(options.flag("write_pid"))
         for key in ("directory", "log", "write_pid"):
             if key in options and not self._start:
-                raise options.wrong("Is for what is started; there is no start.", key)
+                raise options.wrong("Is only used with start. Give start, or remove it.", key)
 
     def describe(self, action: str) -> str:
         if action == PREPARE:
-            return f"send {self._signal} to the process of {self._pid_file} and wait until it has ended"
+            return f"send {self._signal} to the process of {self._pid_file} and wait until it ends"
         return f"run {shlex.join(self._start)}, if it was running" if self._start else ""
 
     def prepare(self, job: Job) -> None:
         if "pid" in job.memo and job.memo.get("boot") == boot_id():
-            # Begun before a kill. The file may be gone by now, the process not yet.
+            # A second run after a kill: the pid file may be gone while the process still runs.
             process = Process(job.memo["pid"], job.memo["started"])
         else:
             found = self._find()
             if found is None:
-                job.say(f"nothing to stop: no process of {self._pid_file} is running")
+                job.say(f"nothing to stop: the process of {self._pid_file} is not running")
                 return
             process = found
             job.remember(pid=process.pid, started=process.started, boot=boot_id())
@@ -112,15 +112,15 @@ class ProcessHandler(Handler):
     def undo(self, job: Job) -> None:
         if not self._start or "pid" not in job.memo:
             return
-        running = self._named()
-        same_number = running is not None and running.pid == job.memo["pid"]
-        same = same_number and (running, boot_id()) == (
+        running = self._read_pid_file()
+        same_pid = running is not None and running.pid == job.memo["pid"]
+        same = same_pid and (running, boot_id()) == (
             Process(job.memo["pid"], job.memo["started"]),
             job.memo.get("boot"),
         )
-        # A file with the old number is left from before; whoever has that number now is somebody else.
-        if running is not None and (same or not same_number):
-            job.say(f"process {running.pid} is running already")
+        # If the file still has the old process id, another process may have that id now.
+        if running is not None and (same or not same_pid):
+            job.say(f"process {running.pid} is already running")
             return
         pid = start_detached(job, self._start, self._directory, self._log)
         if self._write_pid:
@@ -129,8 +129,8 @@ class ProcessHandler(Handler):
             except OSError as error:
                 raise HandlerFailed(problem=f"cannot write {self._pid_file}: {error.strerror}.") from error
 
-    def _named(self) -> Process | None:
-        """The process that has the number in the file, whoever it is."""
+    def _read_pid_file(self) -> Process | None:
+        """Return the process whose id is in the file, even if it is another program."""
         try:
             text = Path(self._pid_file).read_text(errors="replace").split()
         except FileNotFoundError:
@@ -140,20 +140,20 @@ class ProcessHandler(Handler):
         if not text:
             return None
         if not text[0].isdecimal() or not 1 < int(text[0]) < 1 << 31:
-            raise HandlerFailed(problem=f"{self._pid_file} holds {text[0][:40]!r}, which is no number of a process.")
+            raise HandlerFailed(problem=f"{self._pid_file} contains {text[0][:40]!r}, which is not a process id.")
         return find_process(int(text[0]))
 
     def _find(self) -> Process | None:
-        process = self._named()
+        process = self._read_pid_file()
         if process is None:
             return None
         if process.pid == os.getpid():
-            raise HandlerFailed(problem=f"{self._pid_file} names the agent itself.")
+            raise HandlerFailed(problem=f"{self._pid_file} contains the process id of the agent itself.")
         begun = started_at(process)
         if begun is not None and begun > Path(self._pid_file).stat().st_mtime + _CLOCK_SLACK_SECONDS:
-            # Who writes his number into a file has been started before. This one has got the number of a dead one.
-            problem = f"process {process.pid} was started after {self._pid_file} was written: it is another one."
-            raise HandlerFailed(problem=f"{problem} Remove the file if what wrote it has ended.")
+            # A process starts before it writes its id. This one has reused the id of an ended process.
+            problem = f"process {process.pid} is newer than {self._pid_file}: it is another program."
+            raise HandlerFailed(problem=f"{problem} Remove the file if the right process has ended.")
         return process
 
     def _stop(self, job: Job, process: Process) -> None:
@@ -161,18 +161,18 @@ class ProcessHandler(Handler):
         begun, killed = real_seconds(), self._signal == "KILL"
         while process.lives:
             if job.seconds_left() <= 0:
-                raise HandlerFailed(problem=f"process {process.pid} has not ended within the time limit.")
+                raise HandlerFailed(problem=f"process {process.pid} did not end before the timeout.")
             if self._kill_after is not None and not killed:
                 killed = real_seconds() - begun >= self._kill_after.total_seconds()
                 if killed:
-                    job.warn(f"process {process.pid} has not ended, and is killed", pid=process.pid)
+                    job.warn(f"killing process {process.pid}, which did not end", pid=process.pid)
                     _send(process, "KILL")
-            if job.wait(_LOOK_SECONDS):
-                raise HandlerFailed(problem=f"was told to stop before process {process.pid} had ended.")
+            if job.wait(_POLL_SECONDS):
+                raise HandlerFailed(problem=f"was stopped before process {process.pid} ended.")
 
 
 def _send(process: Process, name: str) -> None:
-    """To this very process: between the look and the signal its number may be given to another."""
+    """Send a signal to this process only, even if its id is reused meanwhile."""
     with suppress(ProcessLookupError):
         try:
             descriptor = os.pidfd_open(process.pid)
@@ -188,7 +188,7 @@ def _send(process: Process, name: str) -> None:
                 else:
                     os.kill(process.pid, number)
         except PermissionError as error:
-            raise HandlerFailed(problem=f"may not send {name} to process {process.pid}.") from error
+            raise HandlerFailed(problem=f"no permission to send {name} to process {process.pid}.") from error
         finally:
             if descriptor >= 0:
                 os.close(descriptor)

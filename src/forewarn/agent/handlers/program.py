@@ -1,6 +1,6 @@
-"""Runs one program for a handler: within its time limit, with its output in the log, and never two at once.
+"""Runs one program for a handler: with a timeout, with its output in the log, and never two at once.
 
-A lock on disk holds that even when the agent that started the program was killed.
+A lock on disk guarantees that even if the agent that started the program was killed.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 # --- The output -----------------------------------------------------------------------------------
 
 
-MOST_LINES = 200
-LONGEST_LINE = 2_000
-_LONGEST_KEPT = 65_536
-"""Of one line, for who reads it: a program may say a fact that is longer than what is worth a line of the log."""
+MAX_LINES = 200
+MAX_LINE_LENGTH = 2_000
+_MAX_BUFFERED_LINE = 65_536
+"""For `on_line`: a FOREWARN_MEMO line may be longer than a line of the log."""
 _LAST_LINES = 5
 
 
-class Output:
-    """The output of one program."""
+class ProgramOutput:
+    """Splits the output of a program into lines and logs them."""
 
     def __init__(self, job: Job, on_line: Callable[[str], bool]) -> None:
         self._job = job
         self._on_line = on_line
-        self._begun = bytearray()
-        self._said = 0
-        self._left_out = 0
+        self._partial = bytearray()
+        self._logged = 0
+        self._omitted = 0
         self.last: deque[str] = deque(maxlen=_LAST_LINES)
 
     def take(self, data: bytes) -> None:
-        """Some more of it, not always whole lines."""
+        """Add output, which may end within a line."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             self._add(line)
@@ -57,49 +57,49 @@ class Output:
         self._add(rest)
 
     def _add(self, part: bytes) -> None:
-        self._begun += part[: max(0, _LONGEST_KEPT - len(self._begun))]
+        self._partial += part[: max(0, _MAX_BUFFERED_LINE - len(self._partial))]
 
     def _end_line(self) -> None:
-        line = self._begun.decode(errors="replace").rstrip("\r")
-        self._begun.clear()
+        line = self._partial.decode(errors="replace").rstrip("\r")
+        self._partial.clear()
         if self._on_line(line):
             return
-        short = line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "…"
+        short = line if len(line) <= MAX_LINE_LENGTH else line[:MAX_LINE_LENGTH] + "…"
         if short.strip():
             self.last.append(short)
-        if self._said < MOST_LINES:
-            self._said += 1
+        if self._logged < MAX_LINES:
+            self._logged += 1
             self._job.say(short)
         else:
-            self._left_out += 1
+            self._omitted += 1
 
     def end(self) -> None:
-        """Nothing more comes."""
-        if self._begun:
+        """Finish the last line."""
+        if self._partial:
             self._end_line()
-        if self._left_out:
-            self._job.warn(f"{self._left_out} more lines of output were left out", left_out=self._left_out)
+        if self._omitted:
+            self._job.warn(f"{self._omitted} more lines of output are not logged", omitted=self._omitted)
 
 
 # --- The lock -------------------------------------------------------------------------------------
 
 
-_LOCK_LOOK_SECONDS = 0.1
+_LOCK_POLL_SECONDS = 0.1
 
 
-def _taken_up(job: Job, child: ChildProcess) -> bool:
-    """Whether the program of this very run, which an agent has begun that was killed, has done its work.
+def _resume(job: Job, child: ChildProcess) -> bool:
+    """Wait for a program of this run that a killed agent has started. Return whether it succeeded.
 
-    It is waited for while it goes on. One that has failed, or whose end nobody has seen, is to be run again.
+    If it failed, or its exit code is unknown, it must run again.
     """
     try:
         left = child.process()
         if not job.run or child.facts().get("run") != job.run or left is None:
             return False
         if left.lives:
-            job.say(f"process {left.pid}, of the agent before, goes on and is waited for", pid=left.pid)
+            job.say(f"waiting for process {left.pid}, which the previous agent started", pid=left.pid)
         while left.lives:
-            if job.wait(_LOCK_LOOK_SECONDS) or job.seconds_left() <= 0:
+            if job.wait(_LOCK_POLL_SECONDS) or job.seconds_left() <= 0:
                 return False
         return child.exit_code(job.run) == 0
     except OSError:
@@ -107,14 +107,14 @@ def _taken_up(job: Job, child: ChildProcess) -> bool:
 
 
 def _take_lock(job: Job, child: ChildProcess, run: str) -> int:
-    """Take the lock of the job's handler, once an earlier program of it has ended or was ended.
+    """Take the lock of the job's handler. An earlier program of it is ended first.
 
-    `run` is the run that a later agent may take up; empty: none may.
+    `run` is the id of a run that a later agent may resume; empty: it may not.
     """
     try:
         _folder_of(job).mkdir(mode=0o700, parents=True, exist_ok=True)
         if child.is_held():
-            _see_off(job, child)
+            _end_earlier(job, child)
         return child.take_lock({"limit": job.seconds_left(), "run": run})
     except OSError as error:
         raise HandlerFailed(problem=f"cannot lock {error.filename or job.folder}: {error.strerror}.") from error
@@ -125,57 +125,57 @@ def _folder_of(job: Job) -> Path:
 
 
 def _child_of(job: Job) -> ChildProcess:
-    # A name of the config may hold anything; what is no plain character is written by its number.
+    # A handler's name may have any character: encode those that are not safe in a file name.
     name = re.sub(r"[^A-Za-z0-9_-]", lambda found: f"%{ord(found[0]):X}", job.handler)
     return ChildProcess(_folder_of(job) / f"{name}.lock", _folder_of(job) / f"{name}.end")
 
 
-def _see_off(job: Job, child: ChildProcess) -> None:
-    """See to it that an earlier program does nothing any more."""
+def _end_earlier(job: Job, child: ChildProcess) -> None:
+    """End an earlier program of the handler."""
     left = child.process()
     if left is None:
-        _wait_until_free(job, child)
+        _wait_for_lock(job, child)
     elif left.lives:
-        job.warn(f"process {left.pid} of an earlier run is still there, and is ended", pid=left.pid)
+        job.warn(f"ending process {left.pid} of an earlier run", pid=left.pid)
         end_group(left.pid, pause)
         if left.lives:
             raise HandlerFailed(problem=f"process {left.pid} of an earlier run cannot be ended.")
 
 
-def _wait_until_free(job: Job, child: ChildProcess) -> None:
-    """The agent was killed before it wrote down which process it is. That one was not let begin, and ends by itself."""
+def _wait_for_lock(job: Job, child: ChildProcess) -> None:
+    """Wait for a process whose id was not recorded before a kill. It was not allowed to start, and ends by itself."""
     limit = child.facts().get("limit")
-    until = real_seconds() + (limit if isinstance(limit, (int, float)) else 0.0)
+    deadline = real_seconds() + (limit if isinstance(limit, (int, float)) else 0.0)
     while child.is_held():
         if job.seconds_left() <= 0:
-            raise HandlerFailed(problem="an earlier run has not ended within the time limit.")
-        if job.wait(_LOCK_LOOK_SECONDS):
-            raise HandlerFailed(problem="was told to stop while an earlier run had not ended.")
-        if real_seconds() >= until:
+            raise HandlerFailed(problem="an earlier run did not end before the timeout.")
+        if job.wait(_LOCK_POLL_SECONDS):
+            raise HandlerFailed(problem="was stopped while an earlier run had not ended.")
+        if real_seconds() >= deadline:
             return
 
 
 # --- The program ----------------------------------------------------------------------------------
 
 
-_LOOK_SECONDS = 0.2
-_MOST_AT_ONCE = 65_536
-_MOST_IN_A_PIPE = 1_048_576
+_POLL_SECONDS = 0.2
+_READ_SIZE = 65_536
+_MAX_PIPE_SIZE = 1_048_576
 
 
-class Ended(NamedTuple):
-    """How a program has ended."""
+class ProgramResult(NamedTuple):
+    """The exit status and last output of a program."""
 
     name: str
     status: int
-    """Its exit code, or below 0 the signal that ended it."""
+    """The exit code; negative: the signal that ended the program."""
     last_lines: tuple[str, ...]
 
     @property
-    def failed(self) -> HandlerFailed:
-        """The error that says how."""
+    def error(self) -> HandlerFailed:
+        """An error with the exit status and the last output."""
         how = f"exit code {self.status}" if self.status >= 0 else f"signal {_signal_name(-self.status)}"
-        return HandlerFailed(problem=f"{self.name} ended with {how}{_said(self.last_lines)}")
+        return HandlerFailed(problem=f"{self.name} ended with {how}{_last_lines_text(self.last_lines)}")
 
 
 def run_program(
@@ -186,25 +186,25 @@ def run_program(
     text: str = "",
     directory: str = "",
     on_line: Callable[[str], bool] = lambda _: False,
-    takes_up: bool = False,
-) -> Ended:
-    """Run a program to its end. `text` is its input; `on_line` sees each line of output, and may keep it to itself.
+    resumable: bool = False,
+) -> ProgramResult:
+    """Run a program and wait for its end. `text` is its input. `on_line` gets each line; True: do not log the line.
 
-    With `takes_up` it is not run a second time if an agent was killed while it ran, and it came to a good end all the
-    same. That is for handlers that run one program only, and can do without what it has said.
-    Raises HandlerFailed when it could not be started, has not ended in time, or was to stop.
+    `resumable`: if the agent was killed while the program ran, and the program succeeded, do not run it again. Use it
+    only for handlers that run a single program and do not need its output.
+    Raise HandlerFailed if the program cannot start, does not end before the timeout, or is stopped.
     """
-    import subprocess  # an agent at rest runs no programs
+    import subprocess  # imported here: an idle agent runs no programs
 
     variables = {**os.environ, **(environment or {})}
     place = os.path.abspath(directory or job.folder)  # noqa: PTH100
     program = find_program(argv[0], variables, place)
     child = _child_of(job)
-    if takes_up and _taken_up(job, child):
-        return Ended(argv[0], 0, ())
+    if resumable and _resume(job, child):
+        return ProgramResult(argv[0], 0, ())
     if job.seconds_left() <= 0:
-        raise HandlerFailed(problem=f"{argv[0]} was not started: the time limit has passed.")
-    run = job.run if takes_up else ""
+        raise HandlerFailed(problem=f"{argv[0]} was not started: the timeout has passed.")
+    run = job.run if resumable else ""
     lock = _take_lock(job, child, run)
     try:
         process = child.start(
@@ -218,119 +218,119 @@ def run_program(
             cwd=place,
         )
     except (OSError, ValueError) as error:
-        raise HandlerFailed(problem=f"{argv[0]} could not be started: {error}.") from error
-    output = Output(job, on_line)
+        raise HandlerFailed(problem=f"cannot start {argv[0]}: {error}.") from error
+    output = ProgramOutput(job, on_line)
     try:
-        problem = _Attendance(job, process, output, GO + text.encode()).attend()
+        problem = _RunningProgram(job, process, output, GO + text.encode()).run()
     finally:
-        _clear(process)
+        _clean_up(process)
         output.end()
     if problem:
-        raise HandlerFailed(problem=f"{argv[0]} {problem}{_said(tuple(output.last))}")
-    return Ended(argv[0], process.returncode, tuple(output.last))
+        raise HandlerFailed(problem=f"{argv[0]} {problem}{_last_lines_text(tuple(output.last))}")
+    return ProgramResult(argv[0], process.returncode, tuple(output.last))
 
 
 def find_program(name: str, variables: Mapping[str, str], directory: str) -> str:
-    """Where a program is, or an error that says why it cannot be run."""
-    if not os.path.isdir(directory):  # noqa: PTH112 - the text is what it is about
+    """Return the path of a program, or raise HandlerFailed with the reason."""
+    if not os.path.isdir(directory):  # noqa: PTH112 - no Path needed
         raise HandlerFailed(problem=f"there is no folder {directory} to run {name} in.")
-    # As the system does it: a name alone is looked for, one with a folder is taken as it is.
+    # Like execvp: search PATH only for a name without a slash.
     places = [""] if "/" in name else variables.get("PATH", os.defpath).split(os.pathsep)
     paths = [os.path.join(directory, place, name) for place in places]  # noqa: PTH118
     for path in paths:
         if os.path.isfile(path) and os.access(path, os.X_OK):  # noqa: PTH113
             return path
     if "/" not in name:
-        problem = "there is none in PATH."
+        problem = "it is not in PATH."
     elif os.path.isdir(paths[0]):  # noqa: PTH112
-        problem = "that is a folder."
+        problem = "it is a folder."
     else:
         problem = "it is not executable." if os.path.exists(paths[0]) else "there is no such file."  # noqa: PTH110
     raise HandlerFailed(problem=f"cannot run {name}: {problem}")
 
 
-class _Attendance:
-    """Being there while it runs: it is fed, listened to, and ended when its time is over."""
+class _RunningProgram:
+    """A program that runs: writes its input, reads its output, and ends it at the timeout."""
 
-    def __init__(self, job: Job, process: Popen[bytes], output: Output, text: bytes) -> None:
+    def __init__(self, job: Job, process: Popen[bytes], output: ProgramOutput, text: bytes) -> None:
         self._job = job
         self._process = process
         self._output = output
         self._text = text
-        self._input, self._heard = (cast("IO[bytes]", pipe) for pipe in (process.stdin, process.stdout))
-        for pipe in (self._input, self._heard):
+        self._input_pipe, self._output_pipe = (cast("IO[bytes]", pipe) for pipe in (process.stdin, process.stdout))
+        for pipe in (self._input_pipe, self._output_pipe):
             os.set_blocking(pipe.fileno(), False)
 
-    def attend(self) -> str:
-        """To its end. What went wrong, or nothing."""
-        import selectors  # an agent at rest runs no programs
+    def run(self) -> str:
+        """Wait for the end of the program. Return why it was ended early, or an empty string."""
+        import selectors  # imported here: an idle agent runs no programs
 
-        with selectors.DefaultSelector() as selector, _noticing_the_end(self._process, selector):
-            selector.register(self._input, selectors.EVENT_WRITE)
-            selector.register(self._heard, selectors.EVENT_READ)
-            while self._process.poll() is None and not (problem := self._over()):
-                ready = {key.fileobj for key, _ in selector.select(min(_LOOK_SECONDS, self._job.seconds_left()))}
-                if self._input in ready and self._feed():
-                    selector.unregister(self._input)
-                    self._input.close()
-                if self._heard in ready and self._listen() == 0:
-                    selector.unregister(self._heard)
+        with selectors.DefaultSelector() as selector, _wake_at_exit(self._process, selector):
+            selector.register(self._input_pipe, selectors.EVENT_WRITE)
+            selector.register(self._output_pipe, selectors.EVENT_READ)
+            while self._process.poll() is None and not (problem := self._stop_reason()):
+                ready = {key.fileobj for key, _ in selector.select(min(_POLL_SECONDS, self._job.seconds_left()))}
+                if self._input_pipe in ready and self._write_input():
+                    selector.unregister(self._input_pipe)
+                    self._input_pipe.close()
+                if self._output_pipe in ready and self._read_output() == 0:
+                    selector.unregister(self._output_pipe)
             if self._process.returncode is not None:
                 problem = ""
         if problem:
             end_group(self._process.pid, pause)
-        self._hear_the_rest()
+        self._read_remaining_output()
         return problem
 
-    def _over(self) -> str:
+    def _stop_reason(self) -> str:
         if self._job.seconds_left() <= 0:
-            return "was ended because its time limit has passed"
-        return "was ended because it is not wanted any more" if self._job.wait(0) else ""
+            return "was ended at its timeout"
+        return "was ended because it is no longer needed" if self._job.wait(0) else ""
 
-    def _feed(self) -> bool:
-        """Write what fits. Whether all is written; a program need not read its input."""
+    def _write_input(self) -> bool:
+        """Write as much input as possible. Return whether to stop: all is written, or the program does not read it."""
         try:
-            self._text = self._text[os.write(self._input.fileno(), self._text) :]
+            self._text = self._text[os.write(self._input_pipe.fileno(), self._text) :]
         except BlockingIOError:
             return False
         except OSError:
             return True
         return not self._text
 
-    def _listen(self) -> int | None:
-        """Read what there is: how much, 0 at the end of it, None when there is nothing just now."""
+    def _read_output(self) -> int | None:
+        """Read available output. Return its size, 0 at the end, None if there is nothing now."""
         try:
-            data = os.read(self._heard.fileno(), _MOST_AT_ONCE)
+            data = os.read(self._output_pipe.fileno(), _READ_SIZE)
         except BlockingIOError:
             return None
         self._output.take(data)
         return len(data)
 
-    def _hear_the_rest(self) -> None:
-        """What is still in the pipe, and no more: a daemon that it has left may go on talking for ever."""
-        heard = 0
-        while heard < _MOST_IN_A_PIPE and (more := self._listen()):
-            heard += more
+    def _read_remaining_output(self) -> None:
+        """Read what is left in the pipe, at most its size: a daemon of the program may keep writing."""
+        size = 0
+        while size < _MAX_PIPE_SIZE and (more := self._read_output()):
+            size += more
 
 
 @contextmanager
-def _noticing_the_end(process: Popen[bytes], selector: BaseSelector) -> Iterator[None]:
-    """Let the selector wake up when the process ends, where the system can tell."""
+def _wake_at_exit(process: Popen[bytes], selector: BaseSelector) -> Iterator[None]:
+    """Wake the selector when the process ends, if the system supports it."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except (OSError, AttributeError):
         yield
         return
     try:
-        selector.register(descriptor, 1)  # to be read
+        selector.register(descriptor, 1)  # EVENT_READ
         yield
     finally:
         os.close(descriptor)
 
 
-def _clear(process: Popen[bytes]) -> None:
-    """Leave nothing behind, also when something else went wrong meanwhile."""
-    import subprocess  # see above
+def _clean_up(process: Popen[bytes]) -> None:
+    """End the process and close its pipes, also after an exception."""
+    import subprocess  # imported here, as above
 
     if process.poll() is None:
         end_group(process.pid, pause)
@@ -349,5 +349,5 @@ def _signal_name(number: int) -> str:
         return str(number)
 
 
-def _said(lines: tuple[str, ...]) -> str:
+def _last_lines_text(lines: tuple[str, ...]) -> str:
     return f": {' / '.join(lines)}" if lines else "."

@@ -1,4 +1,4 @@
-"""systemd: stops units, and starts those again that were running."""
+"""systemd: stops units, and starts those that were running."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 _RUNNING = ("active", "reloading", "activating", "refreshing")
 
 
-class Systemd(Handler):
-    """Stops in the order that is given, starts in reverse."""
+class SystemdHandler(Handler):
+    """Stops units in the given order, and starts them in reverse order."""
 
     def __init__(self, options: Entry) -> None:
         options.refuse_unknown({"unit", "units", *COMMON})
         self._units = read_several(options, "unit", "units", '"web.service"')
         for unit in self._units:
             if unit.startswith("-") or "*" in unit:
-                raise options.wrong(f"{unit!r} is no name of a unit.", "units" if "units" in options else "unit")
+                raise options.wrong(f"{unit!r} is not a unit name.", "units" if "units" in options else "unit")
 
     def describe(self, action: str) -> str:
         if action == PREPARE:
             return f"stop {', '.join(self._units)}"
-        return f"start {', '.join(reversed(self._units))}, as far as it was running"
+        return f"start {', '.join(reversed(self._units))} if they were running"
 
     def prepare(self, job: Job) -> None:
         if "running" not in job.memo:
-            # Only once: after a kill some are stopped already, and would not be started again.
+            # Only once: in a second run after a kill, some units are stopped already.
             job.remember(running=[unit for unit in self._units if _is_running(job, unit)])
         for unit in self._units:
             _systemctl(job, "stop", unit)
@@ -43,28 +43,28 @@ class Systemd(Handler):
         for unit in reversed(job.memo.get("running", [])):
             try:
                 _systemctl(job, "start", unit)
-            except HandlerFailed as error:  # noqa: PERF203 - the others are wanted all the same
+            except HandlerFailed as error:  # noqa: PERF203 - start the others anyway
                 problems.append(str(error))
         if problems:
             raise HandlerFailed(problem=" ".join(problems))
 
 
 def _is_running(job: Job, unit: str) -> bool:
-    said: list[str] = []
+    states: list[str] = []
 
     def keep(line: str) -> bool:
-        said.append(line.strip())
+        states.append(line.strip())
         return True
 
     run_program(job, ["systemctl", "is-active", unit], on_line=keep)
-    # Other words say that it does not run; if there is no such unit, the stop that follows says so best.
-    return any(line in _RUNNING for line in said)
+    # An unknown unit is not running: the stop that follows reports the error.
+    return any(state in _RUNNING for state in states)
 
 
 def _systemctl(job: Job, verb: str, unit: str) -> None:
-    ended = run_program(job, ["systemctl", verb, unit])
-    if ended.status != 0:
-        raise HandlerFailed(problem=f"systemctl {verb} {unit}: {ended.failed}")
+    result = run_program(job, ["systemctl", verb, unit])
+    if result.status != 0:
+        raise HandlerFailed(problem=f"systemctl {verb} {unit}: {result.error}")
 
 
-KIND = Systemd
+KIND = SystemdHandler

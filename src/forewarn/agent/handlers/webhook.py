@@ -1,4 +1,4 @@
-"""webhook: sends the event to a receiver over HTTP, and counts only a 2xx as success."""
+"""webhook: sends the event in a POST request. Only a 2xx response is success."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 # --- One POST -------------------------------------------------------------------------------------
 
 
-_MOST_SECONDS = 10.0
-"""For one attempt, so that there is time for another."""
-_LOOK_SECONDS = 0.1
+_MAX_ATTEMPT_SECONDS = 10.0
+"""Timeout of one attempt, to leave time for another."""
+_POLL_SECONDS = 0.1
 
 
-class Posting:
-    """Never through a proxy, never to where a redirect points: what is configured is where it goes.
+class WebhookRequest:
+    """One POST request, without proxy and redirects.
 
-    The exchange has a thread of its own. A name that is not resolved, or an answer that comes a byte at a time, blocks
-    that thread for as long as it likes; the handler goes on when its time is over.
+    It runs in its own thread. A slow name lookup or a slow response can block that thread; the handler continues at
+    its timeout.
     """
 
     def __init__(self, url: str, headers: dict[str, str], body: bytes, ca_file: str) -> None:
@@ -45,52 +45,52 @@ class Posting:
         self._body = body
         endpoint = EndpointAddress(parts.scheme, parts.hostname or "", parts.port or PORTS[parts.scheme], "url")
         self._connection = EndpointConnection(endpoint, ca_file)
-        self._over = threading.Event()
+        self._finished = threading.Event()
         self._problem = ""
 
     def send(self, job: Job) -> str:
-        """What is wrong with the answer; nothing, if it is a 2xx."""
-        seconds = min(_MOST_SECONDS, job.seconds_left())
+        """Send the request. Return an error text; empty after a 2xx response."""
+        seconds = min(_MAX_ATTEMPT_SECONDS, job.seconds_left())
         if seconds <= 0:
-            return "the time limit has passed"
-        until = real_seconds() + seconds
+            return "the timeout has passed"
+        deadline = real_seconds() + seconds
         threading.Thread(target=self._exchange, args=(seconds,), name="webhook", daemon=True).start()
-        while not self._over.wait(_LOOK_SECONDS):
+        while not self._finished.wait(_POLL_SECONDS):
             if job.wait(0):
-                return self._give_up("it is not wanted any more")
-            if real_seconds() >= until:
-                return self._give_up(f"{self._receiver} has not answered within {seconds:.0f} s")
+                return self._abort("it is no longer needed")
+            if real_seconds() >= deadline:
+                return self._abort(f"{self._receiver} did not respond within {seconds:.0f} s")
         return self._problem
 
-    def _give_up(self, problem: str) -> str:
-        self._connection.close()  # what nobody waits for any more is not sent late
+    def _abort(self, problem: str) -> str:
+        self._connection.close()  # do not send it late
         return problem
 
     def _exchange(self, seconds: float) -> None:
         try:
             status = self._connection.exchange("POST", self._target, self._headers, self._body, seconds).status
-            self._problem = "" if 200 <= status < 300 else f"{self._receiver} answered {status}"
+            self._problem = "" if 200 <= status < 300 else f"{self._receiver} responded with {status}"
         except (EndpointSilent, EndpointStalled):
-            self._problem = f"{self._receiver} has not answered within {seconds:.0f} s"
+            self._problem = f"{self._receiver} did not respond within {seconds:.0f} s"
         except EndpointError as error:
             self._problem = f"{self._receiver}: {error.fields.get('problem') or error}"
         finally:
             self._connection.close()
-            self._over.set()
+            self._finished.set()
 
 
 # --- The handler ----------------------------------------------------------------------------------
 
 
-_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_VALUE = re.compile(r"[\x20-\x7e\t]*")
-_OURS = {"host", "content-length", "transfer-encoding", "connection"}
-_ATTEMPTS = 3
-_MOST_ATTEMPTS = 20
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
+_RESERVED_HEADERS = {"host", "content-length", "transfer-encoding", "connection"}
+_DEFAULT_ATTEMPTS = 3
+_MAX_ATTEMPTS = 20
 
 
-class Webhook(Handler):
-    """POSTs the event as JSON, several times if need be."""
+class WebhookHandler(Handler):
+    """Sends the event as JSON, with retries."""
 
     def __init__(self, options: Entry) -> None:
         known = {"url", "undo_url", "undo", "headers", "secret_file", "ca_file", "attempts"}
@@ -100,42 +100,42 @@ class Webhook(Handler):
         self._undo_url = _read_url(options, "undo_url") if "undo_url" in options else self._url
         if options.flag("undo") is False:
             if "undo_url" in options:
-                raise options.wrong("Is never used, because undo is false.", "undo_url")
+                raise options.wrong("Has no effect with undo = false. Remove one of the two.", "undo_url")
             self._undo_url = ""
         self._headers = dict(options.text_table("headers"))
         for name, value in self._headers.items():
-            if not _HEADER.fullmatch(name) or not _VALUE.fullmatch(value):
-                raise options.wrong("Is no header: a name, and a value of printable ASCII.", "headers", name)
-            if name.lower() in _OURS:
-                raise options.wrong("Is set by the agent.", "headers", name)
+            if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+                raise options.wrong("Is not a valid header. The value must be printable ASCII.", "headers", name)
+            if name.lower() in _RESERVED_HEADERS:
+                raise options.wrong("The agent sets this header itself. Remove it.", "headers", name)
         self._secret_file = read_path(options, "secret_file")
         self._ca_file = read_path(options, "ca_file")
-        self._attempts = options.whole_number("attempts", _ATTEMPTS, 1, _MOST_ATTEMPTS)
+        self._attempts = options.whole_number("attempts", _DEFAULT_ATTEMPTS, 1, _MAX_ATTEMPTS)
 
     def describe(self, action: str) -> str:
         url = self._url if action == PREPARE else self._undo_url
-        # Without the query: it may hold what only the receiver should know.
+        # Without the query, which may contain secrets.
         return f"POST to {url.partition('?')[0]}" if url else ""
 
     def prepare(self, job: Job) -> None:
-        self._tell(job, self._url)
+        self._deliver(job, self._url)
 
     def undo(self, job: Job) -> None:
         if self._undo_url:
-            self._tell(job, self._undo_url)
+            self._deliver(job, self._undo_url)
 
-    def _tell(self, job: Job, url: str) -> None:
+    def _deliver(self, job: Job, url: str) -> None:
         body, secret = as_json(job).encode(), self._secret()
         for attempt in range(1, self._attempts + 1):
-            problem = Posting(url, self._all_headers(body, secret, attempt), body, self._ca_file).send(job)
+            problem = WebhookRequest(url, self._all_headers(body, secret, attempt), body, self._ca_file).send(job)
             if not problem:
                 return
             if attempt < self._attempts:
                 job.warn(f"attempt {attempt} of {self._attempts}: {problem}", attempt=attempt)
                 if job.wait(backoff_seconds(attempt)):
-                    raise HandlerFailed(problem=f"was told to stop; {problem}.")
-        times = "once" if self._attempts == 1 else f"{self._attempts} times"
-        raise HandlerFailed(problem=f"tried {times}: {problem}.")
+                    raise HandlerFailed(problem=f"was stopped; {problem}.")
+        times = "1 attempt" if self._attempts == 1 else f"{self._attempts} attempts"
+        raise HandlerFailed(problem=f"failed after {times}: {problem}.")
 
     def _all_headers(self, body: bytes, secret: str, attempt: int) -> dict[str, str]:
         headers = {"Content-Type": "application/json", "User-Agent": "forewarn-agent", **self._headers}
@@ -144,7 +144,7 @@ class Webhook(Handler):
         return {**headers, **signatures(secret, str(int(system_time().timestamp())), body, attempt)}
 
     def _secret(self) -> str:
-        """Read each time: it may have been changed."""
+        """Read the secret for each run, because it may change."""
         if not self._secret_file:
             return ""
         try:
@@ -152,7 +152,7 @@ class Webhook(Handler):
         except (OSError, UnicodeDecodeError) as error:
             raise HandlerFailed(problem=f"cannot read the secret in {self._secret_file}: {error}.") from error
         if not secret:
-            raise HandlerFailed(problem=f"there is no secret in {self._secret_file}.")
+            raise HandlerFailed(problem=f"{self._secret_file} is empty. Write the secret into it.")
         return secret
 
 
@@ -164,10 +164,10 @@ def _read_url(options: Entry, key: str) -> str:
     except ValueError:
         fine = False
     if not fine or not url.isascii() or not url.isprintable() or " " in url:
-        raise options.wrong(f"{url!r} is no http or https URL. Write it like https://example.org/hook", key)
+        raise options.wrong(f"{url!r} is not an http or https URL. Write it like https://example.org/hook", key)
     if parts.username is not None or parts.password is not None:
-        raise options.wrong("A name and a password go into a header, not into the URL: headers.Authorization.", key)
+        raise options.wrong("Put user name and password into headers.Authorization, not into the URL.", key)
     return url
 
 
-KIND = Webhook
+KIND = WebhookHandler
