@@ -134,11 +134,11 @@ def _check_file(path: str | None) -> None:
     try:
         is_folder, has_parent = Path(path).is_dir(), Path(path).absolute().parent.is_dir()
     except OSError as error:
-        raise BadOption(name="--junit", value=path, problem=f"{error.strerror}; name a file") from error
+        raise BadOption(name="--junit", value=path, problem=f"{error.strerror}. Name a file.") from error
     if is_folder:
-        raise BadOption(name="--junit", value=path, problem="it is a folder; name a file in it")
+        raise BadOption(name="--junit", value=path, problem="it is a folder. Name a file in it.")
     if not has_parent:
-        raise BadOption(name="--junit", value=path, problem="its folder does not exist; create it first")
+        raise BadOption(name="--junit", value=path, problem="its folder does not exist. Create it first.")
 
 
 def _write(path: str, content: bytes) -> None:
