@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import shlex
 from contextlib import ExitStack, closing
 from functools import partial
@@ -14,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.control.api import Control, control_app
-from forewarn.control.auth import leave_admin_token
+from forewarn.control.auth import ensure_admin_token
 from forewarn.control.clock import DEFAULT_TIMEOUT
 from forewarn.control.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.control.server import Certificate, ControlServer
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.webhooks import WebhookRetryPolicy
-from forewarn.delivery.outbound import Outbound
+from forewarn.delivery.outbound import OutboundClient
 from forewarn.delivery.webhooks import Dispatcher
 from forewarn.engine.engine import Engine, Published
 from forewarn.engine.faults import Faults
@@ -35,6 +34,7 @@ from forewarn.scenarios.runs import ScenarioRuns
 from forewarn.settings import MEMORY
 from forewarn.stores.sqlite import SqliteStore
 from forewarn.system.addresses import read_host_port
+from forewarn.system.logs import get_logger
 from forewarn.system.sockets import address_of, open_socket
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from forewarn.ports import Clock, Fabric
 
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 ORDERS_FOLDER = "orders_folder"
 """Not a setting: order folder of a service without a data folder. The caller removes it."""
@@ -66,11 +66,11 @@ def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
         folder = Path(data)
         if data == MEMORY:  # the programs may outlive the service, so the folder is kept
             folder = Path(values.get(ORDERS_FOLDER) or mkdtemp(prefix="forewarn-"))
-        return CommandFabric(_words(program), folder / "orders")
+        return CommandFabric(_split_command(program), folder / "orders")
     return SimulatedFabric(clock)
 
 
-def _words(program: str) -> list[str]:
+def _split_command(program: str) -> list[str]:
     try:
         return shlex.split(program)
     except ValueError as error:
@@ -78,7 +78,7 @@ def _words(program: str) -> list[str]:
         raise BadSetting(name="fabric_command", value=program, origin="--fabric-command", problem=problem) from None
 
 
-def certificate_of(values: dict[str, Any]) -> Certificate | None:
+def read_certificate(values: dict[str, Any]) -> Certificate | None:
     """Return the certificate of the control API, if one is set."""
     certificate, key = values["tls_certificate"], values["tls_key"]
     if key and not certificate:
@@ -86,8 +86,10 @@ def certificate_of(values: dict[str, Any]) -> Certificate | None:
         raise BadSetting(name="tls_key", value=key, origin="--tls-key", problem=problem)
     host, _ = read_host_port(values["control"])
     if not certificate and not (host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)):
-        logger.warning(
-            "Tokens for %s travel unencrypted: give a certificate with --tls-certificate.", values["control"]
+        _log.warning(
+            "control_api_unencrypted",
+            "Tokens are sent unencrypted. Set a certificate with --tls-certificate.",
+            address=values["control"],
         )
     return Certificate(certificate, key) if certificate else None
 
@@ -101,7 +103,7 @@ def _is_address(host: str) -> bool:
 
 
 def operator_limits(values: dict[str, Any], fabric: Fabric) -> OperatorLimits:
-    """The operator's limits from the settings."""
+    """Build the limits of the core from the settings."""
     return OperatorLimits(
         speed=values["speed"],
         inactivity_timeout=values["inactivity_timeout"],
@@ -115,7 +117,7 @@ def operator_limits(values: dict[str, Any], fabric: Fabric) -> OperatorLimits:
 
 
 def metadata_limits(values: dict[str, Any]) -> MetadataLimits:
-    """Limits of a connection to the metadata service."""
+    """Build the limits of the metadata server from the settings."""
     return MetadataLimits(
         max_header_bytes=values["max_header_size"],
         header_seconds=values["header_timeout"].total_seconds(),
@@ -133,15 +135,13 @@ class Assembly:
 
     def __init__(self, values: dict[str, Any]) -> None:
         # First the parts that can fail, so that a failed start leaves nothing open.
-        self.certificate = certificate_of(values)
-        with ExitStack() as refused:
-            listeners = [refused.enter_context(closing(open_socket(values[name]))) for name in ("metadata", "control")]
-            self._put_together(values, *listeners)
-            refused.pop_all()
+        self.certificate = read_certificate(values)
+        with ExitStack() as stack:
+            listeners = [stack.enter_context(closing(open_socket(values[name]))) for name in ("metadata", "control")]
+            self._build(values, *listeners)
+            stack.pop_all()
 
-    def _put_together(
-        self, values: dict[str, Any], metadata_listener: socket.socket, control_listener: socket.socket
-    ) -> None:
+    def _build(self, values: dict[str, Any], metadata_listener: socket.socket, control_listener: socket.socket) -> None:
         data: str = values["data"]
         store = SqliteStore(None if data == MEMORY else Path(data))
         clock = VirtualClock() if values["clock"] == "virtual" else SystemClock()
@@ -159,12 +159,12 @@ class Assembly:
         if isinstance(clock, VirtualClock):
             clock.on_move = self.metadata.common_headers.refresh
         self.engine.subscribe(self._on_published)
-        outbound = Outbound(values["webhook_private_networks"], values["webhook_timeout"].total_seconds())
-        pace = WebhookRetryPolicy(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
-        self.webhooks = Dispatcher(self.engine, outbound, pace)
-        audience = partial(self.metadata.delivery_tracker.barrier, limit=DEFAULT_TIMEOUT)
+        outbound = OutboundClient(values["webhook_private_networks"], values["webhook_timeout"].total_seconds())
+        retry_policy = WebhookRetryPolicy(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
+        self.webhooks = Dispatcher(self.engine, outbound, retry_policy)
+        make_barrier = partial(self.metadata.delivery_tracker.barrier, limit=DEFAULT_TIMEOUT)
         newest = self.metadata.versions[max(self.metadata.versions)]
-        self.scenario_runs = ScenarioRuns(self.engine, self.faults, audience, newest)
+        self.scenario_runs = ScenarioRuns(self.engine, self.faults, make_barrier, newest)
         metrics = Metrics(self.engine)
         metrics.add(partial(metadata_metrics, self.metadata))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
@@ -181,15 +181,17 @@ class Assembly:
         self._feed = control.feed
         self.control = ControlServer(control_app(self.engine, control), control_listener, self.certificate)
 
-    async def start(self, prepare: Callable[[], Awaitable[None]], left: str, leave: Callable[[str], None]) -> None:
-        """Start the service. `prepare` applies the fleet before the control API accepts requests. `left` is the stored
-        admin token, `leave` stores a new one."""
+    async def start(
+        self, prepare: Callable[[], Awaitable[None]], token: str, save_token: Callable[[str], None]
+    ) -> None:
+        """Start the service. `prepare` applies the fleet before the control API accepts requests. `token` is the stored
+        admin token; `save_token` stores a new one."""
         await self.engine.start()
         try:
             await self.webhooks.start()
             await self.metadata.start()
             await prepare()
-            await leave_admin_token(self.engine, left, leave)
+            await ensure_admin_token(self.engine, token, save_token)
             await self.control.start()
         except BaseException:
             await self.stop()

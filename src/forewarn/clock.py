@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LONGEST_WAIT_SECONDS = 1.0
+_MAX_SLEEP_SECONDS = 1.0
 """The system clock can jump. Waking up every second limits how late that is noticed."""
 
 
@@ -33,9 +33,9 @@ class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    async def sleep_until(self, moment: datetime) -> None:
-        seconds = (moment - self.now()).total_seconds()
-        await asyncio.sleep(min(max(seconds, 0), _LONGEST_WAIT_SECONDS))
+    async def sleep_until(self, wake_at: datetime) -> None:
+        seconds = (wake_at - self.now()).total_seconds()
+        await asyncio.sleep(min(max(seconds, 0), _MAX_SLEEP_SECONDS))
 
 
 class VirtualClock:
@@ -56,35 +56,35 @@ class VirtualClock:
     def now(self) -> datetime:
         return self._now
 
-    def set(self, moment: datetime) -> None:
+    def set(self, now: datetime) -> None:
         """Move to this time and wake the tasks that are due. A past time changes nothing."""
-        self._now = max(self._now, moment)
+        self._now = max(self._now, now)
         self.on_move()
         while self._sleepers and self._sleepers[0][0] <= self._now:
             _, _, sleeper = heapq.heappop(self._sleepers)
             if not sleeper.done():
                 sleeper.set_result(None)
 
-    def resume(self, moment: datetime) -> None:
+    def resume(self, now: datetime) -> None:
         """Continue at a stored time. Only at startup, before anyone has read the time."""
-        self._now = moment
+        self._now = now
 
-    async def sleep_until(self, moment: datetime) -> None:
-        if moment <= self._now:
+    async def sleep_until(self, wake_at: datetime) -> None:
+        if wake_at <= self._now:
             return
         self._order += 1
         sleeper = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (moment, self._order, sleeper))
+        heapq.heappush(self._sleepers, (wake_at, self._order, sleeper))
         self.on_sleep()
         await sleeper
 
-    def next_waking(self) -> datetime | None:
+    def next_wake_up(self) -> datetime | None:
         """Return when the next sleeping task is due."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
         return self._sleepers[0][0] if self._sleepers else None
 
     @property
-    def sleeping(self) -> int:
+    def sleeper_count(self) -> int:
         """Number of sleeping tasks."""
         return sum(not sleeper.done() for _, _, sleeper in self._sleepers)

@@ -30,7 +30,7 @@ class Clock(Protocol):
     def now(self) -> datetime:
         """Return the current time as an aware datetime in UTC."""
 
-    async def sleep_until(self, moment: datetime) -> None:
+    async def sleep_until(self, wake_at: datetime) -> None:
         """Wait until this time. May return earlier, so check `now` again."""
 
 
@@ -60,7 +60,7 @@ class StoredState:
     last_seen: dict[str, datetime] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     tokens: list[Token] = field(default_factory=list)
-    kept: list[StoredResponse] = field(default_factory=list)
+    responses: list[StoredResponse] = field(default_factory=list)
     """Without bodies."""
     sequence: int = 0
     webhooks: list[Webhook] = field(default_factory=list)
@@ -76,7 +76,7 @@ class StoredState:
             last_seen=self.last_seen,
             facts=self.facts,
             tokens={token.name: token for token in self.tokens},
-            kept={kept.key: kept for kept in self.kept},
+            responses={response.key: response for response in self.responses},
             webhooks={webhook.name: webhook for webhook in self.webhooks},
             undelivered={(row.webhook, row.sequence): row for row in self.undelivered},
         )
@@ -130,7 +130,7 @@ class RetentionCutoff(NamedTuple):
     """History rows with a smaller sequence have expired."""
     operations: int
     rollouts: int
-    answers: int
+    responses: int
 
 
 class Records(Protocol):
@@ -139,7 +139,7 @@ class Records(Protocol):
     def event(self, event_id: str) -> Event | None:
         """Return an event, active or ended."""
 
-    def events_beginning(self, start: str, group: str = "") -> list[Event]:
+    def events_by_prefix(self, start: str, group: str = "") -> list[Event]:
         """Return at most two events whose ids start with this prefix, to detect ambiguous prefixes."""
 
     def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
@@ -148,13 +148,13 @@ class Records(Protocol):
     def operation(self, operation_id: str) -> Operation | None:
         """Return an operation, active or ended."""
 
-    def operations_beginning(self, start: str) -> list[Operation]:
+    def operations_by_prefix(self, start: str) -> list[Operation]:
         """Return at most two operations whose ids start with this prefix."""
 
     def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
         """Return operations, each with its position."""
 
-    def rollouts_beginning(self, start: str) -> list[Rollout]:
+    def rollouts_by_prefix(self, start: str) -> list[Rollout]:
         """Return at most two rollouts whose ids start with this prefix."""
 
     def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
@@ -163,13 +163,13 @@ class Records(Protocol):
     def history(self, wanted: HistoryFilter) -> list[HistoryEntry]:
         """Return history rows in order, or newest first."""
 
-    def kept_answer(self, key: str) -> StoredResponse | None:
+    def stored_response(self, key: str) -> StoredResponse | None:
         """Return the stored response of an idempotency key, with its body."""
 
     def oldest(self) -> int:
         """Return the sequence of the oldest stored history row; without rows, of the first one to come."""
 
-    def expired(self, before: datetime, answers_before: datetime) -> RetentionCutoff:
+    def retention_cutoff(self, before: datetime, responses_before: datetime) -> RetentionCutoff:
         """Return the cutoff for items before these times. The newest history row never expires."""
 
 
@@ -182,8 +182,8 @@ class Store(Records, Protocol):
     def commit(self, changes: Changes) -> None:
         """Write all changes or none. They are durable when this returns. Raises StoreFailed."""
 
-    def remove(self, expired: RetentionCutoff, most: int) -> bool:
-        """Delete expired items, at most `most` of each kind. Returns whether there were any."""
+    def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
+        """Delete expired items, at most `limit` of each kind. Returns whether there were any."""
 
     def reader(self) -> Records | None:
         """Return a reader for another thread, which does not wait for commits; None if that is not possible.

@@ -38,7 +38,7 @@ async def test_virtual_time_only_moves_forward_and_wakes_in_order() -> None:
 
     tasks = [asyncio.ensure_future(sleeper(minutes)) for minutes in (3, 1, 2)]
     await asyncio.sleep(0)
-    assert clock.next_waking() == START + timedelta(minutes=1)
+    assert clock.next_wake_up() == START + timedelta(minutes=1)
     clock.set(START + timedelta(minutes=2))
     await asyncio.sleep(0)
     assert woken == [1, 2]
@@ -46,8 +46,8 @@ async def test_virtual_time_only_moves_forward_and_wakes_in_order() -> None:
     assert clock.now() == START + timedelta(minutes=2)
     tasks[0].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert clock.next_waking() is None
-    assert clock.sleeping == 0
+    assert clock.next_wake_up() is None
+    assert clock.sleeper_count == 0
 
 
 def test_virtual_time_begins_at_a_whole_second() -> None:

@@ -428,8 +428,8 @@ async def has_no_child_left(fabric: CommandFabric, shell: int) -> None:
 async def test_an_end_is_noticed_at_once_and_its_process_reaped(
     make_program: MakeProgram, gate: Gate, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_LOOK_EVERY_SECONDS", 3600)
-    monkeypatch.setattr(command, "_LOOK_AT_CHILD_SECONDS", 3600)
+    monkeypatch.setattr(command, "_POLL_SECONDS", 3600)
+    monkeypatch.setattr(command, "_CHILD_POLL_SECONDS", 3600)
     fabric = CommandFabric([make_program(gate.script)], folder)
     order = asyncio.ensure_future(fabric.reboot(ORDER))
     shell = parent_of(await gate.arrival())
@@ -507,7 +507,7 @@ async def test_recovering_forgets_what_is_over_and_keeps_what_goes_on(
 async def test_journals_do_not_pile_up_and_none_that_may_be_needed_goes(
     make_program: MakeProgram, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_KEPT_JOURNALS", 3)
+    monkeypatch.setattr(command, "_MAX_ENDED_ORDERS", 3)
     fabric = CommandFabric([make_program('case "$order" in *later*) exit 75;; esac')], folder)
     with pytest.raises(Unavailable):
         await fabric.reboot(ORDER._replace(operation="later"))

@@ -112,7 +112,7 @@ async def test_watching_can_be_ended_and_is_no_sleep_by_the_clock(fabric: Fabric
     first = asyncio.ensure_future(anext(events))
     await asyncio.sleep(0)
     assert not first.done()
-    assert clock.sleeping == 0
+    assert clock.sleeper_count == 0
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -182,15 +182,15 @@ async def test_an_order_waits_by_the_clock_until_it_is_let_go_of(
 ) -> None:
     order = asyncio.ensure_future(getattr(fabric, verb)(WorkOrder("op-1", ("a",))))
     await asyncio.sleep(0)
-    assert clock.sleeping == 1
+    assert clock.sleeper_count == 1
     clock.set(START + timedelta(days=7300))
     await asyncio.sleep(0)
     assert not order.done()
-    assert clock.sleeping == 1
+    assert clock.sleeper_count == 1
     order.cancel()
     with pytest.raises(asyncio.CancelledError):
         await order
-    assert clock.sleeping == 0
+    assert clock.sleeper_count == 0
 
 
 # --- What is special about the simulated one ------------------------------------------------------
@@ -201,14 +201,14 @@ async def test_the_simulated_one_can_be_told_to_fail_and_to_be_slow(clock: Virtu
     fabric.failures = 1
     with pytest.raises(Unavailable):
         await fabric.reboot(WorkOrder("op-1", ("a",)))
-    fabric.failures_for_good = 1
+    fabric.permanent_failures = 1
     with pytest.raises(WorkFailed):
         await fabric.reboot(WorkOrder("op-1", ("a",)))
     assert (await fabric.inspect("a")).boots == 1
     fabric.delay = timedelta(minutes=5)
     slow = asyncio.ensure_future(fabric.reboot(WorkOrder("op-1", ("a",))))
     await asyncio.sleep(0)
-    assert clock.sleeping == 1
+    assert clock.sleeper_count == 1
     clock.set(START + timedelta(minutes=4))
     await asyncio.sleep(0)
     assert not slow.done()
@@ -219,11 +219,11 @@ async def test_the_simulated_one_can_be_told_to_fail_and_to_be_slow(clock: Virtu
 
 async def test_a_sick_machine_is_seen_not_to_run_until_it_is_well(clock: VirtualClock) -> None:
     fabric = SimulatedFabric(clock)
-    fabric.sick.add("a")
+    fabric.unhealthy.add("a")
     await fabric.reboot(WorkOrder("op-1", ("a", "b")))
     assert await fabric.inspect("a") == MachineState("a", running=False, boots=2)
     assert await fabric.inspect("b") == MachineState("b", running=True, boots=2)
-    fabric.sick.clear()
+    fabric.unhealthy.clear()
     assert await fabric.inspect("a") == MachineState("a", running=True, boots=2)
 
 

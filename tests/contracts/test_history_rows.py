@@ -239,7 +239,7 @@ class Life(NamedTuple):
             rollouts={rollout.id: rollout},
             events={event.id: event},
             history=[HistoryEntry(at, "requested", "operator", sequence, operation=operation.id)],
-            kept={f"k-{number}": StoredResponse(f"k-{number}", "f", at, 201, "{}")},
+            responses={f"k-{number}": StoredResponse(f"k-{number}", "f", at, 201, "{}")},
         )
 
 
@@ -263,7 +263,7 @@ def made(on_disk: bool) -> Iterator[SqliteStore]:
         store.close()
 
 
-@given(lived=lives(), cut=st.integers(0, 31), most=st.integers(1, 6), on_disk=st.booleans())
+@given(lived=lives(), cut=st.integers(0, 31), limit=st.integers(1, 6), on_disk=st.booleans())
 @settings(max_examples=amount(100))
 def test_what_is_over_for_long_is_forgotten_and_nothing_else(
     lived: list[Life], cut: int, most: int, on_disk: bool
@@ -274,8 +274,8 @@ def test_what_is_over_for_long_is_forgotten_and_nothing_else(
         live = store.load()
         before = START + cut * DAY
         rows = store.history(HistoryFilter())
-        expired = (store.reader() or store).expired(before, before)
-        while store.remove(expired, most):
+        expired = (store.reader() or store).retention_cutoff(before, before)
+        while store.remove_expired(expired, most):
             # At every step: only a beginning is gone, and at most so much of it.
             left = store.history(HistoryFilter())
             assert left == rows[len(rows) - len(left) :]
@@ -286,7 +286,7 @@ def test_what_is_over_for_long_is_forgotten_and_nothing_else(
         assert {operation.id for _, operation in store.operations(ALL)} == kept
         assert {event.operation for _, event in store.events(ALL)} == kept
         assert {rollout.id.replace("ro", "op") for _, rollout in store.rollouts(ALL)} == kept
-        answers = {number for number in range(len(lived)) if store.kept_answer(f"k-{number}")}
+        answers = {number for number in range(len(lived)) if store.stored_response(f"k-{number}")}
         assert answers == {number for number, life in enumerate(lived) if life.began >= cut}
         after = store.load()
         assert (after.operations, after.events, after.rollouts) == (live.operations, live.events, live.rollouts)
@@ -297,7 +297,7 @@ def test_what_is_over_for_long_is_forgotten_and_nothing_else(
 def test_the_sequence_goes_on_when_all_but_one_row_is_forgotten_and_the_store_opened_again(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     store.commit(Changes(history=[HistoryEntry(START, "enabled", "web", number) for number in range(1, 8)]))
-    while store.remove(store.expired(START + DAY, START), 2):
+    while store.remove_expired(store.retention_cutoff(START + DAY, START), 2):
         pass
     store.close()
     store = SqliteStore(tmp_path)
@@ -309,13 +309,13 @@ def test_the_sequence_goes_on_when_all_but_one_row_is_forgotten_and_the_store_op
 
 def test_an_answer_that_was_renewed_is_kept(store: Store) -> None:
     for key in ("a", "b"):
-        store.commit(Changes(kept={key: StoredResponse(key, "f", START, 201, "old")}))
-    expired = store.expired(START + DAY, START + DAY)
-    store.commit(Changes(kept={"a": StoredResponse("a", "f", START + 2 * DAY, 201, "new")}))
-    while store.remove(expired, 10):
+        store.commit(Changes(responses={key: StoredResponse(key, "f", START, 201, "old")}))
+    expired = store.retention_cutoff(START + DAY, START + DAY)
+    store.commit(Changes(responses={"a": StoredResponse("a", "f", START + 2 * DAY, 201, "new")}))
+    while store.remove_expired(expired, 10):
         pass
-    assert store.kept_answer("b") is None
-    renewed = store.kept_answer("a")
+    assert store.stored_response("b") is None
+    renewed = store.stored_response("a")
     assert renewed is not None
     assert renewed.body == "new"
 
@@ -325,7 +325,7 @@ def test_an_over_event_of_a_live_operation_is_kept(store: Store) -> None:
     over = {key: event._replace(ended_at=START, status=EventStatus.CANCELLED) for key, event in changes.events.items()}
     changes.events = over
     store.commit(changes)
-    while store.remove(store.expired(START + DAY, START + DAY), 10):
+    while store.remove_expired(store.retention_cutoff(START + DAY, START + DAY), 10):
         pass
     assert store.event("ev-0") == over["ev-0"]
 
@@ -339,7 +339,7 @@ def test_what_was_not_delivered_goes_with_the_row_it_is_about(tmp_path: Path) ->
         store._db.execute(
             "INSERT INTO undelivered (webhook, sequence, attempts, error) VALUES ('hook', ?, 0, '')", (number,)
         )
-    while store.remove(store.expired(START + 4 * DAY, START), 1):
+    while store.remove_expired(store.retention_cutoff(START + 4 * DAY, START), 1):
         pass
     assert store._db.execute("SELECT sequence FROM undelivered").fetchall() == [(4,), (5,)]
     store.close()

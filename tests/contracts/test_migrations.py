@@ -16,7 +16,7 @@ from forewarn.core.fleet import HostState
 from forewarn.core.history import HISTORY_KINDS
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.webhooks import Undelivered, WebhookRetryPolicy, parse_allowed_networks
-from forewarn.delivery.outbound import Outbound
+from forewarn.delivery.outbound import OutboundClient
 from forewarn.delivery.webhooks import Dispatcher
 from forewarn.engine.engine import Engine
 from forewarn.fabrics.simulated import SimulatedFabric
@@ -245,7 +245,7 @@ async def test_a_webhook_with_an_old_kind_in_its_filter_gets_its_pending_rows_an
         limits = OperatorLimits(webhook_private_networks=targets)
         engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), limits)
         await engine.start()
-        dispatcher = Dispatcher(engine, Outbound(targets, 30), WebhookRetryPolicy(0.01, 80))
+        dispatcher = Dispatcher(engine, OutboundClient(targets, 30), WebhookRetryPolicy(0.01, 80))
         await dispatcher.start()
         await engine.execute(create_token, Token("ci", Role.VIEWER, "hash", "ops", clock.now()), "ops")
         await asyncio.to_thread(receiver.until, lambda: len(receiver.taken) == 3)

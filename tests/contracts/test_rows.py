@@ -24,7 +24,7 @@ BESIDE = {"delivery": {"last_seen_at"}}
 """Columns that are not of the value: statements name them."""
 
 MORE = {"delivery": ("",)}
-SAVED_AS = {"fleet_group": "group", "kept_answer": "kept"}
+SAVED_AS = {"fleet_group": "group", "kept_answer": "response"}
 
 LENGTH = timedelta(minutes=14, seconds=50.5)
 REQUEST = CauseRequest(

@@ -197,9 +197,9 @@ def test_what_is_over_is_kept_but_not_loaded(store: Store) -> None:
     assert store.event("nothing") is None
     store.commit(Changes(operations={"op-2": OPERATION._replace(id="op-2")}))
     store.commit(Changes(events={"ev-2": EVENT._replace(id="ev-2", operation="op-2")}))
-    assert store.events_beginning("ev-1") == [over]
-    assert len(store.events_beginning("ev")) == 2
-    assert store.events_beginning("ex") == []
+    assert store.events_by_prefix("ev-1") == [over]
+    assert len(store.events_by_prefix("ev")) == 2
+    assert store.events_by_prefix("ex") == []
 
 
 def test_a_commit_that_fails_leaves_nothing_behind(store: Store) -> None:

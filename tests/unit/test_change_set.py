@@ -90,7 +90,7 @@ class ChangeSetMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.engine, self.fabric = make_engine()
-        self.engine.follow(self.follow)
+        self.engine.subscribe_to_commits(self.follow)
         self.do(self.engine.start())
         self.do(self.engine.apply_fleet(FLEET, by="test", facts={"fleet_file": "fleet.toml"}))
         for group in GROUPS:

@@ -7,7 +7,7 @@ import hmac
 from datetime import UTC, datetime
 
 from forewarn.core.state import HistoryEntry
-from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, trial_event
+from forewarn.delivery.cloud_events import cloud_event, signed_headers, source_of, webhook_test_event
 from forewarn.wire.signing import signature
 
 AT = datetime(2041, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
@@ -43,7 +43,7 @@ def test_the_subject_is_the_nearest_there_is() -> None:
 
 
 def test_a_trial() -> None:
-    assert trial_event("t-1", SOURCE, "pager", AT).decode() == (
+    assert webhook_test_event("t-1", SOURCE, "pager", AT).decode() == (
         '{"specversion":"1.0","id":"t-1","source":"/forewarn/5f0c","type":"forewarn.test","subject":"pager",'
         '"time":"2041-05-06T07:08:09.123456Z","datacontenttype":"application/json","data":{"webhook":"pager"}}'
     )

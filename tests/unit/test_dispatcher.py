@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import re
 import sqlite3
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -31,7 +30,7 @@ from forewarn.core.webhooks import (
     retry,
 )
 from forewarn.delivery.cloud_events import cloud_event
-from forewarn.delivery.outbound import Outbound
+from forewarn.delivery.outbound import OutboundClient
 from forewarn.delivery.webhooks import Dispatcher
 from forewarn.errors import (
     BadOption,
@@ -75,7 +74,7 @@ async def running(
     await engine.start()
     if not engine.fleet.vms:
         await engine.apply_fleet(FLEET, by="test")
-    dispatcher = Dispatcher(engine, Outbound(LOCAL.webhook_private_networks, 30), pace)
+    dispatcher = Dispatcher(engine, OutboundClient(LOCAL.webhook_private_networks, 30), pace)
     await dispatcher.start()
     try:
         yield engine, dispatcher
@@ -83,8 +82,8 @@ async def running(
         if clean:
             await dispatcher.stop()
         else:
-            for channel in dispatcher._channels.values():
-                channel.drop()
+            for sender in dispatcher._senders.values():
+                sender.cancel()
             await dispatcher._outbound.close()
         await engine.stop()
 
@@ -111,7 +110,7 @@ async def until(engine: Engine, is_so: Callable[[], bool]) -> None:
         if not now_so.is_set() and is_so():
             now_so.set()
 
-    engine.follow(look)
+    engine.subscribe_to_commits(look)
     look()
     async with asyncio.timeout(60):
         await now_so.wait()
@@ -252,10 +251,10 @@ async def test_a_delivery_that_was_not_written_before_a_kill_is_repeated_with_th
     async with running(tmp_path, clean=False) as (engine, dispatcher):
         added = await engine.execute(add_webhook, hook(receiver.url()), "ops")
 
-        async def write_late(settlement: DeliveryUpdate | None) -> None:
+        async def write_late(update: DeliveryUpdate | None) -> None:
             await asyncio.Event().wait()  # the kill comes first
 
-        dispatcher._channels["hook"]._write = write_late  # type: ignore[method-assign]
+        dispatcher._senders["hook"]._write = write_late  # type: ignore[method-assign]
         await engine.enable("web", by="test")
         expected = await history(engine, added.cursor)
         await until_taken(receiver, set(expected))
@@ -285,7 +284,7 @@ async def test_only_a_handful_of_rows_go_out_before_their_outcome_is_on_disk(
         expected = await history(engine, added.cursor)
         assert len(expected) > MAX_UNCONFIRMED + 1
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) >= most)
-        await dispatcher.try_out("hook")  # it takes as long as a row would
+        await dispatcher.send_test("hook")  # it takes as long as a row would
         rows = [got.id for got in receiver.got if got.event["type"] != "forewarn.test"]
         assert rows == list(expected)[:most]
         may_write.set()
@@ -485,10 +484,10 @@ async def test_removing_ends_it_at_once_and_leaves_nothing_behind(receiver: Rece
 async def test_one_that_has_written_nothing_yet_is_not_told_after_its_removal_either(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url("/old")), "ops")
-        channel = dispatcher._channels["hook"]
+        sender = dispatcher._senders["hook"]
         await engine.execute(remove_webhook, "hook", "ops")
-        assert dispatcher._channels == {}
-        await asyncio.wait([channel._task])
+        assert dispatcher._senders == {}
+        await asyncio.wait([sender._task])
         await engine.execute(add_webhook, hook(receiver.url("/new")), "ops")
         await engine.enable("web", by="test")
         await until_settled(engine)
@@ -499,11 +498,11 @@ async def test_a_channel_ends_by_itself_when_its_webhook_is_gone(receiver: Recei
     """Also when nobody drops it."""
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
-        channel = dispatcher._channels.pop("hook")  # it is not found when the removal is followed
+        sender = dispatcher._senders.pop("hook")  # it is not found when the removal is followed
         await engine.execute(remove_webhook, "hook", "ops")
-        channel.stir()
+        sender.wake()
         async with asyncio.timeout(60):
-            await asyncio.wait([channel._task])
+            await asyncio.wait([sender._task])
 
 
 async def test_one_removed_and_added_again_in_one_commit_is_another(receiver: Receiver) -> None:
@@ -566,7 +565,7 @@ async def test_what_is_given_up_is_kept_up_to_a_bound(
         lost = kept[0] - added.cursor - 1
         assert deliveries.stats("hook")[1:] == (len(kept), "HTTP 400", lost)
         assert lost + len(kept) == 40
-        assert caplog.text.count("the oldest are kept no more") == 1
+        assert caplog.text.count("the oldest are dropped") == 1
         receiver.answer = lambda _: Reply()
         await dispatcher.retry("hook")
         await until_settled(engine)
@@ -618,7 +617,7 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         await engine.advance(timedelta(days=8))
         assert old not in undelivered(engine)
         assert engine.draft().webhook_deliveries.stats("hook").dropped == 1
-        assert "Webhook hook: 1 rows were not delivered while history kept them, and are lost." in caplog.text
+        assert expired_rows(caplog) == [1]
         # Nothing waits for it any longer. That the group has been silent is refused as well.
         await dispatcher.retry("hook")
         await until(engine, lambda: engine.records.newest in undelivered(engine))
@@ -635,12 +634,18 @@ async def test_what_history_keeps_no_longer_is_not_delivered_either(
         await until_settled(engine)
 
 
+def expired_rows(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """Numbers of rows of the webhook `hook` that expired, as logged."""
+    records = [record for record in caplog.records if getattr(record, "event_name", "") == "webhook_rows_expired"]
+    fields: list[dict[str, Any]] = [vars(record)["fields"] for record in records]
+    return [each["rows"] for each in fields if each["webhook"] == "hook"]
+
+
 async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
     receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "forewarn.delivery.webhooks.PAGE", 1
-    )  # so that it does not read on while the first is under way
+    # One row, so that it does not read more while it sends the first.
+    monkeypatch.setattr("forewarn.delivery.webhooks.PAGE_ROWS", 1)
     let_go, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def answer_late(_: Got) -> Reply:
@@ -665,8 +670,7 @@ async def test_what_was_gone_before_it_was_read_is_counted_as_lost(
         await until_settled(engine)
         expected = await history(engine)
         assert engine.draft().webhook_deliveries.stats("hook").dropped == lost
-        said = re.findall(r"Webhook hook: (\d+) rows were not sent while history kept them", caplog.text)
-        assert sum(map(int, said)) == lost
+        assert sum(expired_rows(caplog)) == lost
     assert [got.id for got in receiver.taken] == [str(added.cursor + 1), *expected]
 
 
@@ -694,7 +698,7 @@ async def test_a_row_that_cannot_be_sent_is_given_up_like_any_other_and_the_rest
 async def test_what_came_of_an_attempt_is_written_whatever_goes_wrong_at_first(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forewarn.delivery.webhooks.LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("forewarn.delivery.webhooks.RETRY_SECONDS", 0.0)
     async with running() as (engine, _):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
         order, failures = engine.execute, [ValueError("who knows")]
@@ -724,12 +728,12 @@ async def test_a_webhook_that_is_added_again_is_counted_anew(receiver: Receiver)
 async def test_a_trial_says_what_came_of_it(receiver: Receiver) -> None:
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
-        assert (await dispatcher.try_out("hook")).delivered
+        assert (await dispatcher.send_test("hook")).delivered
         receiver.answer = lambda _: Reply(418)
-        outcome = await dispatcher.try_out("hook")
+        outcome = await dispatcher.send_test("hook")
         assert (outcome.delivered, outcome.status) == (False, 418)
         with pytest.raises(UnknownResource):
-            await dispatcher.try_out("none")
+            await dispatcher.send_test("none")
         assert undelivered(engine) == {}
     assert [got.event["type"] for got in receiver.got] == ["forewarn.test"] * 2
     assert len({got.id for got in receiver.got}) == 2
@@ -739,7 +743,7 @@ async def test_a_trial_that_hangs_does_not_hold_up_a_stop(receiver: Receiver) ->
     receiver.answer = lambda _: Reply(hang=True)
     async with running() as (engine, dispatcher):
         await engine.execute(add_webhook, hook(receiver.url()), "ops")
-        trial = asyncio.create_task(dispatcher.try_out("hook"))
+        trial = asyncio.create_task(dispatcher.send_test("hook"))
         await asyncio.to_thread(receiver.until, lambda: len(receiver.got) == 1)
     with pytest.raises(ServiceStopping):
         await trial

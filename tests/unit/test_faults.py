@@ -137,12 +137,12 @@ async def test_the_oldest_that_fits_strikes_until_it_is_spent() -> None:
         second = await faults.add(FaultSpec("429", vm="web-0"), "me")
         struck = []
         while (fault := faults.find("web-0", "web", "GET")) is not None:
-            assert faults.strike(fault.id)
+            assert faults.count_hit(fault.id)
             struck.append(fault.id)
         assert struck == [first.id, first.id, second.id] == ["f1", "f1", "f2"]
-        assert not faults.strike("f1")
-        assert (faults.struck["500"], faults.struck["429"]) == (2, 1)
-        await faults.noted()
+        assert not faults.count_hit("f1")
+        assert (faults.hits["500"], faults.hits["429"]) == (2, 1)
+        await faults.wait_until_recorded()
         assert await said(engine) == [
             ("fault-added", "me", "", (), "f1: 500 2 times"),
             ("fault-added", "me", "web", ("web-0",), "f2: 429 once"),
@@ -167,10 +167,10 @@ async def test_time_ends_a_fault_to_the_moment() -> None:
         await engine.advance(10 * MINUTE - timedelta(seconds=1))
         assert faults.find("db-0", "db-0", "GET") is not None
         await engine.advance(timedelta(seconds=1))
-        assert not faults.strike(added.id)
+        assert not faults.count_hit(added.id)
         assert faults.find("db-0", "db-0", "GET") is None
         assert faults.list() == []
-        await faults.noted()
+        await faults.wait_until_recorded()
         assert [row[0] for row in await said(engine)] == ["fault-added", "fault-expired"]
 
 
@@ -216,14 +216,14 @@ async def test_the_older_document_is_of_the_same_enabling() -> None:
         await faults.add(FaultSpec("stale"), "me")
         assert faults.find("web-0", "web", "GET") is None, "it knows what is told now, and nothing older"
         await ask(engine, "restart", "web-0")
-        older = faults.older("web")
+        older = faults.previous_document("web")
         assert older is not None
         assert (older.incarnation, older.events) == (0, ())
         assert faults.find("web-0", "web", "GET") is not None
         assert faults.find("db-0", "db-0", "GET") is None, "of its own group"
         disabling = await faults.add(FaultSpec("disabled", vm="web-1"), "me")
         assert (disabling.remaining, disabling.hits) == (0, 1)
-        assert faults.older("web") is None
+        assert faults.previous_document("web") is None
         await engine.enable("web", by="web-0")
         assert faults.find("web-0", "web", "GET") is None
         assert not engine.document("db-0").events
@@ -237,11 +237,11 @@ async def test_a_group_that_is_enabled_anew_in_the_same_commit_has_nothing_older
         assert faults.find("web-0", "web", "GET") is None
         before = engine.document("web")
         commits: list[object] = []
-        engine.follow(commits.append)
+        engine.subscribe_to_commits(commits.append)
         await asyncio.gather(faults.add(FaultSpec("disabled"), "me"), engine.enable("web", by="web-0"))
         assert len(commits) == 1
         await ask(engine, "restart", "web-1")
-        older = faults.older("web")
+        older = faults.previous_document("web")
         assert older is not None
         assert older.enabling == engine.document("web").enabling != before.enabling
 
@@ -253,7 +253,7 @@ async def test_disabled_says_only_who_listened() -> None:
         await engine.enable("web", by="web-0")
         assert (await faults.add(FaultSpec("disabled"), "me")).hits == 1
         assert not engine.document("web").enabled
-        assert faults.struck["disabled"] == 1
+        assert faults.hits["disabled"] == 1
 
 
 # --- What a client that goes away leaves behind -------------------------------------------------------
@@ -301,7 +301,7 @@ async def test_who_goes_away_while_kept_waiting_leaves_nothing_behind(kind: str)
         await service.faults.add(FaultSpec(kind, delay=MAX_DELAY), "me")
         _, writer = await service.connect()
         writer.write(POLL)
-        await until(lambda: service.faults.struck[kind] == 1 and len(service.server.connections) == 1)
+        await until(lambda: service.faults.hits[kind] == 1 and len(service.server.connections) == 1)
         writer.close()
         await until(lambda: not service.server.connections)
         await until(lambda: asyncio.all_tasks() <= before)

@@ -16,7 +16,7 @@ from forewarn.core.access import Role, Token, create_token
 from forewarn.core.limits import OperatorLimits
 from forewarn.core.state import Changes, HistoryEntry
 from forewarn.delivery import feed as feed_module
-from forewarn.delivery.feed import Feed, Listener
+from forewarn.delivery.feed import EventStreamParser, Feed
 from forewarn.delivery.history_rows import HistoryEntryShape
 from forewarn.errors import HistoryExpired, ServiceStopping, TooManyReaders, UnknownHistoryRow
 from forewarn.ports import HistoryFilter, RetentionCutoff
@@ -24,7 +24,7 @@ from forewarn.ports import HistoryFilter, RetentionCutoff
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 
-    from forewarn.delivery.feed import Reader
+    from forewarn.delivery.feed import FeedReader
     from forewarn.engine.engine import Engine
 
 EVERY: frozenset[str] = frozenset()
@@ -35,7 +35,7 @@ class Hearer:
 
     def __init__(self, parts: AsyncGenerator[bytes, None]) -> None:
         self._parts = parts
-        self._listener = Listener()
+        self._listener = EventStreamParser()
         self.rows: list[dict[str, Any]] = []
         self.position = ""
 
@@ -43,7 +43,7 @@ class Hearer:
         """One part; False when the feed has ended."""
         part = await anext(self._parts, None)
         for line in (part or b"").decode().splitlines():
-            message = self._listener.hear(line)
+            message = self._listener.parse_line(line)
             if message is not None:
                 self.position = message.id
                 if message.data:
@@ -110,7 +110,7 @@ async def test_without_a_row_to_begin_with_it_begins_now() -> None:
 @pytest.mark.parametrize("tail_rows", [1, 1000])
 async def test_only_what_is_asked_for_is_told(groups: set[str], kinds: set[str], tail_rows: int) -> None:
     async with running_engine() as engine:
-        feed = Feed(engine, tail_rows=tail_rows, quiet_seconds=0.001)
+        feed = Feed(engine, tail_rows=tail_rows, keep_alive_seconds=0.001)
         first_in_tail = engine.records.newest
         await happen(engine, 2)
         await happen(engine, 2, vm="db-0")
@@ -126,7 +126,7 @@ async def test_only_what_is_asked_for_is_told(groups: set[str], kinds: set[str],
 
 async def test_who_wants_none_of_it_is_told_how_far_it_has_come() -> None:
     async with running_engine() as engine:
-        feed = Feed(engine, quiet_seconds=0.001, tail_rows=2)
+        feed = Feed(engine, keep_alive_seconds=0.001, tail_rows=2)
         async with aclosing((await feed.reader(frozenset({"db-0"}), EVERY, None)).parts()) as parts:
             hearer = Hearer(parts)
             await hearer.read()
@@ -140,7 +140,7 @@ async def test_who_wants_none_of_it_is_told_how_far_it_has_come() -> None:
 
 
 @asynccontextmanager
-async def waiting(reader: Reader) -> AsyncIterator[asyncio.Task[bytes | None]]:
+async def waiting(reader: FeedReader) -> AsyncIterator[asyncio.Task[bytes | None]]:
     """Somebody who has read all there is, and waits for more."""
     async with aclosing(reader.parts()) as parts:
         await anext(parts)
@@ -169,7 +169,7 @@ async def test_who_is_woken_is_not_moved_on_before_it_has_read() -> None:
         async with waiting(reader):
             before = reader._position
             for group in ("db-0", "web"):  # two commits, one right after the other
-                feed._take(Changes(history=[HistoryEntry(START, "enabled", "somebody", before + 1, group)]))
+                feed._on_commit(Changes(history=[HistoryEntry(START, "enabled", "somebody", before + 1, group)]))
             assert reader._position == before
 
 
@@ -195,7 +195,7 @@ async def test_one_row_that_is_missing_is_a_gap(kept_from: int, ends: bool) -> N
             hearer = Hearer(parts)
             await hearer.read()
             expired = RetentionCutoff(START, kept_from, 0, 0, 0)
-            await engine._writer.in_store(engine._writer._store.remove, expired, 100)
+            await engine._writer.run_in_store_thread(engine._writer._store.remove_expired, expired, 100)
             assert await hearer.read() is not ends
             assert [row["sequence"] for row in hearer.rows[:1]] == ([] if ends else [3])
 
@@ -227,7 +227,7 @@ async def test_a_row_that_is_yet_to_come_is_refused() -> None:
 
 
 async def test_there_is_an_end_to_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "MOST_READERS", 1)
+    monkeypatch.setattr(feed_module, "MAX_READERS", 1)
     async with running_engine() as engine:
         feed = Feed(engine)
         async with aclosing((await feed.reader(EVERY, EVERY, None)).parts()) as parts:
@@ -269,9 +269,9 @@ async def test_commits_that_it_was_not_told_of_come_from_the_archive() -> None:
         feed = Feed(engine)
         await happen(engine)
         begun = engine.records.newest
-        followers, engine._followers = engine._followers, []
+        subscribers, engine._commit_subscribers = engine._commit_subscribers, []
         await happen(engine)
-        engine._followers = followers
+        engine._commit_subscribers = subscribers
         await happen(engine)
         async with aclosing((await feed.reader(EVERY, EVERY, begun)).parts()) as parts:
             assert await Hearer(parts).until(engine.records.newest) == await stored(engine, begun)
@@ -282,7 +282,7 @@ async def test_a_store_that_cannot_be_read_ends_the_feed() -> None:
         feed = Feed(engine)
         async with aclosing((await feed.reader(EVERY, EVERY, 0)).parts()) as parts:
             await anext(parts)
-            await engine._writer.in_store(engine._writer._store._db.execute, "DROP TABLE history")  # type: ignore[attr-defined]
+            await engine._writer.run_in_store_thread(engine._writer._store._db.execute, "DROP TABLE history")  # type: ignore[attr-defined]
             assert await anext(parts, None) is None
 
 

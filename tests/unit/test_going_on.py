@@ -40,7 +40,7 @@ async def test_a_failure_is_written_though_the_disk_failed_once(monkeypatch: pyt
     await engine.apply_fleet(SHARED, by="test")
     await engine.enable("plain", by="test")
     operation = await ask(engine, "restart", "plain")
-    fabric.failures_for_good = 1
+    fabric.permanent_failures = 1
     store, commit, left = engine._writer._store, engine._writer._store.commit, [1]
 
     def failing(changes: Any) -> None:
@@ -135,7 +135,7 @@ async def test_nobody_works_on_what_a_forced_file_has_ended() -> None:
     await engine.start()
     await engine.apply_fleet(SHARED, by="test")
     await engine.enable("plain", by="test")
-    fabric.forgets = 1
+    fabric.lost_orders = 1
     operation = await ask(engine, "restart", "plain")
     await approve(engine, *operation.events, by="plain")
     fewer = [vm for vm in SHARED.vms.values() if vm.name != "plain"]

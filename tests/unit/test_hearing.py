@@ -78,7 +78,7 @@ async def test_a_kill_loses_at_most_the_minute_since_the_last_writing(tmp_path: 
     due = []
     for seconds in (59, 1):
         clock.moment += timedelta(seconds=seconds)
-        due.append(engine.last_seen.due)
+        due.append(engine.last_seen.is_write_due)
     assert due == [False, True]
     await engine.stop()
     assert await heard_after(tmp_path, clock) == START + timedelta(minutes=5)

@@ -94,7 +94,7 @@ class NeverMachine(RuleBasedStateMachine):
         """Whether the fabric is a moment quicker or slower must not decide what a later step meets."""
         outcome = await work
         if isinstance(self.engine.clock, VirtualClock):
-            await self.engine._scheduler.until_quiet(self.engine.clock)
+            await self.engine._scheduler.wait_until_idle(self.engine.clock)
         return outcome
 
     @property
@@ -234,7 +234,7 @@ class NeverMachine(RuleBasedStateMachine):
 
     @rule(failures=st.integers(0, 2), forgets=st.integers(0, 1), slow=st.booleans())
     def fabric_misbehaves(self, failures: int, forgets: int, slow: bool) -> None:
-        self.fabric.failures, self.fabric.forgets = failures, forgets
+        self.fabric.failures, self.fabric.lost_orders = failures, forgets
         self.fabric.delay = timedelta(minutes=3) if slow else None
 
     @rule(missing=st.sets(st.sampled_from(VMS), max_size=2), force=st.booleans())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forewarn.core.webhooks import AllowedNetworks, parse_allowed_networks
-from forewarn.delivery.outbound import MOST_HOPS, DeliveryOutcome, Outbound
+from forewarn.delivery.outbound import MAX_REDIRECTS, DeliveryOutcome, OutboundClient
 from receiver import Receiver, Reply, authority_file
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def secure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Receiver
 async def send(
     url: str, targets: AllowedNetworks = LOCAL, *, seconds: float = 30, body: bytes = b"{}"
 ) -> DeliveryOutcome:
-    outbound = Outbound(targets, seconds)
+    outbound = OutboundClient(targets, seconds)
     try:
         return await outbound.post(url, HEADERS, body)
     finally:
@@ -140,7 +140,7 @@ async def test_the_status_is_the_answer_however_long_the_body_is(receiver: Recei
 
 
 async def test_a_connection_is_used_again(receiver: Receiver) -> None:
-    outbound = Outbound(LOCAL, 30)
+    outbound = OutboundClient(LOCAL, 30)
     for _ in range(3):
         assert await outbound.post(receiver.url(), HEADERS, b"{}") == DELIVERED
     receiver.close()  # the receiver has gone: the connection of before is of no use
@@ -175,7 +175,7 @@ async def test_redirects_that_never_end_are_a_failure(receiver: Receiver) -> Non
     receiver.answer = lambda got: Reply(307, {"Location": got.path})
     outcome = await send(receiver.url())
     assert outcome == DeliveryOutcome(delivered=False, status=307, error="more than 3 redirects")
-    assert len(receiver.got) == MOST_HOPS + 1
+    assert len(receiver.got) == MAX_REDIRECTS + 1
 
 
 @pytest.mark.parametrize("location", ["http://127.0.0.2:{}/", "http://[::1]:{}/", "http://[::ffff:127.0.0.2]:{}/"])
@@ -269,7 +269,7 @@ async def test_a_resolver_that_hangs_holds_up_nobody(receiver: Receiver, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(socket, "getaddrinfo", getaddrinfo)
-        outbound = Outbound(LOCAL, 2)
+        outbound = OutboundClient(LOCAL, 2)
         slow = [outbound.post("http://slow.example/", HEADERS, b"{}") for _ in range(20)]
         fast = outbound.post(receiver.url(), HEADERS, b"{}")
         *late, in_time = await asyncio.gather(*slow, fast)

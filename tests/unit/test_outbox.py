@@ -30,7 +30,7 @@ def rows(*groups: str, first: int = 1) -> list[HistoryEntry]:
 
 
 def take(outbox: Outbox, entries: list[HistoryEntry]) -> int:
-    return outbox.take(entries, entries[-1].sequence)
+    return outbox.add_entries(entries, entries[-1].sequence)
 
 
 class Disk:
@@ -54,7 +54,7 @@ class Disk:
                 self.undelivered[sequence] = row
 
     def write(self, outbox: Outbox, *, whole: bool = False) -> None:
-        if (settlement := outbox.settlement(whole=whole)) is not None:
+        if (settlement := outbox.next_update(whole=whole)) is not None:
             self.commit(settlement)
             outbox.written(settlement)
 
@@ -63,8 +63,8 @@ class Disk:
         wanted = sequences or tuple(self.undelivered)
         again = [self.undelivered[number]._replace(attempts_left=1) for number in wanted if self.given_up(number)]
         self.undelivered.update((row.sequence, row) for row in again)
-        outbox.take_up(again)
-        outbox.hurry(wanted)
+        outbox.requeue(again)
+        outbox.retry_now(wanted)
 
     def given_up(self, sequence: int) -> bool:
         return sequence in self.undelivered and self.undelivered[sequence].failed
@@ -82,9 +82,9 @@ def test_rows_go_out_one_after_the_other_and_the_cursor_follows() -> None:
         assert outbox.next() == outbox.next() == Attempt(entry.sequence, 1, entry)
         assert outbox.cursor == entry.sequence - 1
         outbox.delivered(outbox.next())
-    assert (outbox.cursor, outbox.in_doubt, disk.webhook.cursor) == (3, 3, 0)
+    assert (outbox.cursor, outbox.unconfirmed, disk.webhook.cursor) == (3, 3, 0)
     disk.write(outbox)
-    assert (outbox.in_doubt, disk.webhook.cursor, disk.undelivered) == (0, 3, {}), "three rows, one write"
+    assert (outbox.unconfirmed, disk.webhook.cursor, disk.undelivered) == (0, 3, {}), "three rows, one write"
     assert disk.load().needs_history
 
 
@@ -93,15 +93,15 @@ def test_what_ends_during_a_write_is_written_with_the_next() -> None:
     outbox = disk.load()
     take(outbox, rows("a", "b"))
     outbox.delivered(outbox.next())
-    settlement = outbox.settlement()
+    settlement = outbox.next_update()
     assert settlement is not None
     outbox.delivered(outbox.next())
-    assert outbox.in_doubt == 2
+    assert outbox.unconfirmed == 2
     disk.commit(settlement)
     outbox.written(settlement)
-    assert (outbox.in_doubt, disk.webhook.cursor) == (1, 1)
+    assert (outbox.unconfirmed, disk.webhook.cursor) == (1, 1)
     disk.write(outbox)
-    assert (outbox.in_doubt, disk.webhook.cursor) == (0, 2)
+    assert (outbox.unconfirmed, disk.webhook.cursor) == (0, 2)
 
 
 def test_what_is_not_wanted_is_passed_over_and_costs_no_write() -> None:
@@ -110,12 +110,12 @@ def test_what_is_not_wanted_is_passed_over_and_costs_no_write() -> None:
     other = HistoryEntry(NOW, "approved", "test", sequence=3, group="b")
     take(outbox, [*rows("a", "b"), other, *rows("", first=4)])
     assert outbox.next().sequence == 2
-    assert outbox.settlement() is None
+    assert outbox.next_update() is None
     outbox.delivered(outbox.next())
     disk.write(outbox)
     assert disk.webhook.cursor == 4
     take(outbox, rows("a", first=5))
-    assert outbox.settlement() is None
+    assert outbox.next_update() is None
     disk.write(outbox, whole=True)
     assert disk.webhook.cursor == 5
     take(outbox, rows(*"a" * MAX_SKIPPED, first=6))
@@ -127,16 +127,16 @@ def test_a_row_that_fails_holds_up_the_rest_and_is_retried_after_growing_pauses_
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a", "b"))
-    outbox.failed(outbox.next(), "HTTP 500", 0, luck=0)
+    outbox.failed(outbox.next(), "HTTP 500", 0, jitter=0)
     disk.write(outbox)
     assert disk.webhook.cursor == 1
     assert disk.undelivered == {1: Undelivered("hook", 1, 1, 2, "HTTP 500")}
     assert outbox.is_retrying, "the next row waits"
     assert (outbox.due_at(), outbox.next()) == (1.0, Attempt(1, 2))
-    outbox.failed(outbox.next(), "HTTP 500", 1.0, luck=0)
+    outbox.failed(outbox.next(), "HTTP 500", 1.0, jitter=0)
     disk.write(outbox)
     assert (outbox.due_at(), outbox.next()) == (3.0, Attempt(1, 3))
-    outbox.failed(outbox.next(), "HTTP 502", 3.0, luck=0)
+    outbox.failed(outbox.next(), "HTTP 502", 3.0, jitter=0)
     disk.write(outbox)
     assert disk.undelivered == {1: Undelivered("hook", 1, 3, 0, "HTTP 502")}
     assert disk.given_up(1)
@@ -148,7 +148,7 @@ def test_a_row_that_is_taken_at_last_leaves_the_list() -> None:
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a", "b"))
-    outbox.failed(outbox.next(), "no", 0, luck=0)
+    outbox.failed(outbox.next(), "no", 0, jitter=0)
     disk.write(outbox)
     outbox.delivered(outbox.next())
     disk.write(outbox)
@@ -157,9 +157,9 @@ def test_a_row_that_is_taken_at_last_leaves_the_list() -> None:
 
 def test_pauses_double_up_to_an_hour_and_are_a_fifth_longer_at_most() -> None:
     pace = WebhookRetryPolicy(1.0, 80)
-    assert [pace.pause_seconds(n, 0) for n in (1, 2, 3, 12, 13, 79)] == [1, 2, 4, 2048, 3600, 3600]
-    assert pace.pause_seconds(3, 1) == 4 * 1.2
-    days = sum(pace.pause_seconds(n, 0.5) for n in range(1, 80)) / 86400
+    assert [pace.delay_seconds(n, 0) for n in (1, 2, 3, 12, 13, 79)] == [1, 2, 4, 2048, 3600, 3600]
+    assert pace.delay_seconds(3, 1) == 4 * 1.2
+    days = sum(pace.delay_seconds(n, 0.5) for n in range(1, 80)) / 86400
     assert 2.9 < days < 3.3
 
 
@@ -167,7 +167,7 @@ def test_a_restart_ends_the_pause_and_goes_on_with_the_attempts() -> None:
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a", "b"))
-    outbox.failed(outbox.next(), "down", 0, luck=0)
+    outbox.failed(outbox.next(), "down", 0, jitter=0)
     disk.write(outbox)
     again = disk.load()
     assert (again.due_at(), again.next(), again.newest) == (0, Attempt(1, 2), 1)
@@ -179,16 +179,16 @@ def test_what_was_given_up_is_sent_once_more_when_asked_for_and_the_rest_keeps_i
     for number in (1, 2):
         take(outbox, rows("a", first=number))
         for _ in range(2):
-            outbox.failed(outbox.next(), "no", 0, luck=0)
+            outbox.failed(outbox.next(), "no", 0, jitter=0)
             disk.write(outbox)
     take(outbox, rows("c", first=3))
-    outbox.failed(outbox.next(), "no", 0, luck=0)
+    outbox.failed(outbox.next(), "no", 0, jitter=0)
     disk.write(outbox)
     assert [disk.given_up(number) for number in (1, 2, 3)] == [True, True, False]
     assert outbox.due_at() == 1.0
     disk.retry(outbox, 2)
     assert (outbox.due_at(), outbox.next()) == (0, Attempt(2, 3))
-    outbox.failed(outbox.next(), "no", 0, luck=0)
+    outbox.failed(outbox.next(), "no", 0, jitter=0)
     disk.write(outbox)
     assert disk.undelivered[2] == Undelivered("hook", 2, 3, 0, "no"), "once, and it is given up again"
     assert (outbox.due_at(), outbox.next()) == (1.0, Attempt(3, 2)), "this one was not asked for"
@@ -206,7 +206,7 @@ def test_a_row_that_is_asked_for_while_history_is_sent_comes_in_between() -> Non
     disk = Disk(pace=WebhookRetryPolicy(1.0, 1))
     outbox = disk.load()
     take(outbox, rows("a"))
-    outbox.failed(outbox.next(), "no", 0, luck=0)
+    outbox.failed(outbox.next(), "no", 0, jitter=0)
     disk.write(outbox)
     take(outbox, rows("a", "b", first=2))
     under_way = outbox.next()
@@ -224,7 +224,7 @@ def test_a_retry_that_was_not_begun_before_a_kill_is_made_after_it() -> None:
     disk = Disk(pace=WebhookRetryPolicy(1.0, 1))
     outbox = disk.load()
     take(outbox, rows("a"))
-    outbox.failed(outbox.next(), "no", 0, luck=0)
+    outbox.failed(outbox.next(), "no", 0, jitter=0)
     disk.write(outbox)
     assert disk.load().due_at() is None, "what was given up stays so after a restart"
     disk.retry(outbox)
@@ -235,9 +235,9 @@ def test_a_row_that_is_retried_already_is_not_taken_up_again_with_a_commit() -> 
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a"))
-    outbox.failed(outbox.next(), "no", 0, luck=0)
+    outbox.failed(outbox.next(), "no", 0, jitter=0)
     disk.write(outbox)
-    outbox.take_up(disk.undelivered.values())  # a dispatcher follows this outbox's own commits too
+    outbox.requeue(disk.undelivered.values())  # a dispatcher follows this outbox's own commits too
     assert outbox.due_at() == 1.0
 
 
@@ -245,11 +245,11 @@ def test_undelivered_rows_that_history_does_not_keep_are_passed_over() -> None:
     disk = Disk()
     outbox = disk.load()
     take(outbox, rows("a"))
-    outbox.failed(outbox.next(), "no", 0, luck=0)
+    outbox.failed(outbox.next(), "no", 0, jitter=0)
     disk.write(outbox)
-    outbox.pass_over(outbox.next())
+    outbox.skip(outbox.next())
     assert outbox.needs_history
-    assert outbox.settlement(whole=True) is None, "history forgets them, and counts them"
+    assert outbox.next_update(whole=True) is None, "history forgets them, and counts them"
 
 
 def test_what_history_has_let_go_of_is_counted_once() -> None:
@@ -257,10 +257,10 @@ def test_what_history_has_let_go_of_is_counted_once() -> None:
     outbox = disk.load()
     assert take(outbox, rows("a", first=3)) == 0
     outbox.delivered(outbox.next())
-    assert outbox.take(rows("a", first=7), 7) == 3, "4, 5 and 6"
+    assert outbox.add_entries(rows("a", first=7), 7) == 3, "4, 5 and 6"
     assert outbox.cursor == 6
     outbox.delivered(outbox.next())
-    assert outbox.take([], 9) == 2, "nothing is left of it"
+    assert outbox.add_entries([], 9) == 2, "nothing is left of it"
     disk.write(outbox, whole=True)
     assert disk.webhook.cursor == 9
 
@@ -296,7 +296,7 @@ def test_whatever_happens_each_row_is_delivered_or_given_up_and_in_order(seed: i
                 due_at = outbox.due_at()
                 # As the channel: a failure is on disk before the next row goes out.
                 unwritten_rows = [*outbox._unwritten.values(), *(writing.undelivered.values() if writing else ())]
-                held_up = outbox.in_doubt >= MAX_UNCONFIRMED or any(row is not None for row in unwritten_rows)
+                held_up = outbox.unconfirmed >= MAX_UNCONFIRMED or any(row is not None for row in unwritten_rows)
                 if due_at is None or due_at > now or held_up:
                     continue
                 attempt = outbox.next()
@@ -308,7 +308,7 @@ def test_whatever_happens_each_row_is_delivered_or_given_up_and_in_order(seed: i
                 else:
                     outbox.failed(attempt, "no", now, luck.random())
             case 6 if writing is None:
-                writing, being_written = outbox.settlement(whole=luck.random() < 0.5), list(unwritten)
+                writing, being_written = outbox.next_update(whole=luck.random() < 0.5), list(unwritten)
             case 7 if writing is not None:
                 disk.commit(writing)
                 outbox.written(writing)

@@ -93,7 +93,7 @@ class MortalEngine(RuleBasedStateMachine):
     async def do_and_settle(self, work: Awaitable[Any]) -> Any:
         outcome = await work
         assert isinstance(self.engine.clock, VirtualClock)
-        await self.engine._scheduler.until_quiet(self.engine.clock)
+        await self.engine._scheduler.wait_until_idle(self.engine.clock)
         return outcome
 
     def attempt(self, work: Awaitable[Any]) -> Any:

@@ -71,8 +71,8 @@ class Stage:
     def __init__(self, engine: Engine, *, faults: bool = False) -> None:
         self.engine = engine
         self.faults = Faults(engine, allowed=faults)
-        self.audience = Blind(engine, ["db-0"])
-        self.scenario_runs = ScenarioRuns(engine, self.faults, lambda _: self.audience, VERSIONS[max(VERSIONS)])
+        self.barrier = Blind(engine, ["db-0"])
+        self.scenario_runs = ScenarioRuns(engine, self.faults, lambda _: self.barrier, VERSIONS[max(VERSIONS)])
 
     async def start(self, text: str, *vms: str, name: str = "mine", **options: Any) -> Run:
         return await self.scenario_runs.start(parse_scenario(text, name, name), RunOptions(vms, **options), "tester")
@@ -163,7 +163,7 @@ async def test_an_expectation_that_is_false_fails_with_what_came_and_nothing_is_
         assert (run.status, states(run)) == (RunStatus.FAILED, ["failed", "waiting", "waiting"])
         assert run.steps[0].error.startswith(problem)
         assert not stage.engine.live_events()
-        (withdrawn,) = await stage.engine.records.operations_beginning(run.operations[0])
+        (withdrawn,) = await stage.engine.records.operations_by_prefix(run.operations[0])
         assert withdrawn.reason == f"run {run.id} of mine has failed"
 
 
@@ -305,7 +305,7 @@ async def test_only_some_of_the_vms() -> None:
         run = await stage.play(text, "web-0", "web-1")
         assert run.status is RunStatus.PASSED
         (operation_id,) = run.operations
-        rows = await stage.engine.records.operations_beginning(operation_id)
+        rows = await stage.engine.records.operations_by_prefix(operation_id)
         assert [row.vms for row in rows] == [("web-1",)]
 
 
@@ -375,13 +375,13 @@ async def test_a_run_that_waits_for_vms_to_see_it_can_be_stopped_and_lets_go_of_
     async with a_stage() as stage:
         run = await stage.start(HEAD + RESTART + TO_ITS_END, "db-0", seen_by=("db-0",))
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            await stage.audience.waited_for.wait()
-        assert not stage.audience.left
+            await stage.barrier.waited_for.wait()
+        assert not stage.barrier.left
         stopped = await stage.scenario_runs.stop_run(run.id)
         assert (stopped.status, states(stopped)) == (RunStatus.STOPPED, ["passed", "skipped", "waiting"])
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await stage.engine.advance(MINUTE)  # the clock is free again
-        assert stage.audience.left
+        assert stage.barrier.left
 
 
 async def test_only_one_run_moves_a_virtual_clock() -> None:

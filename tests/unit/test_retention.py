@@ -114,13 +114,13 @@ async def test_answers_to_repeated_requests_are_kept_for_a_day_whatever_is_said_
 
         async def answer(text: str) -> str:
             kept = await engine.execute(run_once, "somebody k", "f", lambda *_: (201, text))
-            return kept.body or (await engine.records.kept_answer("somebody k")).body  # type: ignore[union-attr]
+            return kept.body or (await engine.records.stored_response("somebody k")).body  # type: ignore[union-attr]
 
         assert await answer("first") == "first"
         assert await answer("second") == "first"
         await engine.advance(timedelta(hours=25))
-        assert await engine.records.kept_answer("somebody k") is None
-        assert engine._writer.state.answers == {}
+        assert await engine.records.stored_response("somebody k") is None
+        assert engine._writer.state.responses == {}
         assert await answer("third") == "third"
         assert len(await rows(engine)) > len(FLEET.groups)
 
@@ -134,7 +134,7 @@ async def test_history_is_the_same_however_many_parts_it_is_looked_through_in(
             await cancel(engine, (await ask(engine, "restart", "web-0")).events[0])
         everything = await rows(engine)
         for size in (1, 2, 3, 7):
-            monkeypatch.setattr("forewarn.engine.history.LOOKED_AT_ONCE", size)
+            monkeypatch.setattr("forewarn.engine.history.SCAN_ROWS", size)
             for limit in (1, 2, 5, 100):
                 for after, before in ((0, 0), (3, 0), (0, 8), (3, 8), (8, 3), (99, 0)):
                     wanted = HistoryFilter(vm="web-0", after=after, before=before, limit=limit, newest=newest)

@@ -262,8 +262,8 @@ async def test_a_failed_gate_stops_the_walk_and_withdraws_what_is_only_scheduled
         assert [*out] == ["h0", "h1", "h2"]
         await approve_all(engine, "x1")
         await engine.advance(MINUTE)
-        fabric.sick = {"x0"} if way == "sick" else set()
-        fabric.forgets, fabric.failures_for_good = int(way == "forgotten"), int(way == "given up")
+        fabric.unhealthy = {"x0"} if way == "sick" else set()
+        fabric.lost_orders, fabric.permanent_failures = int(way == "forgotten"), int(way == "given up")
         fabric.delay = HOUR if way == "by hand" else None
         await approve_all(engine, "x0")
         if way == "by hand":
@@ -297,7 +297,7 @@ async def test_a_restart_does_not_keep_a_gate_from_being_asked(tmp_path: Path) -
     engine, fabric = make_engine(tmp_path)
     await engine.start()
     await engine.apply_fleet(FOUR, by="test")
-    fabric.sick = {"x0"}
+    fabric.unhealthy = {"x0"}
     await engine.execute(rollout_commands.start, ["h0"], RolloutSettings(), "operator")
     await engine.advance(MINUTE)
     (unchecked,) = engine.live_operations()
@@ -323,7 +323,7 @@ async def test_an_operation_of_a_rollout_says_what_it_waits_for() -> None:
             "It starts when all waits are over.",
             START + 3 * HOUR,
         )
-        fabric.sick = {"x0"}
+        fabric.unhealthy = {"x0"}
         await approve_all(engine, "x0")
         await engine.advance(MINUTE)
         wave = f"rollout {rollout.id}, wave 1"

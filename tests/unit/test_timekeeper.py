@@ -28,7 +28,7 @@ async def test_a_stop_that_meets_a_new_deadline_is_not_lost(tmp_path: Path, turn
     await engine.last_seen.write()
     for _ in range(20):  # by then it waits for the next deadline
         await asyncio.sleep(0)
-    engine._timers.sooner.set()
+    engine._timers.new_earliest.set()
     for _ in range(turns):
         await asyncio.sleep(0)
     async with asyncio.timeout(20):
@@ -40,7 +40,9 @@ async def test_time_that_runs_by_itself_starts_and_ends_what_is_due(tmp_path: Pa
     clock = SystemClock()
     engine = Engine(clock, SqliteStore(tmp_path), SimulatedFabric(clock), OperatorLimits(speed=1e6))
     over = asyncio.Event()
-    engine.follow(lambda changes: over.set() if changes.operations and not engine.live_operations() else None)
+    engine.subscribe_to_commits(
+        lambda changes: over.set() if changes.operations and not engine.live_operations() else None
+    )
     await engine.start()
     await engine.apply_fleet(Fleet([VM("vm-0", "vm-0", "a")], hosts=[Host("a")]), by="test")
     await engine.enable("vm-0", by="test")
@@ -59,7 +61,7 @@ async def test_data_from_the_future_are_warned_of(
         await engine.start()
         await engine.apply_fleet(Fleet([VM("vm-0", "vm-0", "a")]), by="test")
         await engine.stop()
-    assert sum("still to come by the system clock" in record.message for record in caplog.records) == warnings
+    assert sum("The system clock is behind" in record.message for record in caplog.records) == warnings
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -15,7 +15,7 @@ from forewarn.cli.output import names, print_facts, print_json, print_table, ser
 from forewarn.cli.requests import change_command
 from forewarn.cli.wait import wait_for_operations
 from forewarn.core.durations import format_seconds
-from forewarn.delivery.feed import RETRY_MILLISECONDS, Listener
+from forewarn.delivery.feed import RETRY_MILLISECONDS, EventStreamParser
 from forewarn.errors import NoService, Unavailable
 
 if TYPE_CHECKING:
@@ -330,9 +330,9 @@ class FeedReader:
         resumes = {"Last-Event-ID": self._position} if self._position else {}
         with self._client.open("GET", ("feed",), self._query, headers=resumes, seconds=SILENCE_SECONDS) as answer:
             self._connected, self._lost = True, False
-            listener = Listener()
+            listener = EventStreamParser()
             for line in answer:
-                message = listener.hear(line.decode())
+                message = listener.parse_line(line.decode())
                 if message is not None:
                     # Before it is handed on: what whoever is given it does then is its own affair.
                     self._position = message.id

@@ -48,7 +48,7 @@ def command(config: str | None, **options: str | None) -> None:
       forewarn up --data :memory: --clock virtual
     """
     values = {name: value.value for name, value in resolve_settings(config, options).items()}
-    configure_logging(TEXT, level=logging.WARNING)
+    configure_logging(TEXT)
     # uvicorn warns of each request that is not HTTP: a client could fill the log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     _raise_file_limit()
@@ -118,7 +118,7 @@ class Service:
                 await apply_fleet(self._engine, self._all.metadata, text, source, ENGINE, path=path, force=False)
                 return
         elif not self._engine.fleet.vms:
-            await self._engine.apply_fleet(_this_machine(), ENGINE, why="no fleet file; the fleet is this machine")
+            await self._engine.apply_fleet(_this_machine(), ENGINE, reason="no fleet file; the fleet is this machine")
         fleet = self._engine.fleet
         await self._all.metadata.listen(fleet, self._all.metadata.reserve(fleet))
 

@@ -40,7 +40,7 @@ class Authenticator:
         self._engine = engine
         self._app = app
         self._by_hash: dict[str, Token] | None = None
-        engine.follow(self._on_commit)
+        engine.subscribe_to_commits(self._on_commit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
@@ -75,7 +75,7 @@ class Authenticator:
 FIRST = "admin"
 
 
-async def leave_admin_token(engine: Engine, left: str, leave: Callable[[str], None]) -> None:
+async def ensure_admin_token(engine: Engine, left: str, leave: Callable[[str], None]) -> None:
     """Make sure that the token in the file (`left`) works, unless it was revoked and another admin token exists.
 
     A user who can write that file owns the service, so a lost token is replaced.

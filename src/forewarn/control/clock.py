@@ -87,11 +87,11 @@ class ClockControl:
         if vms:
             with self._metadata.delivery_tracker.barrier(
                 vms, timeout if timeout is not None else DEFAULT_TIMEOUT
-            ) as audience:
+            ) as barrier:
                 gone = asyncio.create_task(until_gone(request))
-                gone.add_done_callback(lambda _: audience.cancel())
+                gone.add_done_callback(lambda _: barrier.cancel())
                 try:
-                    await self._engine.advance(length, audience)
+                    await self._engine.advance(length, barrier)
                 finally:
                     gone.cancel()
         else:

@@ -212,7 +212,7 @@ class EventControl:
     async def _find(self, request: HttpRequest) -> Event:
         """Find by id, in any letter case, or by an unambiguous prefix of it."""
         wanted, own = request.path_params["id"].lower(), caller(request).group
-        found = await self._engine.records.events_beginning(wanted, own)
+        found = await self._engine.records.events_by_prefix(wanted, own)
         if one := only(found):
             return one
         live = (event.id for event in self._engine.live_events() if own in ("", event.group))

@@ -133,7 +133,7 @@ class FaultControl:
     async def faults(self, request: Request) -> Response:
         asked = wanted(request)
         later = [fault for fault in self._faults.list() if _number(fault) > asked.after_number]
-        await self._faults.noted()  # history must already show how a fault ended that is no longer listed
+        await self._faults.wait_until_recorded()  # history must already show how a fault ended that is no longer listed
         part = later[: asked.limit]
         return page("faults", map(FaultShape.of, part), _number(part[-1]) if len(later) > asked.limit else None)
 
@@ -152,7 +152,7 @@ class FaultControl:
         )
         made: list[Fault] = []
         try:
-            add = self._faults.adding(order, caller(request).name)
+            add = self._faults.command_to_add(order, caller(request).name)
 
             def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> FaultShape:
                 made[:] = [add(draft, now, limits)]
@@ -163,7 +163,7 @@ class FaultControl:
             error.member = "vm"
             raise
         for fault in made:  # none if the response was replayed for an idempotency key
-            self._faults.take(fault)
+            self._faults.activate(fault)
         return added
 
     async def clear(self, request: Request) -> Response:

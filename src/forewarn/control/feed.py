@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.types import Receive, Scope, Send
 
-    from forewarn.delivery.feed import Feed, Reader
+    from forewarn.delivery.feed import Feed, FeedReader
     from forewarn.engine.engine import Engine
 
 
@@ -84,12 +84,12 @@ class FeedControl:
         for group in groups if after is None and not token.group else ():
             self._engine.fleet.known_group(group)
 
-        def let_in() -> bool:
+        def is_authorized() -> bool:
             """Whether the token is still good: it may be revoked, or expire, while this goes on."""
             return self._engine.draft().token(token.name) == token and token.valid_at(self._engine.clock.now())
 
         kinds = frozenset(requested_kinds(request))
-        reader = await self._feed.reader(frozenset(groups), kinds, after, let_in, tenant=bool(token.group))
+        reader = await self._feed.reader(frozenset(groups), kinds, after, is_authorized, tenant=bool(token.group))
         return FeedResponse(reader)
 
 
@@ -109,7 +109,7 @@ class FeedResponse(Response):
 
     media_type = EVENT_STREAM
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: FeedReader) -> None:
         # A proxy in between must neither keep it nor collect it.
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]

@@ -60,7 +60,7 @@ async def apply_fleet(
             reserved = metadata.reserve(fleet)
             try:
                 facts = {_fact(path): _fingerprint(text)} if path else {}
-                change = await engine.apply_fleet(fleet, by, force=force, why=source, facts=facts)
+                change = await engine.apply_fleet(fleet, by, force=force, reason=source, facts=facts)
             except BaseException:
                 release(reserved)
                 raise

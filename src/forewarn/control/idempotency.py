@@ -54,7 +54,7 @@ async def make_once(engine: Engine, request: Request, decide: Decide, hidden: tu
     kept = await engine.execute(run_once, f"{caller(request).hash} {key}", fingerprint, decide_and_keep)
     if made:
         return json_response(made[0], kept.status)
-    whole = kept if kept.body else await engine.records.kept_answer(kept.key)
+    whole = kept if kept.body else await engine.records.stored_response(kept.key)
     if whole is None:  # it expired just now
         raise IdempotencyKeyReused(key=key)
     return Response(whole.body, whole.status, {"idempotency-replayed": "true"}, media_type="application/json")

@@ -32,7 +32,7 @@ class Metrics:
         self._approvals: Counter[str] = Counter()
         self._notice: dict[str, Histogram] = {}
         self._sources: list[Callable[[], Iterable[Metric]]] = []
-        engine.follow(self._on_commit)
+        engine.subscribe_to_commits(self._on_commit)
 
     def add(self, source: Callable[[], Iterable[Metric]]) -> None:
         """Add a source of further metrics."""
@@ -118,7 +118,7 @@ def webhook_metrics(engine: Engine, webhooks: Dispatcher) -> Iterable[Metric]:
 
 def fault_metrics(faults: Faults) -> Iterable[Metric]:
     """Metrics of the faults that are injected into the metadata endpoint."""
-    hits = {(kind,): number for kind, number in faults.struck.items()}
+    hits = {(kind,): number for kind, number in faults.hits.items()}
     help_text = "Requests that a fault was applied to, by kind of fault. For the kind disabled: groups."
     yield count("forewarn_fault_hits_total", help_text, ["kind"], hits)
     yield gauge("forewarn_active_faults", "Faults that have not expired.", [], {(): len(faults.list())})

@@ -274,7 +274,7 @@ class OperationControl:
     async def _find(self, request: HttpRequest) -> Operation:
         """Find by id, or by an unambiguous prefix of it."""
         wanted = request.path_params["id"].lower()
-        found = await self._engine.records.operations_beginning(wanted)
+        found = await self._engine.records.operations_by_prefix(wanted)
         live = {operation.id: operation for operation in self._engine.live_operations()}
         if one := only(found):
             return live.get(one.id, one)

@@ -346,7 +346,7 @@ class RolloutControl:
     async def _find(self, request: Request) -> Rollout:
         """Find by id, or by an unambiguous prefix of it."""
         wanted = request.path_params["id"].lower()
-        found = await self._engine.records.rollouts_beginning(wanted)
+        found = await self._engine.records.rollouts_by_prefix(wanted)
         live = {rollout.id: rollout for rollout in self._engine.live_rollouts()}
         if one := only(found):
             return live.get(one.id, one)

@@ -40,7 +40,7 @@ from forewarn.core.webhooks import (
     find_webhook,
 )
 from forewarn.delivery.history_rows import HistoryEntryShape
-from forewarn.delivery.webhooks import row_of
+from forewarn.delivery.webhooks import find_row
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -236,7 +236,7 @@ class WebhookControl:
 
     async def test(self, request: Request) -> Response:
         await read_body(request, NoMembers)
-        outcome = await self._webhooks.try_out(request.path_params["name"])
+        outcome = await self._webhooks.send_test(request.path_params["name"])
         return json_response(WebhookTestShape(outcome.delivered, outcome.status, outcome.error or None))
 
     async def failures(self, request: Request) -> Response:
@@ -244,7 +244,7 @@ class WebhookControl:
         asked = wanted(request)
         later = sorted(sequence for sequence in rows if sequence > asked.after_number)
         part = later[: asked.limit]
-        entries = await asyncio.gather(*(row_of(self._engine, sequence) for sequence in part))
+        entries = await asyncio.gather(*(find_row(self._engine, sequence) for sequence in part))
         shown = [WebhookFailureShape.of(rows[entry.sequence], entry) for entry in entries if entry is not None]
         return page("failures", shown, part[-1] if len(later) > asked.limit else None)
 

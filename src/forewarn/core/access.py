@@ -134,12 +134,12 @@ def run_once(
 
     The change and its response are one commit: after a crash both are stored, or neither.
     """
-    known = draft.kept(key)
+    known = draft.stored_response(key)
     if known is not None and now - known.at < RESPONSE_RETENTION:
         if known.fingerprint != fingerprint:
             raise IdempotencyKeyReused(key=key.partition(" ")[2])
         return known
     status, body = decide(draft, now, limits)
     response = StoredResponse(key, fingerprint, now, status, body)
-    draft.changes.kept[key] = response
+    draft.changes.responses[key] = response
     return response

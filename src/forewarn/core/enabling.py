@@ -44,7 +44,7 @@ def enable(draft: Draft, now: datetime, limits: OperatorLimits, group: str, by: 
     draft.record(HistoryEntry(time=now, kind="enabled", by=by, group=group))
 
 
-def disable_if_silent(draft: Draft, now: datetime, limits: OperatorLimits, group: str) -> None:
+def disable_if_inactive(draft: Draft, now: datetime, limits: OperatorLimits, group: str) -> None:
     """Disable a group that has not polled within the inactivity timeout."""
     delivery, last_seen_at = draft.delivery(group), draft.last_seen_at(group)
     if delivery is None or not delivery.enabled or last_seen_at is None:

@@ -9,7 +9,7 @@ from forewarn.core.durations import format_time
 from forewarn.core.event_types import EVENT_TYPES
 from forewarn.core.operations import Health, OperationStatus
 from forewarn.core.progress import coupled_deletions, keeps_to_windows, when_due
-from forewarn.core.rollout_commands import gate_closes_at
+from forewarn.core.rollout_commands import health_deadline
 from forewarn.core.windows import closes_at, format_window
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _before_end(
     if rollout is not None:
         health = operation.health
         text = f"rollout {rollout.id}, wave {rollout.wave}" + (f": {operation.reason}" if operation.reason else "")
-        yield Wait("gate", done=health is not Health.UNKNOWN, until=gate_closes_at(limits, operation), text=text)
+        yield Wait("gate", done=health is not Health.UNKNOWN, until=health_deadline(limits, operation), text=text)
     yield Wait("settling", done=False, until=operation.settles_at)
 
 

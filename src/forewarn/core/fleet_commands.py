@@ -31,7 +31,7 @@ def apply_fleet(
     by: str,
     *,
     force: bool,
-    why: str,
+    reason: str,
 ) -> None:
     """Replace the fleet. A VM with an active event may leave or change its group only with `force`."""
     # The caller computes the difference in another thread, because that is slow for a large fleet.
@@ -66,7 +66,8 @@ def apply_fleet(
     for operation_id in waiting:
         advance(draft, now, limits, operation_id)
     summary = f"{len(change.added)} added, {len(change.changed)} changed, {len(change.removed)} removed"
-    draft.record(HistoryEntry(time=now, kind="fleet-applied", by=by, reason=f"{why}: {summary}" if why else summary))
+    text = f"{reason}: {summary}" if reason else summary
+    draft.record(HistoryEntry(time=now, kind="fleet-applied", by=by, reason=text))
 
 
 def _refuse_clash_on_arrival(draft: Draft, fleet: Fleet) -> None:

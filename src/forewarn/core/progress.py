@@ -58,7 +58,7 @@ def _may_start(draft: Draft, now: datetime, operation: Operation, events: list[E
 
 
 def _coupled(draft: Draft, event: Event, now: datetime) -> bool:
-    """Whether a deletion waits for an unapproved one one with the same NotBefore (contract, section 4)."""
+    """Return whether a deletion waits for another one with the same NotBefore (contract, section 4)."""
     return now < event.not_before and any(other.approved_at is None for other in coupled_deletions(draft, event))
 
 
@@ -167,7 +167,7 @@ def _has_settled(operation: Operation, now: datetime) -> bool:
     return not operation.request.rollout or operation.health is not Health.UNKNOWN
 
 
-def carried_out(
+def record_executed(
     draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str = history.ENGINE
 ) -> None:
     """Record that the work is done. If an operator reports it, the operation ends without settling."""
@@ -195,7 +195,7 @@ def _what_was_done(operation: Operation) -> str:
 def mark_done(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, by: str) -> Operation:
     """Mark a started operation as done and healthy, on behalf of an operator."""
     operation = _find_started(draft, operation_id)
-    carried_out(draft, now, limits, operation_id, by)
+    record_executed(draft, now, limits, operation_id, by)
     if operation.executed_at is not None:  # it was settling, or its health was being checked
         draft.put_operation(operation._replace(settles_at=now, health=Health.GOOD))
         history.record_operation(draft, now, "marked-done", by, operation)
@@ -217,7 +217,7 @@ def failed_if_live(draft: Draft, now: datetime, limits: OperatorLimits, operatio
         failed(draft, now, limits, operation_id, history.ENGINE, why)
 
 
-def checked(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, bad: Sequence[str]) -> None:
+def record_health(draft: Draft, now: datetime, limits: OperatorLimits, operation_id: str, bad: Sequence[str]) -> None:
     """Record the health of the VMs after the work."""
     operation = draft.operation(operation_id)
     if operation is None or operation.status is not OperationStatus.STARTED or operation.health is not Health.UNKNOWN:

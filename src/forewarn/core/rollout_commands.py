@@ -279,7 +279,7 @@ def _problem(draft: Draft, now: datetime, limits: OperatorLimits, operation: Ope
     return why
 
 
-def gate_closes_at(limits: OperatorLimits, operation: Operation) -> datetime | None:
+def health_deadline(limits: OperatorLimits, operation: Operation) -> datetime | None:
     """Return when an operation must be healthy; None: the health is known, or it has not started."""
     health_timeout = operation.request.health_timeout
     if (
@@ -294,7 +294,7 @@ def gate_closes_at(limits: OperatorLimits, operation: Operation) -> datetime | N
 
 def overdue_at(limits: OperatorLimits, operation: Operation) -> datetime | None:
     """Return when the health check fails. A check that starts just before the end gets some more time."""
-    closes_at = gate_closes_at(limits, operation)
+    closes_at = health_deadline(limits, operation)
     if closes_at is None or operation.executed_at is None:
         return closes_at
     return closes_at + limits.at(operation.request.speed).quicken(HEALTH_CHECK_GRACE)

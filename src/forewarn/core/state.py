@@ -61,7 +61,7 @@ class Changes:
     """The changes from the last fleet to this one, in order."""
     facts: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, Token | None] = field(default_factory=dict)
-    kept: dict[str, StoredResponse] = field(default_factory=dict)
+    responses: dict[str, StoredResponse] = field(default_factory=dict)
     webhooks: dict[str, Webhook | None] = field(default_factory=dict)
     undelivered: dict[tuple[str, int], Undelivered | None] = field(default_factory=dict)
     """By webhook and sequence; None: delivered, or the webhook was removed."""
@@ -77,7 +77,7 @@ class Changes:
             or self.fleet is not None
             or self.facts
             or self.tokens
-            or self.kept
+            or self.responses
             or self.webhooks
             or self.undelivered
             or self.history
@@ -97,7 +97,7 @@ class Changes:
             self.fleet_changes += later.fleet_changes
         self.facts.update(later.facts)
         self.tokens.update(later.tokens)
-        self.kept.update(later.kept)
+        self.responses.update(later.responses)
         self.webhooks.update(later.webhooks)
         self.undelivered.update(later.undelivered)
         self.history.extend(later.history)
@@ -116,7 +116,7 @@ class ServiceState:
         self.last_seen: dict[str, datetime] = {}
         self.facts: dict[str, str] = {}
         self.tokens: dict[str, Token] = {}
-        self.answers: dict[str, StoredResponse] = {}
+        self.responses: dict[str, StoredResponse] = {}
         self.webhook_deliveries = WebhookDeliveries()
         self.sequence = 0
         self._of_group: dict[str, dict[str, None]] = {}
@@ -133,8 +133,8 @@ class ServiceState:
     def all_tokens(self) -> list[Token]:
         return list(self.tokens.values())
 
-    def kept(self, key: str) -> StoredResponse | None:
-        return self.answers.get(key)
+    def stored_response(self, key: str) -> StoredResponse | None:
+        return self.responses.get(key)
 
     def rollout(self, rollout_id: str) -> Rollout | None:
         return self.rollouts.get(rollout_id)
@@ -205,9 +205,9 @@ class ServiceState:
         """Record polls in memory. They are written to the store later."""
         self.last_seen.update(moments)
 
-    def forget_answers(self, before: datetime) -> None:
+    def forget_responses(self, before: datetime) -> None:
         """Forget responses to idempotency keys that have expired."""
-        self.answers = {key: kept for key, kept in self.answers.items() if kept.at > before}
+        self.responses = {key: response for key, response in self.responses.items() if response.at > before}
 
     def absorb(self, changes: Changes) -> None:
         """Apply committed changes."""
@@ -252,8 +252,8 @@ class ServiceState:
                 self.tokens.pop(name, None)
             else:
                 self.tokens[name] = token
-        for kept in changes.kept.values():
-            self.answers[kept.key] = kept._replace(body="")
+        for response in changes.responses.values():
+            self.responses[response.key] = response._replace(body="")
         if changes.webhooks or changes.undelivered:
             self.webhook_deliveries.absorb(changes)
         self.sequence += len(changes.history)
@@ -398,9 +398,9 @@ class Draft:
         found = {token.name: token for token in self._base.all_tokens()} | self.changes.tokens
         return [token for token in found.values() if token is not None]
 
-    def kept(self, key: str) -> StoredResponse | None:
+    def stored_response(self, key: str) -> StoredResponse | None:
         """Return the stored response to a request with this key."""
-        return self.changes.kept.get(key) or self._base.kept(key)
+        return self.changes.responses.get(key) or self._base.stored_response(key)
 
     def vms_with_work(self) -> set[str]:
         """VMs of active operations, including some that ended in this draft."""

@@ -310,7 +310,7 @@ MAX_UNCONFIRMED = 8
 """Maximum number of deliveries whose result is not on disk. After a crash they are sent again, with the same ids."""
 MAX_SKIPPED = 1000
 """Number of filtered rows after which the cursor is written without a delivery."""
-_LONGEST_PAUSE_SECONDS = 3600.0
+_MAX_DELAY_SECONDS = 3600.0
 _JITTER = 0.2
 
 
@@ -320,10 +320,10 @@ class WebhookRetryPolicy(NamedTuple):
     retry_seconds: float = 1.0
     attempts: int = 80
 
-    def pause_seconds(self, attempts: int, luck: float) -> float:
-        """Return the delay after this many attempts: exponential, with jitter selected by `luck` (0 to 1)."""
+    def delay_seconds(self, attempts: int, jitter: float) -> float:
+        """Return the delay after this many attempts: exponential, with jitter selected by `jitter` (0 to 1)."""
         spread = (1.0, 1.0 + _JITTER)
-        return backoff_seconds(attempts, self.retry_seconds, _LONGEST_PAUSE_SECONDS, spread=spread, luck=luck)
+        return backoff_seconds(attempts, self.retry_seconds, _MAX_DELAY_SECONDS, spread=spread, luck=jitter)
 
 
 class Attempt(NamedTuple):
@@ -351,21 +351,21 @@ class Outbox:
     come before both.
     """
 
-    def __init__(self, webhook: Webhook, undelivered: Iterable[Undelivered], pace: WebhookRetryPolicy) -> None:
+    def __init__(self, webhook: Webhook, undelivered: Iterable[Undelivered], retry_policy: WebhookRetryPolicy) -> None:
         self.webhook = webhook
         """The webhook as stored."""
         self.newest = webhook.cursor
         """Sequence of the last row that was read."""
-        self.in_doubt = 0
+        self.unconfirmed = 0
         """Number of results that are not on disk."""
-        self._pace = pace
+        self._retry_policy = retry_policy
         self._read: deque[HistoryEntry] = deque()
         """Rows that were read and match the filters."""
         self._retried = {row.sequence: row for row in sorted(undelivered) if row.attempts_left}
         """Undelivered rows with attempts left, in sequence."""
-        self._asked_for: dict[int, None] = {}
+        self._immediate: dict[int, None] = {}
         """Rows among them to send immediately, in sequence."""
-        self._paused, self._due_at = 0, 0.0
+        self._delayed, self._due_at = 0, 0.0
         """The row that failed last, and when to retry it."""
         self._unwritten: dict[int, Undelivered | None] = {}
 
@@ -383,7 +383,7 @@ class Outbox:
         """Whether more history must be read."""
         return not self._read and not self._retried
 
-    def take(self, entries: Sequence[HistoryEntry], newest: int) -> int:
+    def add_entries(self, entries: Sequence[HistoryEntry], newest: int) -> int:
         """Add the next history rows; `newest` is the last sequence. Returns how many rows have expired before them.
 
         Expired rows are counted even if the filters would have excluded them.
@@ -394,76 +394,76 @@ class Outbox:
         self._read.extend(filter(self.webhook.wants, entries))
         return dropped
 
-    def take_up(self, rows: Iterable[Undelivered]) -> None:
+    def requeue(self, rows: Iterable[Undelivered]) -> None:
         """Send these undelivered rows now, unless they have no attempts left or are already being retried."""
         added = {row.sequence: row for row in rows if row.attempts_left and row.sequence not in self._retried}
         if added:
             self._retried = dict(sorted((self._retried | added).items()))
-            self.hurry(added)
+            self.retry_now(added)
 
-    def hurry(self, sequences: Iterable[int]) -> None:
+    def retry_now(self, sequences: Iterable[int]) -> None:
         """Retry these rows now, without a delay."""
-        asked_for = self._asked_for.keys() | (self._retried.keys() & set(sequences))
-        self._asked_for = dict.fromkeys(sorted(asked_for))
+        immediate = self._immediate.keys() | (self._retried.keys() & set(sequences))
+        self._immediate = dict.fromkeys(sorted(immediate))
 
     def due_at(self) -> float | None:
         """Return when the next attempt is due; None: when there is more history."""
-        if self._asked_for:
+        if self._immediate:
             return 0.0
         if self._retried:
-            return self._due_at if next(iter(self._retried)) == self._paused else 0.0
+            return self._due_at if next(iter(self._retried)) == self._delayed else 0.0
         return 0.0 if self._read else None
 
     def next(self) -> Attempt:
         """Return the next row to send. It stays the same until its result is reported."""
         if self._retried:
-            row = self._retried[next(iter(self._asked_for or self._retried))]
+            row = self._retried[next(iter(self._immediate or self._retried))]
             return Attempt(row.sequence, row.attempts + 1)
         return Attempt(self._read[0].sequence, 1, self._read[0])
 
     def delivered(self, attempt: Attempt) -> None:
         """Report a successful delivery. The receiver is up, so the retry delay ends."""
-        self._paused = 0
+        self._delayed = 0
         if attempt.entry is not None:
             self._read.popleft()
         else:
-            self.pass_over(attempt)
+            self.skip(attempt)
             self._unwritten[attempt.sequence] = None
-        self.in_doubt += 1
+        self.unconfirmed += 1
 
-    def failed(self, attempt: Attempt, error: str, now: float, luck: float) -> None:
+    def failed(self, attempt: Attempt, error: str, now: float, jitter: float) -> None:
         """Report a failed delivery. The row is retried after a delay, or fails permanently."""
         if attempt.entry is not None:
-            left = self._pace.attempts - 1
+            left = self._retry_policy.attempts - 1
             self._read.clear()  # history may have removed these rows when sending continues
             self.newest = attempt.sequence
         else:
             left = self._retried[attempt.sequence].attempts_left - 1
-            self._asked_for.pop(attempt.sequence, None)
+            self._immediate.pop(attempt.sequence, None)
         row = Undelivered(self.webhook.name, attempt.sequence, attempt.number, left, error)
         self._unwritten[attempt.sequence] = row
-        self.in_doubt += 1
+        self.unconfirmed += 1
         if row.failed:
             self._retried.pop(attempt.sequence, None)
             return
         self._retried[attempt.sequence] = row
-        self._paused, self._due_at = attempt.sequence, now + self._pace.pause_seconds(attempt.number, luck)
+        self._delayed, self._due_at = attempt.sequence, now + self._retry_policy.delay_seconds(attempt.number, jitter)
 
-    def pass_over(self, attempt: Attempt) -> None:
+    def skip(self, attempt: Attempt) -> None:
         """Skip an undelivered row that history has removed. Retention counts it as dropped."""
         self._retried.pop(attempt.sequence, None)
-        self._asked_for.pop(attempt.sequence, None)
+        self._immediate.pop(attempt.sequence, None)
 
-    def settlement(self, *, whole: bool = False) -> DeliveryUpdate | None:
+    def next_update(self, *, whole: bool = False) -> DeliveryUpdate | None:
         """Return the results to write, if there are enough; `whole`: any results."""
         passed = self.cursor - self.webhook.cursor
-        if not (self.in_doubt or passed >= MAX_SKIPPED or (whole and passed)):
+        if not (self.unconfirmed or passed >= MAX_SKIPPED or (whole and passed)):
             return None
         after = self.webhook._replace(cursor=self.cursor)
         unwritten, self._unwritten = self._unwritten, {}
-        return DeliveryUpdate(self.webhook, after, unwritten, self.in_doubt)
+        return DeliveryUpdate(self.webhook, after, unwritten, self.unconfirmed)
 
-    def written(self, settlement: DeliveryUpdate) -> None:
+    def written(self, update: DeliveryUpdate) -> None:
         """Confirm that an update is on disk."""
-        self.webhook = settlement.after
-        self.in_doubt -= settlement.outcomes
+        self.webhook = update.after
+        self.unconfirmed -= update.outcomes

@@ -1,1 +1,1 @@
-"""What leaves the service: the feed, webhooks and their connections."""
+"""Delivery of history rows: the feed, webhooks and their connections."""

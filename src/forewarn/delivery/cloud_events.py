@@ -1,4 +1,4 @@
-"""History as CloudEvents 1.0 in structured mode."""
+"""History rows as CloudEvents 1.0 in structured mode."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 
 
 def source_of(installation: str) -> str:
-    """Who says it. Together with an event's id it names the event in all the world."""
+    """Return the source of this service's events. Source and id together are globally unique."""
     return f"/forewarn/{installation}"
 
 
 def cloud_event(entry: HistoryEntry, source: str) -> bytes:
-    """A row of history as an event."""
+    """Encode a history row as an event."""
     attributes = {
         "specversion": "1.0",
         "id": str(entry.sequence),
@@ -34,31 +34,31 @@ def cloud_event(entry: HistoryEntry, source: str) -> bytes:
         "subject": entry.event or entry.operation or entry.group,
         "time": to_text(entry.time),
         "datacontenttype": "application/json",
-        # The extension wants text that sorts as text.
+        # The extension requires text that sorts lexicographically.
         "sequence": f"{entry.sequence:016}",
         "partitionkey": entry.group,
     }
-    return _written({name: value for name, value in attributes.items() if value}, HistoryEntryShape.of(entry))
+    return _encode({name: value for name, value in attributes.items() if value}, HistoryEntryShape.of(entry))
 
 
-def trial_event(trial_id: str, source: str, webhook: str, now: datetime) -> bytes:
-    """An event about nothing, to see whether it arrives."""
+def webhook_test_event(event_id: str, source: str, webhook: str, now: datetime) -> bytes:
+    """Encode an event that tests a webhook."""
     attributes = {
         "specversion": "1.0",
-        "id": trial_id,
+        "id": event_id,
         "source": source,
         "type": "forewarn.test",
         "subject": webhook,
         "time": to_text(now),
         "datacontenttype": "application/json",
     }
-    return _written(attributes, {"webhook": webhook})
+    return _encode(attributes, {"webhook": webhook})
 
 
-def _written(attributes: dict[str, str], data: Any) -> bytes:
+def _encode(attributes: dict[str, str], data: Any) -> bytes:
     return msgspec.json.encode({**attributes, "data": data})
 
 
 def signed_headers(secret: str, timestamp: str, body: bytes, attempt: int) -> dict[str, str]:
-    """What goes before the body."""
+    """Return the headers of a delivery."""
     return {"Content-Type": CONTENT_TYPE, **signatures(secret, timestamp, body, attempt)}

@@ -1,4 +1,4 @@
-"""The feed: every row of history in its order, from any row on, as server-sent events."""
+"""The feed: history rows in order, from any row on, as server-sent events."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ if TYPE_CHECKING:
 
 EVENT_STREAM = "text/event-stream"
 RETRY_MILLISECONDS = 1000
-"""After how long a client that was cut off is to come back."""
+"""Delay after which a client should reconnect."""
 
 
 def render(entry: HistoryEntry) -> bytes:
-    """A row of history. JSON has no line breaks of its own."""
+    """Encode a history row as one event. JSON contains no line breaks."""
     data = msgspec.json.encode(HistoryEntryShape.of(entry)).decode()
     return f"id: {entry.sequence}\nevent: {entry.kind}\ndata: {data}\n\n".encode()
 
 
-def opening(position: int) -> bytes:
-    """How a feed begins: what to go on from, should it end before the first row."""
+def stream_start(position: int) -> bytes:
+    """Return the start of a stream. Its id lets a client resume even if no row was sent."""
     return f"retry: {RETRY_MILLISECONDS}\nid: {position}\n\n".encode()
 
 
-def sign_of_life(position: int) -> bytes:
-    """That the feed goes on, while there is nothing to tell."""
+def keep_alive(position: int) -> bytes:
+    """Return a comment that keeps an idle connection open."""
     return f": nothing new\nid: {position}\n\n".encode()
 
 
-class Message(NamedTuple):
-    """What is said between two blank lines."""
+class ServerSentEvent(NamedTuple):
+    """One event of a stream."""
 
     id: str
     data: str
-    """Empty: only how far it has come."""
+    """Empty: the event only sets the id."""
 
 
-class Listener:
-    """Puts messages together from lines."""
+class EventStreamParser:
+    """Parses an event stream line by line."""
 
     def __init__(self) -> None:
         self._id = ""
         self._data: list[str] = []
 
-    def hear(self, line: str) -> Message | None:
-        """The message that the line ends, if it does."""
+    def parse_line(self, line: str) -> ServerSentEvent | None:
+        """Return the event that this line completes, or None."""
         line = line.rstrip("\r\n")
         if not line:
-            message = Message(self._id, "\n".join(self._data))
+            event = ServerSentEvent(self._id, "\n".join(self._data))
             self._data = []
-            return message
+            return event
         name, _, value = line.partition(":")
         if name == "id":
             self._id = value.removeprefix(" ")
@@ -70,52 +70,54 @@ class Listener:
         return None
 
 
-# --- Who follows it -------------------------------------------------------------------------------
+# --- Readers --------------------------------------------------------------------------------------
 
 
-MOST_READERS = 1000
+MAX_READERS = 1000
 TAIL_ROWS = 10_000
 RENDERED_ROWS = 256
-"""How many rows are kept as bytes: readers that follow closely are told the same ones."""
+"""Number of encoded rows to cache. Readers at the end of the feed get the same rows."""
 PAGE_ROWS = 200
 PART_BYTES = 32_768
-"""About as much is handed to a connection at a time: so much may lie there for a client that does not read."""
-QUIET_SECONDS = 15.0
-"""After how long without a row a sign of life is sent. Real time: it is for the connection."""
+"""Approximate size of a write. Limits the memory for a client that does not read."""
+KEEP_ALIVE_SECONDS = 15.0
+"""Seconds without a row after which a comment is sent. Real time, also with a virtual clock."""
 
 
 class Feed:
-    """The newest rows, and who follows them."""
+    """The newest history rows, and the readers that wait for more."""
 
-    def __init__(self, engine: Engine, *, tail_rows: int = TAIL_ROWS, quiet_seconds: float = QUIET_SECONDS) -> None:
+    def __init__(
+        self, engine: Engine, *, tail_rows: int = TAIL_ROWS, keep_alive_seconds: float = KEEP_ALIVE_SECONDS
+    ) -> None:
         self.records = engine.records
-        self.quiet_seconds = quiet_seconds
+        self.keep_alive_seconds = keep_alive_seconds
         self.tail: deque[HistoryEntry] = deque(maxlen=tail_rows)
-        self.readers: set[Reader] = set()
+        self.readers: set[FeedReader] = set()
         self._rendered: dict[int, bytes] = {}
         self.stopping = False
-        engine.follow(self._take)
+        engine.subscribe_to_commits(self._on_commit)
 
     async def reader(
         self,
         groups: frozenset[str],
         kinds: frozenset[str],
         after: int | None,
-        let_in: Callable[[], bool] = lambda: True,
+        is_authorized: Callable[[], bool] = lambda: True,
         *,
         tenant: bool = False,
-    ) -> Reader:
-        """Somebody who follows: only these groups and kinds, or all; after that row, or None: from now on.
+    ) -> FeedReader:
+        """Return a reader for rows of these groups and kinds (empty: all), after a row.
 
-        0 is before all that is kept. A row that was removed since is an error: there would be a gap. It ends when
-        who follows is not let in any more.
+        `after`: None for new rows only, 0 for all stored rows. An expired row is an error: rows would be missing. The
+        reader ends when `is_authorized` returns False.
         """
         if self.stopping:
             raise ServiceStopping
-        if len(self.readers) >= MOST_READERS:
-            raise TooManyReaders(most=MOST_READERS)
+        if len(self.readers) >= MAX_READERS:
+            raise TooManyReaders(most=MAX_READERS)
         position = await self._position(after)
-        return Reader(self, groups, kinds, position, let_in, tenant=tenant)
+        return FeedReader(self, groups, kinds, position, is_authorized, tenant=tenant)
 
     async def _position(self, after: int | None) -> int:
         newest = self.records.newest
@@ -129,13 +131,13 @@ class Feed:
         return max(after, oldest - 1)
 
     def stop(self) -> None:
-        """Every feed ends now."""
+        """End all readers."""
         self.stopping = True
         for reader in self.readers:
             reader.end()
 
     def parts(self, entries: Iterable[HistoryEntry], *, tenant: bool) -> Iterator[bytes]:
-        """Rows as bytes, a bounded number of them at a time."""
+        """Yield the encoded rows, in parts of limited size."""
         part = bytearray()
         for entry in entries:
             part += render(as_tenants_see(entry)) if tenant else self._bytes_of(entry)
@@ -146,26 +148,26 @@ class Feed:
             yield bytes(part)
 
     def _bytes_of(self, entry: HistoryEntry) -> bytes:
-        known = self._rendered.get(entry.sequence)
-        if known is None:
-            known = self._rendered[entry.sequence] = render(entry)
+        cached = self._rendered.get(entry.sequence)
+        if cached is None:
+            cached = self._rendered[entry.sequence] = render(entry)
             if len(self._rendered) > RENDERED_ROWS:
                 del self._rendered[next(iter(self._rendered))]
-        return known
+        return cached
 
-    def _take(self, changes: Changes) -> None:
-        """Rows that are on disk now."""
+    def _on_commit(self, changes: Changes) -> None:
+        """Add committed rows, and wake the readers that want them."""
         if changes.history:
             if self.tail and self.tail[-1].sequence + 1 != changes.history[0].sequence:
-                self.tail.clear()  # one was missed, whoever was at fault: the store has them all
+                self.tail.clear()  # a commit was missed; readers get its rows from the store
             self.tail.extend(changes.history)
             for reader in self.readers:
-                # A token that was revoked may be somebody's here.
-                reader.tell(changes.history, wake=bool(changes.tokens))
+                # Wake all readers if a token has changed: theirs may be revoked.
+                reader.notify(changes.history, wake=bool(changes.tokens))
 
 
-class Reader:
-    """How far somebody has been told."""
+class FeedReader:
+    """Reads the feed for one client."""
 
     def __init__(
         self,
@@ -173,7 +175,7 @@ class Reader:
         groups: frozenset[str],
         kinds: frozenset[str],
         position: int,
-        let_in: Callable[[], bool],
+        is_authorized: Callable[[], bool],
         *,
         tenant: bool,
     ) -> None:
@@ -182,39 +184,39 @@ class Reader:
         self._groups = groups
         self._kinds = kinds
         self._position = position
-        """All that is wanted up to this row was handed over."""
-        self._let_in = let_in
-        self._news = asyncio.Event()
+        """All matching rows up to this sequence were sent."""
+        self._is_authorized = is_authorized
+        self._wake = asyncio.Event()
         self._waiting = False
-        """Whether it has been told all there is."""
+        """Whether it has sent all rows and waits for new ones."""
         self._ended = False
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        """What is to be sent, until the feed ends."""
+        """Yield the bytes to send, until the feed ends."""
         self._feed.readers.add(self)
         try:
-            yield opening(self._position)
-            # The stop may have come before this was one of the readers.
-            while not (self._ended or self._feed.stopping) and self._let_in():
+            yield stream_start(self._position)
+            # The feed may have stopped before this reader was registered.
+            while not (self._ended or self._feed.stopping) and self._is_authorized():
                 if self._position < self._feed.records.newest:
                     for part in self._feed.parts(await self._next_page(), tenant=self._tenant):
                         yield part
                 elif not await self._wait():
-                    yield sign_of_life(self._position)
+                    yield keep_alive(self._position)
         finally:
             self._feed.readers.discard(self)
 
     def end(self) -> None:
         self._ended = True
-        self._news.set()
+        self._wake.set()
 
-    def tell(self, entries: list[HistoryEntry], *, wake: bool) -> None:
-        """There is more. Whoever wants none of it need not be woken for it."""
+    def notify(self, entries: list[HistoryEntry], *, wake: bool) -> None:
+        """Wake the reader if it wants one of the new rows; otherwise only move its position."""
         if not self._waiting:
             return
         if wake or any(map(self._wants, entries)):
             self._waiting = False
-            self._news.set()
+            self._wake.set()
         else:
             self._position = entries[-1].sequence
 
@@ -222,42 +224,42 @@ class Reader:
         return (not self._groups or entry.group in self._groups) and (not self._kinds or entry.kind in self._kinds)
 
     async def _wait(self) -> bool:
-        """For news; False: for long enough without."""
+        """Wait for new rows. Returns False after `keep_alive_seconds`."""
         if self._ended:
             return True
-        self._news.clear()
+        self._wake.clear()
         self._waiting = True
         try:
-            async with asyncio.timeout(self._feed.quiet_seconds):
-                return await self._news.wait()
+            async with asyncio.timeout(self._feed.keep_alive_seconds):
+                return await self._wake.wait()
         except TimeoutError:
             return False
         finally:
             self._waiting = False
 
     async def _next_page(self) -> list[HistoryEntry]:
-        """The wanted ones of the next rows, and it has come so far then."""
+        """Return the matching rows of the next page, and move the position."""
         tail = self._feed.tail
         begin = self._position + 1 - tail[0].sequence if tail else -1
         if begin < 0:
-            return await self._page_of_records()
+            return await self._read_page()
         page = [tail[index] for index in range(begin, min(begin + PAGE_ROWS, len(tail)))]
         self._position = page[-1].sequence
         return list(filter(self._wants, page))
 
-    async def _page_of_records(self) -> list[HistoryEntry]:
+    async def _read_page(self) -> list[HistoryEntry]:
         begin, end = self._position, min(self._position + PAGE_ROWS, self._feed.records.newest)
         wanted = HistoryFilter(
             groups=tuple(self._groups), kinds=tuple(self._kinds), after=begin, before=end + 1, limit=PAGE_ROWS
         )
         try:
             page = await self._feed.records.history(wanted)
-            # Asked afterwards: what is there now was there while it was read.
+            # Checked afterwards: rows that exist now also existed during the read.
             complete = await self._feed.records.oldest() <= begin + 1
         except StoreFailed:
             complete = False
         if not complete:
-            self._ended = True  # who comes back for the rest is told what is wrong
+            self._ended = True  # a client that reconnects gets the error
             return []
         self._position = end
         return page

@@ -1,13 +1,11 @@
-"""The engine: executes commands, does what is due, and is the only writer.
+"""The engine: executes commands and processes what is due. Nothing else changes the state.
 
-Every command goes through the one writer (engine/writer.py). The engine is stepped: `tick` does what is due;
-reading never changes anything.
+Every command goes through one writer (engine/writer.py). `tick` processes what is due. Reading never changes anything.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -21,6 +19,7 @@ from forewarn.engine.last_seen import LastSeen
 from forewarn.engine.scheduler import Scheduler, Timers
 from forewarn.engine.writer import Writer, new_id
 from forewarn.errors import StoreFailed
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,25 +40,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Published(NamedTuple):
-    """What has just become true."""
+    """What a commit has changed for the metadata service."""
 
     groups: frozenset[str]
+    """Groups whose document may have changed."""
     fleet: bool
-    """Whether VMs or groups have come, gone, or are called otherwise."""
+    """Whether VMs or groups were added, removed or renamed."""
 
 
 class Engine:
-    """One fleet's events, from request to removal."""
+    """Operations and events of one fleet, from request to removal."""
 
     def __init__(self, clock: Clock, store: Store, fabric: Fabric, limits: OperatorLimits) -> None:
         self.clock = clock
         self.limits = limits
         self._fabric = fabric
-        self._writer = Writer(clock, store, self._publish, self._carry_out)
+        self._writer = Writer(clock, store, self._publish, self._update_executor)
         self._timers = Timers()
         self.last_seen = LastSeen(clock, self._writer, self._timers, limits)
         self.records = StoredRecords(self._writer, store)
@@ -69,15 +69,15 @@ class Engine:
             clock, self._timers, self.last_seen, self._writer, self._executor, retention, self.tick
         )
         self._subscribers: list[Callable[[Published], None]] = []
-        self._followers: list[Callable[[Changes], None]] = []
+        self._commit_subscribers: list[Callable[[Changes], None]] = []
 
-    # --- Life -------------------------------------------------------------------------------------
+    # --- Start and stop ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take up where the store left off: what fell due meanwhile is done now, each once."""
+        """Continue from the stored state. Process what became due while the service was down."""
         state = await self._writer.load()
         self._scheduler.resume()
-        self.last_seen.forgive_downtime()
+        self.last_seen.exclude_downtime()
         for operation in state.operations.values():
             self._schedule(operation)
         for rollout in state.rollouts.values():
@@ -88,96 +88,96 @@ class Engine:
         unfinished = [operation for operation in state.operations.values() if operation.needs_fabric]
         await self._fabric.recover([operation.id for operation in unfinished])
         for operation in unfinished:
-            self._executor.take(operation, operation.concerned(self.fleet))
+            self._executor.start(operation, operation.concerned(self.fleet))
         self._scheduler.start()
         await self.tick()
 
     async def stop(self) -> None:
-        """Finish the commands that were given, write what is known, and let go."""
+        """Finish the submitted commands, write the last-seen times, and close the store."""
         try:
             await self.last_seen.write()
         except StoreFailed as error:
-            logger.warning("Stopping without writing when groups were last heard: %s", error)
+            _log.warning("last_seen_not_written", "Cannot write last-seen times; stopping.", error=str(error))
         await self._scheduler.stop()
         await self._executor.stop()
         self.records.stop()
         await self._writer.stop()
 
     def subscribe(self, subscriber: Callable[[Published], None]) -> None:
-        """Be told of every change of a document or of the fleet, after it is on disk."""
+        """Call the subscriber after each commit that changes a document or the fleet."""
         self._subscribers.append(subscriber)
 
-    def follow(self, follower: Callable[[Changes], None]) -> None:
-        """Be given every commit whole, after it is taken over: rows of history come in their sequence."""
-        self._followers.append(follower)
+    def subscribe_to_commits(self, subscriber: Callable[[Changes], None]) -> None:
+        """Call the subscriber with the changes of every commit, in order, when the state has them."""
+        self._commit_subscribers.append(subscriber)
 
     # --- Commands: on disk when they return; if they raise, nothing has changed ---------------------
 
     async def execute(
         self, command: Callable[Concatenate[Draft, datetime, OperatorLimits, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Decide any command on a draft, and commit it. What is frequent has a method of its own below."""
+        """Decide a command on a draft, and commit it. Frequent commands have their own methods below."""
         return await self._writer.execute(with_rollout_steps(self.limits, command, *args, **kwargs))
 
     def preview(
         self, command: Callable[Concatenate[Draft, datetime, OperatorLimits, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> tuple[T, Changes]:
-        """What the same command would do now, and what would be written. Nothing changes."""
+        """Return the result of a command and its changes, without committing them."""
         draft = self.draft()
         return with_rollout_steps(self.limits, command, *args, **kwargs)(draft, self.clock.now()), draft.changes
 
     def draft(self) -> Draft:
-        """The state now, to be asked like a draft."""
+        """Return a draft of the current state, for reading."""
         return Draft(self._writer.state, new_id)
 
-    async def request(self, asked: CauseRequest, by: str) -> list[Operation]:
-        """Begin an operation, or one for each VM."""
-        return await self.execute(requests.request, asked, by)
+    async def request(self, request: CauseRequest, by: str) -> list[Operation]:
+        """Request an operation, or one for each VM."""
+        return await self.execute(requests.request, request, by)
 
     async def approve(self, ids: Sequence[str], by: str, group: str | None = None) -> None:
-        """Let events start before their NotBefore."""
+        """Approve events, which may then start before their NotBefore."""
         await self.execute(approvals.approve, ids, by, group)
 
     def approve_with_callback(
-        self, ids: Sequence[str], by: str, group: str, tell: Callable[[None, BaseException | None], None]
+        self, ids: Sequence[str], by: str, group: str, done: Callable[[None, BaseException | None], None]
     ) -> None:
-        """The same with a callback, called when it is on disk or has failed: the metadata service has no task."""
-        self._writer.submit_with_callback(with_rollout_steps(self.limits, approvals.approve, ids, by, group), tell)
+        """Approve events. Calls `done` when that is on disk or has failed: the metadata service uses no tasks."""
+        self._writer.submit_with_callback(with_rollout_steps(self.limits, approvals.approve, ids, by, group), done)
 
-    async def cancel(self, event_id: str, by: str, why: str = "") -> Event:
-        """Withdraw the operation behind an event that has not started."""
-        return await self.execute(approvals.cancel, event_id, by, why)
+    async def cancel(self, event_id: str, by: str, reason: str = "") -> Event:
+        """Cancel the operation of an event that has not started."""
+        return await self.execute(approvals.cancel, event_id, by, reason)
 
-    async def cancel_operation(self, operation_id: str, by: str, why: str = "") -> Operation:
-        """Withdraw an operation that has not started."""
-        return await self.execute(approvals.cancel_operation, operation_id, by, why)
+    async def cancel_operation(self, operation_id: str, by: str, reason: str = "") -> Operation:
+        """Cancel an operation that has not started."""
+        return await self.execute(approvals.cancel_operation, operation_id, by, reason)
 
     async def postpone(self, event_id: str, by: str, until: datetime) -> Event:
-        """Let an event start later."""
+        """Postpone an event: set a later NotBefore."""
         return await self.execute(approvals.postpone, event_id, by, until)
 
     async def mark_done(self, operation_id: str, by: str) -> Operation:
-        """Somebody says that the work of an operation is done: nobody waits for the fabric then."""
+        """Mark an operation as done, and stop waiting for the fabric."""
         operation = await self.execute(progress.mark_done, operation_id, by)
-        self._executor.let_go(operation_id)
+        self._executor.stop_waiting(operation_id)
         return operation
 
-    async def mark_failed(self, operation_id: str, by: str, why: str = "") -> Operation:
-        """Somebody says that the work of an operation has failed."""
-        operation = await self.execute(progress.failed, operation_id, by, why)
-        self._executor.let_go(operation_id)
+    async def mark_failed(self, operation_id: str, by: str, reason: str = "") -> Operation:
+        """Mark an operation as failed, and stop waiting for the fabric."""
+        operation = await self.execute(progress.failed, operation_id, by, reason)
+        self._executor.stop_waiting(operation_id)
         return operation
 
     async def enable(self, group: str, by: str) -> None:
-        """Begin to notify a group."""
+        """Enable scheduled events for a group."""
         await self.execute(enabling.enable, group, by, secrets.token_hex(4))
 
     async def return_host(self, name: str, by: str) -> list[Operation]:
-        """Take a host back into use. Returns the operations that are withdrawn by it."""
+        """Return a host to service. Returns the operations that this cancels."""
         return await self.execute(fleet_commands.return_host, name, by)
 
     async def set_policy(self, group: str, policy: PolicyUpdate, by: str) -> Group:
-        """Change what a group's owner has chosen."""
+        """Change the policy of a group."""
         return await self.execute(fleet_commands.set_policy, group, policy, by)
 
     async def revoke_token(self, name: str, by: str) -> Token:
@@ -186,14 +186,14 @@ class Engine:
     async def remove_webhook(self, name: str, by: str) -> Webhook:
         return await self.execute(webhooks.remove_webhook, name, by)
 
-    async def settle_webhook(
+    async def record_deliveries(
         self, before: Webhook, after: Webhook, undelivered: Mapping[int, Undelivered | None]
     ) -> int | None:
-        """Record what came of deliveries. (core.webhooks.settle)"""
+        """Record the results of deliveries (core.webhooks.record_deliveries)."""
         return await self.execute(webhooks.record_deliveries, before, after, undelivered)
 
     async def retry_webhook(self, name: str, sequence: int | None = None) -> list[Undelivered]:
-        """Have undelivered rows sent now."""
+        """Give failed rows one more attempt. Returns the rows to send now."""
         return await self.execute(webhooks.retry, name, sequence)
 
     def count_dropped(self, webhook: str, count: int) -> None:
@@ -206,59 +206,59 @@ class Engine:
         by: str,
         *,
         force: bool = False,
-        why: str = "",
+        reason: str = "",
         facts: dict[str, str] | None = None,
     ) -> FleetChange:
-        """Replace the fleet by this one. Says what is added, changed and removed."""
+        """Replace the fleet. Returns what was added, changed and removed."""
         while True:
             before = self.fleet
             after, change = await asyncio.to_thread(apply_declared, before, fleet, self._writer.state.destinations())
 
             def apply(draft: Draft, now: datetime, limits: OperatorLimits) -> bool:
-                # What has set out for a spare host meanwhile must find it. (B023: runs before the loop goes on.)
+                # Keep spare hosts that VMs are moving to. (B023: runs before the loop continues.)
                 if draft.fleet is not before or draft.destinations() - after.hosts.keys():  # noqa: B023
                     return False
                 draft.changes.facts.update(facts or {})
                 if change:  # noqa: B023
-                    fleet_commands.apply_fleet(draft, now, limits, after, change, by, force=force, why=why)  # noqa: B023
+                    fleet_commands.apply_fleet(draft, now, limits, after, change, by, force=force, reason=reason)  # noqa: B023
                 return True
 
             if await self.execute(apply):
                 return change
 
     async def tick(self) -> None:
-        """Do what is due now."""
-        self.last_seen.take()
+        """Process what is due now."""
+        self.last_seen.record_polls()
         now = self.clock.now()
-        due = self._timers.take(now)
+        due = self._timers.pop_due(now)
         operations = [key for kind, key in due if kind == "operation"]
         rollouts = [key for kind, key in due if kind == "rollout"]
         groups = [key for kind, key in due if kind == "inactivity"]
-        silent = self.last_seen.silent_among(groups, now)
-        if not operations and not rollouts and not silent:
+        inactive = self.last_seen.find_inactive(groups, now)
+        if not operations and not rollouts and not inactive:
             return
 
-        def do_what_is_due(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
+        def process_due(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
             for operation_id in operations:
                 progress.advance(draft, now, limits, operation_id)
             draft.rollouts_to_step.update(dict.fromkeys(rollouts))
-            for group in silent:
-                enabling.disable_if_silent(draft, now, limits, group)
+            for group in inactive:
+                enabling.disable_if_inactive(draft, now, limits, group)
 
         try:
-            await self.execute(do_what_is_due)
+            await self.execute(process_due)
         except Exception:
             for kind, keys in (("operation", operations), ("rollout", rollouts)):
                 for key in keys:
                     self._timers.add(now, kind, key)
-            self.last_seen.look_again(silent, now)
+            self.last_seen.reschedule(inactive, now)
             raise
 
-    async def advance(self, length: timedelta, audience: ClockBarrier | None = None) -> datetime:
-        """Move a virtual clock on; returns when everything due by then is done, and the audience has seen it."""
-        return await self._scheduler.advance(length, audience)
+    async def advance(self, duration: timedelta, barrier: ClockBarrier | None = None) -> datetime:
+        """Advance a virtual clock. Returns when everything due is done, and the VMs of the barrier have seen it."""
+        return await self._scheduler.advance(duration, barrier)
 
-    # --- Reading: memory only ---------------------------------------------------------------------
+    # --- Reading: from memory ---------------------------------------------------------------------
 
     @property
     def fleet(self) -> Fleet:
@@ -266,12 +266,11 @@ class Engine:
 
     @property
     def polled(self) -> set[str]:
-        """Where the server notes each group that asks."""
+        """Groups that polled recently. The metadata server adds to it."""
         return self.last_seen.polled
 
     @property
     def measurements(self) -> Measurements:
-        """How it fares."""
         return self._writer.measurements
 
     @property
@@ -279,14 +278,14 @@ class Engine:
         return self._writer.state.facts
 
     def document(self, group: str) -> Document:
-        """What the group would be told now."""
+        """Return the current document of a group."""
         return self._writer.state.document(group)
 
     def live_operations(self) -> list[Operation]:
         return list(self._writer.state.operations.values())
 
     def failed_attempt(self, operation_id: str) -> FailedAttempt | None:
-        """The fabric's last attempt at an operation, where it failed and is to be repeated."""
+        """Return the fabric's last attempt of an operation, if it failed and will be retried."""
         return self._executor.failed_attempt(operation_id)
 
     def live_rollouts(self) -> list[Rollout]:
@@ -296,13 +295,13 @@ class Engine:
         return self._writer.state.live_events()
 
     def last_seen_at(self, group: str) -> datetime | None:
-        """When the group last asked."""
+        """Return when the group last polled."""
         return self.last_seen.last_seen_at(group)
 
     # --- After a commit ---------------------------------------------------------------------------
 
     def _publish(self, changes: Changes) -> list[Operation]:
-        """Take over what is on disk, note when it is due, and publish it. Returns what the fabric is to begin."""
+        """Apply committed changes to the state, set timers, and publish them. Returns the operations to execute."""
         state = self._writer.state
         started = [
             operation
@@ -311,41 +310,41 @@ class Engine:
             and ((before := state.operation(operation.id)) is None or before.status is OperationStatus.PENDING)
         ]
         state.absorb(changes)
-        # An event may be due at another time than before although its operation is as it was.
+        # An event can change its due time although its operation is unchanged.
         touched = dict.fromkeys((*changes.operations, *(event.operation for event in changes.events.values())))
         for operation_id in touched:
             if (operation := state.operation(operation_id)) is not None:
                 self._schedule(operation)
         for rollout in changes.rollouts.values():
-            if (moment := rollout_commands.when_due(rollout)) is not None:
-                self._timers.add(moment, "rollout", rollout.id)
+            if (due_at := rollout_commands.when_due(rollout)) is not None:
+                self._timers.add(due_at, "rollout", rollout.id)
         for group, delivery in changes.deliveries.items():
             if delivery is not None and delivery.enabled and group in changes.last_seen:
                 self.last_seen.watch(group)
         groups = frozenset(changes.deliveries) | {event.group for event in changes.events.values()}
-        renewed = not all(change.in_place for change in changes.fleet_changes)
-        if groups or renewed:
-            published = Published(groups, renewed)
+        fleet_changed = not all(change.in_place for change in changes.fleet_changes)
+        if groups or fleet_changed:
+            published = Published(groups, fleet_changed)
             for subscriber in self._subscribers:
                 subscriber(published)
-        for follower in self._followers:
-            follower(changes)
+        for commit_subscriber in self._commit_subscribers:
+            commit_subscriber(changes)
         return started
 
-    def _carry_out(self, changes: Changes, started: list[Operation]) -> None:
-        """Set the fabric to work on what has started, and let go of what is over."""
+    def _update_executor(self, changes: Changes, started: list[Operation]) -> None:
+        """Execute the started operations, and stop waiting for those that have ended."""
         for operation in changes.operations.values():
             if not operation.status.live:
-                self._executor.let_go(operation.id)
+                self._executor.stop_waiting(operation.id)
         for operation in started:
-            self._executor.take(operation, operation.concerned(self.fleet))
+            self._executor.start(operation, operation.concerned(self.fleet))
 
-    # --- Time -------------------------------------------------------------------------------------
+    # --- Timers -----------------------------------------------------------------------------------
 
     def _schedule(self, operation: Operation) -> None:
-        moment = progress.when_due(self._writer.state, operation)
-        if moment is not None:
-            self._timers.add(moment, "operation", operation.id)
+        due_at = progress.when_due(self._writer.state, operation)
+        if due_at is not None:
+            self._timers.add(due_at, "operation", operation.id)
         if (
             operation.request.rollout
             and (overdue_at := rollout_commands.overdue_at(self.limits, operation)) is not None

@@ -1,12 +1,11 @@
-"""The executor: gives started operations to the fabric, retries, and writes what the fabric reports.
+"""The executor: gives started operations to the fabric, retries failed work, and records the results.
 
-In a rollout it then checks whether the VMs are healthy, until they are or their time is over.
+For an operation of a rollout it then checks the VMs until they are healthy, or until the health timeout.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from datetime import timedelta
 from functools import partial
 from itertools import count
@@ -18,6 +17,7 @@ from forewarn.core.event_types import Verb
 from forewarn.core.operations import FailedAttempt, Health
 from forewarn.errors import ForewarnError, IncompleteFabric, ServiceStopping, StoreFailed, WorkFailed
 from forewarn.ports import WorkOrder
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,7 +40,7 @@ def with_rollout_steps(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Callable[[Draft, datetime], T]:
-    """A command as the writer takes it. A rollout of which an operation has gone on goes on with it."""
+    """Return a command for the writer that also steps the rollouts whose operations have changed."""
 
     def command(draft: Draft, now: datetime) -> T:
         result = decide(draft, now, limits, *args, **kwargs)
@@ -51,63 +51,65 @@ def with_rollout_steps(
     return command
 
 
-class Gate(NamedTuple):
-    """The health gate of an operation in a rollout."""
+class HealthCheck(NamedTuple):
+    """VMs that must be healthy after an operation of a rollout, and by when."""
 
-    closes_at: datetime
+    deadline: datetime
     vms: tuple[str, ...]
-    """Those that are to be well. One that was evicted or deleted meanwhile is not expected back."""
+    """Without VMs that were evicted or deleted in the meantime."""
 
 
 class WorkReports:
-    """What the fabric has done. Nobody is answered by that, and after a crash the fabric is asked again."""
+    """Records results of fabric work. No caller waits for them, so they are deferred."""
 
     def __init__(self, writer: Writer, limits: OperatorLimits) -> None:
         self._writer = writer
         self._limits = limits
 
-    def carried_out(self, take: Callable[[], list[str]]) -> asyncio.Future[None]:
-        """Note that the work of some operations is done: those that there are when the writer comes to it."""
+    def executed(self, operation_ids: Callable[[], list[str]]) -> asyncio.Future[None]:
+        """Record that operations are executed. The function is called when the writer decides the command."""
 
-        def note(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
-            for operation_id in take():
-                progress.carried_out(draft, now, limits, operation_id)
+        def record(draft: Draft, now: datetime, limits: OperatorLimits) -> None:
+            for operation_id in operation_ids():
+                progress.record_executed(draft, now, limits, operation_id)
 
-        return self._writer.submit(with_rollout_steps(self._limits, note), can_wait=True)
+        return self._writer.submit(with_rollout_steps(self._limits, record), defer=True)
 
-    def failed(self, operation_id: str, why: str) -> asyncio.Future[None]:
-        """Note that the work of an operation cannot be done."""
+    def failed(self, operation_id: str, reason: str) -> asyncio.Future[None]:
+        """Record that the work of an operation has failed permanently."""
         return self._writer.submit(
-            with_rollout_steps(self._limits, progress.failed_if_live, operation_id, why), can_wait=True
+            with_rollout_steps(self._limits, progress.failed_if_live, operation_id, reason), defer=True
         )
 
-    def checked(self, operation_id: str, bad: Sequence[str]) -> asyncio.Future[None]:
-        """Note which VMs are not well after an operation of a rollout."""
-        return self._writer.submit(with_rollout_steps(self._limits, progress.checked, operation_id, bad), can_wait=True)
+    def health_checked(self, operation_id: str, unhealthy: Sequence[str]) -> asyncio.Future[None]:
+        """Record which VMs are unhealthy after an operation of a rollout."""
+        return self._writer.submit(
+            with_rollout_steps(self._limits, progress.record_health, operation_id, unhealthy), defer=True
+        )
 
-    def gate(self, operation_id: str) -> Gate | None:
-        """Who must be well until when after an operation; None: nobody asks any more."""
+    def health_check(self, operation_id: str) -> HealthCheck | None:
+        """Return the health check of an operation; None if it is no longer needed."""
         state = self._writer.state
         operation = state.operation(operation_id)
-        closes_at = rollout_commands.gate_closes_at(self._limits, operation) if operation is not None else None
-        if operation is None or closes_at is None:
+        deadline = rollout_commands.health_deadline(self._limits, operation) if operation is not None else None
+        if operation is None or deadline is None:
             return None
-        return Gate(closes_at, operation.concerned(state.fleet))
+        return HealthCheck(deadline, operation.concerned(state.fleet))
 
 
 # --- The executor ---------------------------------------------------------------------------------
 
 
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
-FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 5.0, 300.0
-"""How long after a failed attempt the next one begins, by the clock: twice as long each time."""
-LOOK_AGAIN = timedelta(seconds=10)
-"""How long after a look at VMs that are not well the next one comes, by the clock."""
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 5.0, 300.0
+"""Backoff between attempts, by the service's clock. The delay doubles each time."""
+HEALTH_CHECK_INTERVAL = timedelta(seconds=10)
+"""Time between two checks of unhealthy VMs, by the service's clock."""
 
 
-def verbs_of(fabric: Fabric) -> dict[Verb, Callable[[WorkOrder], Awaitable[None]]]:
-    """The fabric's method for each verb. A missing one is an error at the start, not at the first such operation."""
+def fabric_methods(fabric: Fabric) -> dict[Verb, Callable[[WorkOrder], Awaitable[None]]]:
+    """Return the fabric's method for each verb. A missing method is an error at startup."""
     methods = {verb: getattr(fabric, verb.value, None) for verb in Verb}
     missing = [verb.value for verb, method in methods.items() if not callable(method)]
     if missing:
@@ -115,47 +117,47 @@ def verbs_of(fabric: Fabric) -> dict[Verb, Callable[[WorkOrder], Awaitable[None]
     return {verb: method for verb, method in methods.items() if method is not None}
 
 
-def _pause(failures: int) -> timedelta:
-    return timedelta(seconds=backoff_seconds(failures, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
+def _retry_delay(failures: int) -> timedelta:
+    return timedelta(seconds=backoff_seconds(failures, FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS))
 
 
 class Executor:
-    """The operations that the fabric is working on."""
+    """Runs one task for each operation that the fabric works on."""
 
     def __init__(self, clock: Clock, fabric: Fabric, reports: WorkReports) -> None:
         self.changed = asyncio.Event()
-        """Set when one is finished."""
+        """Set when a task has ended."""
         self._clock = clock
         self._fabric = fabric
-        self._work_of = verbs_of(fabric)
+        self._methods = fabric_methods(fabric)
         self._reports = reports
-        self._carried_out: list[str] = []
+        self._executed: list[str] = []
         self._written: asyncio.Future[None] | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failed: dict[str, FailedAttempt] = {}
-        """Only in memory: after a restart every operation is tried at once."""
+        """Only in memory: after a restart every operation is retried immediately."""
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def take(self, operation: Operation, vms: tuple[str, ...]) -> None:
-        """Have this operation carried out on these of its VMs: others have gone since it was asked for."""
-        task = asyncio.create_task(self._see_through(operation, vms))
+    def start(self, operation: Operation, vms: tuple[str, ...]) -> None:
+        """Start to execute an operation. `vms` are those of its VMs that still exist."""
+        task = asyncio.create_task(self._run(operation, vms))
         self._tasks[operation.id] = task
         task.add_done_callback(partial(self._finished, operation.id))
 
     def failed_attempt(self, operation_id: str) -> FailedAttempt | None:
-        """The last attempt at an operation, where it failed and there is to be another."""
+        """Return the last attempt of an operation, if it failed and will be retried."""
         return self._failed.get(operation_id)
 
-    def let_go(self, operation_id: str) -> None:
-        """Nobody need wait for the fabric any more: it is said to be over."""
+    def stop_waiting(self, operation_id: str) -> None:
+        """Cancel the task of an operation that has ended. The fabric may continue its work."""
         self._failed.pop(operation_id, None)
         if operation_id in self._tasks:
             self._tasks[operation_id].cancel()
 
     async def stop(self) -> None:
-        """Leave the rest to the next start: it asks the fabric again, by the same ids."""
+        """Cancel all tasks. The next start gives the fabric the same orders again."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -167,36 +169,48 @@ class Executor:
             self._failed.pop(operation_id, None)
         self.changed.set()
 
-    async def _see_through(self, operation: Operation, vms: tuple[str, ...]) -> None:
+    async def _run(self, operation: Operation, vms: tuple[str, ...]) -> None:
         try:
-            if operation.executed_at is None and not await self._work(operation, vms):
+            if operation.executed_at is None and not await self._execute(operation, vms):
                 return
             if operation.request.rollout and operation.health is Health.UNKNOWN:
-                await self._look_after(operation)
+                await self._check_health(operation)
         except ServiceStopping:
             return
 
-    async def _work(self, operation: Operation, vms: tuple[str, ...]) -> bool:
-        """Have it done; False when it cannot be."""
+    async def _execute(self, operation: Operation, vms: tuple[str, ...]) -> bool:
+        """Execute an operation, with retries. Returns False if it has failed permanently."""
         moves = tuple((name, host) for name, host in operation.moves if name in vms)
         order = WorkOrder(operation.id, vms, operation.request.duration, operation.cause, operation.host, moves)
         failures = 0
         while True:
             try:
                 if operation.verb is not None:
-                    await self._work_of[operation.verb](order)
-                await asyncio.shield(self._report(operation.id))
+                    await self._methods[operation.verb](order)
+                await asyncio.shield(self._report_executed(operation.id))
             except ServiceStopping:
                 raise
             except WorkFailed as error:
-                logger.warning("Operation %s (%s) has failed: %s", operation.id, operation.cause, error)
-                await self._until_written(partial(self._reports.failed, operation.id, str(error)))
+                _log.warning(
+                    "operation_failed",
+                    "The fabric reported a permanent failure.",
+                    operation_id=operation.id,
+                    cause=operation.cause,
+                    error=str(error),
+                )
+                await self._write_with_retries(partial(self._reports.failed, operation.id, str(error)))
                 return False
-            except Exception as error:  # whatever a driver raises, its work is still to be done
-                said = (operation.id, operation.cause, error)
+            except Exception as error:  # noqa: BLE001 - any error of a fabric means that the work is not done yet
                 expected = isinstance(error, ForewarnError)
-                logger.warning("Operation %s (%s) was not carried out: %s", *said, exc_info=not expected)
                 problem = str(error) if expected else f"{type(error).__name__}: {error}"
+                _log.warning(
+                    "operation_attempt_failed",
+                    "The fabric did not execute the operation; retrying.",
+                    operation_id=operation.id,
+                    cause=operation.cause,
+                    error=problem,
+                    exc_info=not expected,
+                )
                 failures += 1
                 await self._wait_to_retry(operation.id, failures, problem)
             else:
@@ -204,52 +218,54 @@ class Executor:
                 return True
 
     async def _wait_to_retry(self, operation_id: str, failures: int, problem: str) -> None:
-        next_at = self._clock.now() + _pause(failures)
+        next_at = self._clock.now() + _retry_delay(failures)
         self._failed[operation_id] = FailedAttempt(failures, problem, next_at)
         await self._wait_until(next_at)
         self._failed[operation_id] = FailedAttempt(failures, problem, None)
 
-    async def _look_after(self, operation: Operation) -> None:
-        """Ask until all VMs are well, or the gate has closed."""
-        while (gate := self._reports.gate(operation.id)) is not None:
-            well = await asyncio.gather(*map(self._is_well, gate.vms))
-            bad = [name for name, is_well in zip(gate.vms, well, strict=True) if not is_well]
-            if not bad or self._clock.now() >= gate.closes_at:
-                await self._until_written(partial(self._reports.checked, operation.id, bad))
+    async def _check_health(self, operation: Operation) -> None:
+        """Inspect the VMs until all are healthy, or until the deadline."""
+        while (check := self._reports.health_check(operation.id)) is not None:
+            results = await asyncio.gather(*map(self._is_healthy, check.vms))
+            unhealthy = [name for name, is_healthy in zip(check.vms, results, strict=True) if not is_healthy]
+            if not unhealthy or self._clock.now() >= check.deadline:
+                await self._write_with_retries(partial(self._reports.health_checked, operation.id, unhealthy))
                 return
-            await self._wait_until(min(self._clock.now() + LOOK_AGAIN, gate.closes_at))
+            await self._wait_until(min(self._clock.now() + HEALTH_CHECK_INTERVAL, check.deadline))
 
-    async def _until_written(self, write: Callable[[], asyncio.Future[None]]) -> None:
-        """What the fabric has said is not asked again: it must get on disk."""
+    async def _write_with_retries(self, write: Callable[[], asyncio.Future[None]]) -> None:
+        """Record a result of the fabric. Retries without end, because the fabric does not report it again."""
         for failures in count(1):
             try:
                 await asyncio.shield(write())
             except StoreFailed as error:
-                logger.warning("What the fabric said is written again: %s", error)
-                await self._wait_until(self._clock.now() + _pause(failures))
+                _log.warning(
+                    "fabric_result_not_written", "Cannot write a result of the fabric; retrying.", error=str(error)
+                )
+                await self._wait_until(self._clock.now() + _retry_delay(failures))
             else:
                 return
 
-    async def _is_well(self, vm: str) -> bool:
+    async def _is_healthy(self, vm: str) -> bool:
         try:
             return (await self._fabric.inspect(vm)).running
-        except Exception as error:  # noqa: BLE001 - whatever a driver raises, the VM cannot be said to be well
-            logger.warning("%s could not be looked at: %s", vm, error)
+        except Exception as error:  # noqa: BLE001 - any error of a fabric counts as unhealthy
+            _log.warning("vm_inspection_failed", "Cannot inspect a VM.", vm=vm, error=str(error))
             return False
 
-    async def _wait_until(self, moment: datetime) -> None:
-        while self._clock.now() < moment:
-            await self._clock.sleep_until(moment)
+    async def _wait_until(self, time: datetime) -> None:
+        while self._clock.now() < time:
+            await self._clock.sleep_until(time)
 
-    def _report(self, operation_id: str) -> asyncio.Future[None]:
-        """Those that are carried out until the writer comes to it are written by one command."""
+    def _report_executed(self, operation_id: str) -> asyncio.Future[None]:
+        """Record an executed operation. One command records all until the writer decides it."""
         if self._written is None:
-            self._carried_out = []
-            self._written = self._reports.carried_out(partial(self._close_report, self._carried_out))
-        self._carried_out.append(operation_id)
+            self._executed = []
+            self._written = self._reports.executed(partial(self._close_report, self._executed))
+        self._executed.append(operation_id)
         return self._written
 
     def _close_report(self, operation_ids: list[str]) -> list[str]:
-        if operation_ids is self._carried_out:
+        if operation_ids is self._executed:
             self._written = None
         return operation_ids

@@ -1,15 +1,15 @@
-"""The faults that are active, and what they have struck. In memory only: a restart ends them."""
+"""Active faults and the number of their hits. In memory only: a restart ends them."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from forewarn.core import faults
 from forewarn.core.history import ENGINE
 from forewarn.errors import FaultsNotAllowed, ForewarnError, LimitExceeded, UnknownResource, nearest
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Decide = Callable[[Draft, datetime, OperatorLimits], Fault]
 
 
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def _nothing() -> None:
@@ -32,67 +32,67 @@ def _nothing() -> None:
 
 
 class Faults:
-    """Which requests the endpoint fails on purpose. None unless that is allowed."""
+    """Faults that the metadata service injects into its responses, if the settings allow faults."""
 
     def __init__(self, engine: Engine, *, allowed: bool) -> None:
         self.allowed = allowed
-        self.struck: Counter[str] = Counter()
-        """How many requests each kind has struck, or groups, since the service was started."""
+        self.hits: Counter[str] = Counter()
+        """Number of hits of each kind since the start of the service."""
         self._engine = engine
         self._active: dict[str, Fault] = {}
-        """By their ids, the oldest first."""
+        """By id, oldest first."""
         self.on_change: Callable[[], None] = _nothing
-        """Called when there is one more: answers that were laid ready do not hold any more."""
-        self._added = 0
+        """Called when a fault is added: prepared responses are no longer valid."""
+        self._last_number = 0
         self._documents: dict[str, tuple[Document, Document | None]] = {}
-        """What each group was told last, and what before that in the same enabling."""
-        self._notes: set[asyncio.Task[None]] = set()
+        """The current document of each group, and the previous one since the group was enabled."""
+        self._recordings: set[asyncio.Task[None]] = set()
         if allowed:
             engine.subscribe(self._on_published)
 
-    # --- Orders -----------------------------------------------------------------------------------
+    # --- Commands ---------------------------------------------------------------------------------
 
-    async def add(self, asked: FaultSpec, by: str) -> Fault:
-        """Fail on purpose from now on. History says so when this returns."""
-        fault = await self._engine.execute(self.adding(asked, by))
-        self.take(fault)
+    async def add(self, spec: FaultSpec, by: str) -> Fault:
+        """Add a fault, and record it in history."""
+        fault = await self._engine.execute(self.command_to_add(spec, by))
+        self.activate(fault)
         return fault
 
-    def adding(self, asked: FaultSpec, by: str) -> Decide:
-        """The order of which a fault comes, for who has more to write with it; `take` it when that is on disk."""
+    def command_to_add(self, spec: FaultSpec, by: str) -> Decide:
+        """Return the command that adds a fault, to combine it with others. Call `activate` when it is on disk."""
         if not self.allowed:
             raise FaultsNotAllowed
         if (count := len(self.list()) + 1) > faults.MAX_FAULTS:
             remedy = "Clear some, or use one fault for all VMs."
             raise LimitExceeded(count=count, things="faults", what="service", most=faults.MAX_FAULTS, remedy=remedy)
-        asked = faults.fill_in(asked)
-        if asked.vm:
-            self._engine.fleet.vm(asked.vm)
-        self._added += 1
-        fault_id = f"f{self._added}"
+        spec = faults.fill_in(spec)
+        if spec.vm:
+            self._engine.fleet.vm(spec.vm)
+        self._last_number += 1
+        fault_id = f"f{self._last_number}"
 
         def decide(draft: Draft, now: datetime, limits: OperatorLimits) -> Fault:
-            return faults.add(draft, now, limits, fault_id, asked, by)
+            return faults.add(draft, now, limits, fault_id, spec, by)
 
         return decide
 
-    def take(self, fault: Fault) -> None:
-        """Let it strike. One that is over at once has struck already."""
-        self.struck[fault.order.kind] += fault.hits
+    def activate(self, fault: Fault) -> None:
+        """Activate a fault that was added. A fault with an immediate effect is already spent."""
+        self.hits[fault.order.kind] += fault.hits
         if not fault.is_spent:
-            self._put_back({fault.id: fault})
+            self._add_active({fault.id: fault})
 
     def list(self) -> Sequence[Fault]:
-        """Those that can still strike, the oldest first."""
+        """Return the active faults, oldest first."""
         self._drop_expired()
         return list(self._active.values())
 
-    async def noted(self) -> None:
-        """Until history has what was found to be over."""
-        await asyncio.gather(*self._notes)
+    async def wait_until_recorded(self) -> None:
+        """Wait until all expired faults are recorded in history."""
+        await asyncio.gather(*self._recordings)
 
     async def clear(self, fault_id: str | None, by: str) -> Sequence[Fault]:
-        """End one, or all; says which."""
+        """Clear one fault, or all; return the cleared faults."""
         self._drop_expired()
         if fault_id is not None and fault_id not in self._active:
             hint = nearest(fault_id, self._active) or " List them with: forewarn fault list"
@@ -101,75 +101,75 @@ class Faults:
         cleared = {each: self._active.pop(each) for each in wanted}
         try:
             await self._engine.execute(faults.record_cleared, list(cleared.values()), by)
-        except ForewarnError:  # it was not written, so it has not happened
-            self._put_back(cleared)
+        except ForewarnError:  # not written, so they stay active
+            self._add_active(cleared)
             raise
         return list(cleared.values())
 
-    def _put_back(self, more: dict[str, Fault]) -> None:
+    def _add_active(self, more: dict[str, Fault]) -> None:
         self.on_change()
-        together = {**self._active, **more}
-        self._active = dict(sorted(together.items(), key=lambda each: int(each[0][1:])))
+        merged = {**self._active, **more}
+        self._active = dict(sorted(merged.items(), key=lambda each: int(each[0][1:])))
 
-    # --- Strikes ----------------------------------------------------------------------------------
+    # --- Hits -------------------------------------------------------------------------------------
 
     def find(self, vm: str, group: str, method: str) -> Fault | None:
-        """The oldest that fits a request, if there is one. It is not spent by that: see `strike`."""
-        self._look(group)
+        """Return the oldest fault that matches a request. Does not count a hit: see `count_hit`."""
+        self._remember_document(group)
         self._drop_expired()
         for fault in self._active.values():
-            if fault.fits(vm, method) and (fault.order.kind != "stale" or self.older(group) is not None):
+            if fault.fits(vm, method) and (fault.order.kind != "stale" or self.previous_document(group) is not None):
                 return fault
         return None
 
-    def strike(self, fault_id: str) -> bool:
-        """Count a request that is struck; False when the fault has meanwhile come to its end."""
+    def count_hit(self, fault_id: str) -> bool:
+        """Count a hit. Returns False if the fault has ended in the meantime."""
         self._drop_expired()
         fault = self._active.get(fault_id)
         if fault is None:
             return False
         fault = fault.hit()
-        self.struck[fault.order.kind] += 1
+        self.hits[fault.order.kind] += 1
         if fault.is_spent:
             del self._active[fault_id]
-            self._note_over([fault])
+            self._record_expired([fault])
         else:
             self._active[fault_id] = fault
         return True
 
-    def older(self, group: str) -> Document | None:
-        """What the group was told before what it is told now, within one enabling."""
+    def previous_document(self, group: str) -> Document | None:
+        """Return the group's previous document, if there is one since it was enabled."""
         known = self._documents.get(group)
         return known[1] if known is not None else None
 
     def _drop_expired(self) -> None:
         now = self._engine.clock.now()
-        over = [fault for fault in self._active.values() if fault.is_over(now)]
-        for fault in over:
+        expired = [fault for fault in self._active.values() if fault.is_over(now)]
+        for fault in expired:
             del self._active[fault.id]
-        if over:
-            self._note_over(over)
+        if expired:
+            self._record_expired(expired)
 
-    def _note_over(self, over: Sequence[Fault]) -> None:
-        """Nobody waits for that row of history."""
-        note = asyncio.create_task(self._write_over(over))
-        self._notes.add(note)
-        note.add_done_callback(self._notes.discard)
+    def _record_expired(self, expired: Sequence[Fault]) -> None:
+        """Record expired faults in the background, so that the request need not wait."""
+        recording = asyncio.create_task(self._write_expired(expired))
+        self._recordings.add(recording)
+        recording.add_done_callback(self._recordings.discard)
 
-    async def _write_over(self, over: Sequence[Fault]) -> None:
+    async def _write_expired(self, expired: Sequence[Fault]) -> None:
         try:
-            await self._engine.execute(faults.record_expired, over, ENGINE)
+            await self._engine.execute(faults.record_expired, expired, ENGINE)
         except ForewarnError as error:
-            logger.warning("History does not say that a fault is over: %s", error)
+            _log.warning("fault_expiry_not_recorded", "Cannot record expired faults in history.", error=str(error))
 
     # --- Documents --------------------------------------------------------------------------------
 
     def _on_published(self, published: Published) -> None:
         for group in published.groups:
-            self._look(group)
+            self._remember_document(group)
 
-    def _look(self, group: str) -> None:
-        """Remember what the group is told, and what it was told before."""
+    def _remember_document(self, group: str) -> None:
+        """Remember the group's document, and the previous one."""
         document = self._engine.document(group)
         known = self._documents.get(group)
         if not document.enabled:

@@ -1,9 +1,8 @@
-"""History and everything else that has ended, read from the store; and how long it is kept."""
+"""Read active and ended items from the store, and remove those that are older than the retention time."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from forewarn.core.access import RESPONSE_RETENTION
 from forewarn.engine.writer import StoreThread
 from forewarn.errors import StoreFailed
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOOKED_AT_ONCE = 20_000
-"""Rows of history."""
+SCAN_ROWS = 20_000
+"""Number of history rows that one read scans at most."""
 
 
 class StoredRecords:
-    """Reads that go to the disk: they wait their turn, unlike those of the state in memory, but hold up no commit.
+    """Reads from the store, in a thread of its own, so that they do not delay commits.
 
-    What was on disk before a call is seen by it.
+    A read sees everything that was committed before the call.
     """
 
     def __init__(self, writer: Writer, store: Store) -> None:
@@ -45,60 +45,60 @@ class StoredRecords:
 
     async def _read(self, call: Callable[..., T], *arguments: Any) -> T:
         if self._thread is None:
-            return await self._writer.in_store(call, *arguments)
+            return await self._writer.run_in_store_thread(call, *arguments)
         return await self._thread.call(partial(call, *arguments))
 
     def stop(self) -> None:
-        """When all that was asked before is answered. The store closes what was read from."""
+        """Finish the reads that were submitted, and end the thread. The store closes the reader."""
         if self._thread is not None:
             self._thread.stop()
 
     async def event(self, event_id: str) -> Event | None:
-        """An event, live or long over."""
+        """Return an event, active or ended."""
         return self._writer.state.event(event_id) or await self._read(self._records.event, event_id)
 
-    async def events_beginning(self, start: str, group: str = "") -> list[Event]:
-        """The event of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
-        return await self._read(self._records.events_beginning, start, group)
+    async def events_by_prefix(self, start: str, group: str = "") -> list[Event]:
+        """Return the events whose ids start with this prefix: at most two, to detect ambiguous prefixes."""
+        return await self._read(self._records.events_by_prefix, start, group)
 
     async def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
-        """Events, each with its place in the list."""
+        """Return events, each with its position."""
         return await self._read(self._records.events, wanted)
 
     async def operation(self, operation_id: str) -> Operation | None:
-        """An operation, live or long over."""
+        """Return an operation, active or ended."""
         return self._writer.state.operation(operation_id) or await self._read(self._records.operation, operation_id)
 
-    async def operations_beginning(self, start: str) -> list[Operation]:
-        """The operation of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
-        return await self._read(self._records.operations_beginning, start)
+    async def operations_by_prefix(self, start: str) -> list[Operation]:
+        """Return the operations whose ids start with this prefix: at most two, to detect ambiguous prefixes."""
+        return await self._read(self._records.operations_by_prefix, start)
 
     async def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
-        """Operations, each with its place in the list."""
+        """Return operations, each with its position."""
         return await self._read(self._records.operations, wanted)
 
-    async def rollouts_beginning(self, start: str) -> list[Rollout]:
-        """The rollout of that id, live or over; or two of those whose ids begin so, if it is not clear which."""
-        return await self._read(self._records.rollouts_beginning, start)
+    async def rollouts_by_prefix(self, start: str) -> list[Rollout]:
+        """Return the rollouts whose ids start with this prefix: at most two, to detect ambiguous prefixes."""
+        return await self._read(self._records.rollouts_by_prefix, start)
 
     async def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
-        """Rollouts, each with its place in the list."""
+        """Return rollouts, each with its position."""
         return await self._read(self._records.rollouts, wanted)
 
-    async def kept_answer(self, key: str) -> StoredResponse | None:
-        """The answer kept for a key, whole."""
-        return await self._read(self._records.kept_answer, key)
+    async def stored_response(self, key: str) -> StoredResponse | None:
+        """Return the stored response of an idempotency key, with its body."""
+        return await self._read(self._records.stored_response, key)
 
     async def history(self, wanted: HistoryFilter) -> list[HistoryEntry]:
-        """Looked through a part at a time: who asks for something rare does not hold up the others for long."""
-        if wanted.operation:  # there is an index of that
+        """Return history rows. Scans a part at a time, so that a search for rare rows does not block other reads."""
+        if wanted.operation:  # has an index
             return await self._read(self._records.history, wanted)
         last = self.newest + 1
         first = max(wanted.after + 1, await self.oldest())
         end = min(wanted.before or last, last)
         found: list[HistoryEntry] = []
-        for begin in _beginnings(first, end, newest=wanted.newest):
-            part = wanted._replace(after=begin - 1, before=min(begin + LOOKED_AT_ONCE, end))
+        for begin in _scan_starts(first, end, newest=wanted.newest):
+            part = wanted._replace(after=begin - 1, before=min(begin + SCAN_ROWS, end))
             found += await self._read(self._records.history, part._replace(limit=wanted.limit - len(found)))
             if len(found) >= wanted.limit:
                 break
@@ -106,83 +106,84 @@ class StoredRecords:
 
     @property
     def newest(self) -> int:
-        """The sequence of the newest row of history."""
+        """Sequence of the newest history row."""
         return self._writer.state.sequence
 
     async def oldest(self) -> int:
-        """The sequence of the oldest row of history that is kept."""
+        """Return the sequence of the oldest stored history row."""
         return await self._read(self._records.oldest)
 
-    async def expired(self, before: datetime, answers_before: datetime) -> RetentionCutoff:
-        """Up to where things are older than they are to be kept."""
-        return await self._read(self._records.expired, before, answers_before)
+    async def retention_cutoff(self, before: datetime, responses_before: datetime) -> RetentionCutoff:
+        """Return the cutoff for items before these times."""
+        return await self._read(self._records.retention_cutoff, before, responses_before)
 
 
-def _beginnings(first: int, end: int, *, newest: bool) -> range:
-    """Where the parts of history begin that are looked through one after the other."""
-    parts = range(first, end, LOOKED_AT_ONCE)
+def _scan_starts(first: int, end: int, *, newest: bool) -> range:
+    """Return the first sequence of each scan."""
+    parts = range(first, end, SCAN_ROWS)
     return parts[::-1] if newest else parts
 
 
 # --- Retention ------------------------------------------------------------------------------------
 
 
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 BEGINNING = datetime(1, 1, 1, tzinfo=UTC)
-LOOK_EVERY = timedelta(hours=1)
-MOST_AT_ONCE = 200
-"""Of each kind. A commit that comes in between waits until so many are removed."""
+CHECK_INTERVAL = timedelta(hours=1)
+MAX_REMOVED_AT_ONCE = 200
+"""Maximum number of items of each kind to remove in one transaction, because commits wait for it."""
 
 
 class Retention:
-    """Removes the oldest rows of history, and operations with their events and rollouts that ended before them.
+    """Removes history rows that are older than the retention time, and operations, events and rollouts that ended
+    before it.
 
-    What is left of history has no gap, so the rows of an operation that has been live for longer go too.
+    The remaining history has no gap: rows of an operation that is still active are removed too.
     """
 
     def __init__(self, clock: Clock, writer: Writer, records: StoredRecords, limits: OperatorLimits) -> None:
         self._clock = clock
         self._writer = writer
         self._records = records
-        self._length = limits.history_retention
-        self._looked_at: datetime | None = None
+        self._retention_time = limits.history_retention
+        self._checked_at: datetime | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
 
-    def begin(self) -> None:
-        """Look for what is too old, if it is time to; in the background."""
+    def start_if_due(self) -> None:
+        """Remove expired items in the background, if the last check is long enough ago."""
         now = self._clock.now()
-        # Also when the clock was put back.
-        due = self._looked_at is None or abs(now - self._looked_at) >= LOOK_EVERY
+        # The absolute difference, because the system clock may have been set back.
+        due = self._checked_at is None or abs(now - self._checked_at) >= CHECK_INTERVAL
         if due and (self._task is None or self._task.done()):
-            self._looked_at = now
+            self._checked_at = now
             self._task = asyncio.create_task(self._remove(now))
 
-    async def settle(self) -> None:
-        """The same, and wait until it is done."""
+    async def finish(self) -> None:
+        """Remove expired items if that is due, and wait until it is done."""
         if self._task is not None:
             await self._task
-        self.begin()
+        self.start_if_due()
         if self._task is not None:
             await self._task
 
     async def stop(self) -> None:
-        """At the next step: what is left is removed after the next start."""
+        """Stop after the current transaction. The next start removes the remaining items."""
         self._stopping = True
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _remove(self, now: datetime) -> None:
-        self._writer.forget_answers(now - RESPONSE_RETENTION)
-        before = now - self._length if self._length else BEGINNING
+        self._writer.forget_responses(now - RESPONSE_RETENTION)
+        before = now - self._retention_time if self._retention_time else BEGINNING
         try:
-            expired = await self._records.expired(before, now - RESPONSE_RETENTION)
-            while not self._stopping and await self._writer.remove(expired, MOST_AT_ONCE):
+            cutoff = await self._records.retention_cutoff(before, now - RESPONSE_RETENTION)
+            while not self._stopping and await self._writer.remove_expired(cutoff, MAX_REMOVED_AT_ONCE):
                 pass
             oldest = await self._records.oldest()
         except StoreFailed as error:
-            logger.warning("What is too old to be kept is removed later: %s", error)
+            _log.warning("retention_failed", "Cannot remove expired history; retrying later.", error=str(error))
             return
         for name, count in self._writer.forget_history(oldest).items():
-            logger.warning("Webhook %s: %s rows were not delivered while history kept them, and are lost.", name, count)
+            _log.warning("webhook_rows_expired", "Undelivered rows expired and were dropped.", webhook=name, rows=count)

@@ -1,4 +1,4 @@
-"""When each group last asked. Kept in memory at every poll, written each minute."""
+"""When each group last polled: updated in memory at every poll, written to the store once a minute."""
 
 from __future__ import annotations
 
@@ -19,93 +19,95 @@ if TYPE_CHECKING:
     from forewarn.ports import Clock
 
 
-WRITE_EVERY = timedelta(minutes=1)
+WRITE_INTERVAL = timedelta(minutes=1)
 
 
 class LastSeen:
-    """Who has asked since it was last looked at, and what of that is not yet on disk."""
+    """Groups that polled recently, and which of their times are not on disk yet."""
 
     def __init__(self, clock: Clock, writer: Writer, timers: Timers, limits: OperatorLimits) -> None:
         self.polled: set[str] = set()
-        """Groups that asked since `take`: the server adds to it, without a look at the clock."""
-        self.held: Collection[str] = ()
-        """The groups of which somebody waits for an answer: they are listening, however long ago they asked."""
+        """Groups that polled since `record_polls`. The metadata server adds to it without reading the clock."""
+        self.long_polling: Collection[str] = ()
+        """Groups with an open long poll. They count as seen now."""
         self._clock = clock
         self._writer = writer
         self._timers = timers
-        self._longest = limits.quicken(limits.inactivity_timeout)
+        self._inactivity_timeout = limits.quicken(limits.inactivity_timeout)
         self._watched: set[str] = set()
-        """Groups with an entry for their silence in the timers: one each."""
+        """Groups with an inactivity timer. Each has at most one."""
         self._unwritten: set[str] = set()
         self._written_at: datetime | None = None
 
-    def take(self) -> None:
-        """Note that all who asked were heard now."""
-        self.polled.update(self.held)
+    def record_polls(self) -> None:
+        """Set the last-seen time of all groups that polled to now."""
+        self.polled.update(self.long_polling)
         if self.polled:
-            known = self.polled & self._writer.state.deliveries.keys()  # others have left the fleet since
+            known = self.polled & self._writer.state.deliveries.keys()  # others have left the fleet
             self._writer.record_seen(dict.fromkeys(known, self._clock.now()))
             self._unwritten |= known
             self.polled.clear()
 
     def last_seen_at(self, group: str) -> datetime | None:
-        """When the group last asked, of one group alone: many are looked at one after the other."""
-        if (group in self.polled or group in self.held) and self._writer.state.delivery(group) is not None:
+        """Return when the group last polled.
+
+        Does not call `record_polls`: callers that read many groups would repeat it for each.
+        """
+        if (group in self.polled or group in self.long_polling) and self._writer.state.delivery(group) is not None:
             return self._clock.now()
         return self._writer.state.last_seen_at(group)
 
-    def forgive_downtime(self) -> None:
-        """The service's own downtime is not silence: move what was heard along by it."""
+    def exclude_downtime(self) -> None:
+        """Add the service's own downtime to all last-seen times, so that it does not count as inactivity."""
         alive_at = self._writer.state.facts.get("alive_at")
         if alive_at is None or self._clock.virtual:
             return
         downtime = max(self._clock.now() - from_text(alive_at), timedelta(0))
-        heard = {group: last_seen_at + downtime for group, last_seen_at in self._writer.state.last_seen.items()}
-        self._writer.record_seen(heard)
-        self._unwritten = set(heard)
+        times = {group: last_seen_at + downtime for group, last_seen_at in self._writer.state.last_seen.items()}
+        self._writer.record_seen(times)
+        self._unwritten = set(times)
 
-    # --- Silence ------------------------------------------------------------------------------------
+    # --- Inactivity ---------------------------------------------------------------------------------
 
     def watch(self, group: str, after: datetime | None = None) -> bool:
-        """Note when the group will have been silent for too long; False when that has come already."""
-        if group in self._watched:  # what is noted for it comes no later, and is looked at again then
+        """Set the inactivity timer of a group. Returns False if the timeout is not after `after`."""
+        if group in self._watched:  # its timer is not later, and sets a new one when it is due
             return True
         last_seen_at = self._writer.state.last_seen_at(group)
         if last_seen_at is None:
             return False
-        moment = last_seen_at + self._longest
-        if after is not None and moment <= after:
+        inactive_at = last_seen_at + self._inactivity_timeout
+        if after is not None and inactive_at <= after:
             return False
-        self._timers.add(moment, "inactivity", group)
+        self._timers.add(inactive_at, "inactivity", group)
         self._watched.add(group)
         return True
 
-    def silent_among(self, groups: list[str], now: datetime) -> list[str]:
-        """Which of the groups whose time has come have been silent; the others are watched again."""
+    def find_inactive(self, groups: list[str], now: datetime) -> list[str]:
+        """Return those of the groups with a due timer that are inactive. The others get a new timer."""
         self._watched.difference_update(groups)
         return [group for group in groups if not self.watch(group, after=now)]
 
-    def look_again(self, silent: list[str], now: datetime) -> None:
-        """That these are silent could not be written: it is still to be done."""
-        for group in silent:
+    def reschedule(self, inactive: list[str], now: datetime) -> None:
+        """Set the timers of these groups again, because the commit that should disable them failed."""
+        for group in inactive:
             self._timers.add(now, "inactivity", group)
-        self._watched.update(silent)
+        self._watched.update(inactive)
 
     # --- Writing ------------------------------------------------------------------------------------
 
     @property
-    def due(self) -> bool:
-        """Whether it is time to write."""
-        return self._written_at is None or self._clock.now() - self._written_at >= WRITE_EVERY
+    def is_write_due(self) -> bool:
+        return self._written_at is None or self._clock.now() - self._written_at >= WRITE_INTERVAL
 
     async def write(self) -> None:
-        """Put on disk who was heard when, and that the service is alive."""
-        self.take()
+        """Write the last-seen times to the store, and that the service is alive."""
+        self.record_polls()
         unwritten, self._unwritten = self._unwritten, set()
 
         def write(draft: Draft, now: datetime) -> None:
-            moments = {group: draft.last_seen_at(group) for group in unwritten if draft.delivery(group)}
-            draft.changes.last_seen = {group: moment for group, moment in moments.items() if moment}
+            times = {group: draft.last_seen_at(group) for group in unwritten if draft.delivery(group)}
+            draft.changes.last_seen = {group: time for group, time in times.items() if time}
             draft.changes.facts["alive_at"] = to_text(now)
 
         try:

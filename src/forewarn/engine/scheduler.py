@@ -1,18 +1,18 @@
-"""The scheduler: what is due when, and a tick of the engine when something is due."""
+"""The scheduler: a queue of timers, and a loop that processes what is due."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-import logging
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING
 
 from forewarn.clock import VirtualClock
-from forewarn.core.durations import from_text
+from forewarn.core.durations import from_text, to_text
 from forewarn.errors import ClockBusy, ClockNotVirtual, StoreFailed
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 
 class Timers:
-    """A heap of moments."""
+    """A priority queue of (time, kind, key)."""
 
     def __init__(self) -> None:
-        self.sooner = asyncio.Event()
-        """Set when something has become due earlier than all before it."""
+        self.new_earliest = asyncio.Event()
+        """Set when a new timer is due before all others."""
         self._heap: list[tuple[datetime, str, int, str]] = []
         self._numbers = count()
-        """What is due at one moment comes in the order in which it was noted: ids are random, and must not decide."""
+        """Orders timers of the same time by when they were added. Ids are random, so they must not decide."""
 
-    def add(self, moment: datetime, kind: str, key: str) -> None:
-        heapq.heappush(self._heap, (moment, kind, next(self._numbers), key))
-        if self._heap[0][0] == moment:
-            self.sooner.set()
+    def add(self, time: datetime, kind: str, key: str) -> None:
+        heapq.heappush(self._heap, (time, kind, next(self._numbers), key))
+        if self._heap[0][0] == time:
+            self.new_earliest.set()
 
-    def next(self) -> datetime | None:
-        """The first moment at which something is due."""
+    def next_time(self) -> datetime | None:
+        """Return the time of the first timer."""
         return self._heap[0][0] if self._heap else None
 
-    def take(self, now: datetime) -> list[tuple[str, str]]:
-        """All that is due by now, in its order, as (kind, key)."""
+    def pop_due(self, now: datetime) -> list[tuple[str, str]]:
+        """Remove and return all due timers, in order, as (kind, key)."""
         due = []
         while self._heap and self._heap[0][0] <= now:
             _, kind, _, key = heapq.heappop(self._heap)
@@ -56,14 +56,14 @@ class Timers:
 # --- Ticks ----------------------------------------------------------------------------------------
 
 
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
-LOOK_AGAIN_SECONDS = 1.0
-"""A wall clock can jump, and a disk can be full: nothing is waited for longer than this without another look."""
+MAX_WAIT_SECONDS = 1.0
+"""Maximum wait between two checks, because the system clock can jump and a full disk can have room again."""
 
 
 class Scheduler:
-    """The passing of time, for one engine."""
+    """Processes what is due, and advances a virtual clock, for one engine."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class Scheduler:
         self._retention = retention
         self._tick = tick
         self._task: asyncio.Task[None] | None = None
-        self._moving = asyncio.Lock()
-        """One at a time moves a virtual clock: each is to see every step of its own."""
-        self._awaited: list[str] = []
-        """VMs that whoever moves it is waiting for."""
+        self._advance_lock = asyncio.Lock()
+        """Held while the virtual clock advances: two callers must not mix their steps."""
+        self._awaited_vms: list[str] = []
+        """VMs that the current advance waits for."""
 
     def resume(self) -> None:
-        """Virtual time goes on where it stood; no time goes back behind what has happened."""
+        """Continue a virtual clock at the last stored time. Warn if the system clock is behind it."""
         facts = self._writer.state.facts
         known = [from_text(facts[name]) for name in ("virtual_now", "alive_at") if name in facts]
         latest = max(known, default=None)
@@ -98,10 +98,14 @@ class Scheduler:
         if isinstance(self._clock, VirtualClock):
             self._clock.resume(latest)
         elif latest > self._clock.now() + timedelta(minutes=1):
-            logger.warning("The data was last used at %s, which is still to come by the system clock.", latest)
+            _log.warning(
+                "system_clock_behind",
+                "The system clock is behind the last stored time.",
+                last_stored_time=to_text(latest),
+            )
 
     def start(self) -> None:
-        self._retention.begin()
+        self._retention.start_if_due()
         if isinstance(self._clock, VirtualClock):
             self._clock.on_sleep = self._executor.changed.set
         else:
@@ -114,82 +118,84 @@ class Scheduler:
             await asyncio.gather(self._task, return_exceptions=True)
         await self._retention.stop()
 
-    async def advance(self, length: timedelta, audience: ClockBarrier | None = None) -> datetime:
-        """Move a virtual clock, from deadline to deadline; returns when all that is due by then is done.
+    async def advance(self, duration: timedelta, barrier: ClockBarrier | None = None) -> datetime:
+        """Advance a virtual clock from timer to timer. Returns when everything due by then is done.
 
-        An audience takes in each step before the next, the last one too.
+        With a barrier, its VMs must see each step before the next one, and also the last.
         """
         clock = self._clock
         if not isinstance(clock, VirtualClock):
             raise ClockNotVirtual
-        if self._awaited:  # moving the clock under them would be to pass them over, waiting for them may take long
-            raise ClockBusy(vms=", ".join(self._awaited))
-        async with self._moving:
-            target = clock.now() + length
-            await self._until_taken_in(clock, audience)
+        if self._awaited_vms:  # they must see each step, and waiting for them here could take long
+            raise ClockBusy(vms=", ".join(self._awaited_vms))
+        async with self._advance_lock:
+            target = clock.now() + duration
+            await self._wait_for_barrier(clock, barrier)
             while True:
-                self._last_seen.take()
-                moments = [moment for moment in (self._timers.next(), clock.next_waking()) if moment]
-                if not moments or min(moments) > target:
+                self._last_seen.record_polls()
+                times = [time for time in (self._timers.next_time(), clock.next_wake_up()) if time]
+                if not times or min(times) > target:
                     break
-                clock.set(min(moments))
-                if audience is not None:  # it asks all the time, also in the time that was passed over
-                    self._last_seen.polled |= audience.groups
+                clock.set(min(times))
+                if barrier is not None:  # its VMs poll all the time, also during the skipped time
+                    self._last_seen.polled |= barrier.groups
                 await self._tick()
-                await self._until_taken_in(clock, audience)
+                await self._wait_for_barrier(clock, barrier)
             clock.set(target)
             await self._last_seen.write()
-            await self._retention.settle()
+            await self._retention.finish()
             return clock.now()
 
-    async def _until_taken_in(self, clock: VirtualClock, audience: ClockBarrier | None) -> None:
-        await self.until_quiet(clock)
-        while audience is not None and (missing := audience.missing()):
-            self._awaited = missing
+    async def _wait_for_barrier(self, clock: VirtualClock, barrier: ClockBarrier | None) -> None:
+        await self.wait_until_idle(clock)
+        while barrier is not None and (missing := barrier.missing()):
+            self._awaited_vms = missing
             try:
-                await audience.wait()
+                await barrier.wait()
             finally:
-                self._awaited = []
-            await self.until_quiet(clock)  # it may have answered by an approval: that is the next thing to see
+                self._awaited_vms = []
+            await self.wait_until_idle(clock)  # a VM may have approved an event, which changes its document
 
-    async def until_quiet(self, clock: VirtualClock) -> None:
-        """Until no command is under way and the fabric only waits for time to move."""
-        with self._writer.hurry():
+    async def wait_until_idle(self, clock: VirtualClock) -> None:
+        """Wait until no command is in progress and all fabric work waits for the clock."""
+        with self._writer.without_deferral():
             while True:
-                await self._writer.until_idle()
+                await self._writer.wait_until_idle()
                 self._executor.changed.clear()
-                if len(self._executor) <= clock.sleeping:
+                if len(self._executor) <= clock.sleeper_count:
                     return
                 await self._executor.changed.wait()
 
     async def _run(self) -> None:
-        """Under a clock that runs by itself: tick when something is due, and write each minute who was heard."""
+        """With the system clock: process what is due, and write the last-seen times once a minute."""
         while True:
             try:
-                if self._last_seen.due:
+                if self._last_seen.is_write_due:
                     await self._last_seen.write()
-                self._retention.begin()
+                self._retention.start_if_due()
                 if (late := self._late_seconds()) > 0:
                     self._writer.measurements.scheduler_delay.observe(late)
                 await self._tick()
                 seconds = self._seconds_to_next()
-            except Exception as error:  # whatever it is, time must not stand still for it
-                expected = isinstance(error, StoreFailed)
-                logger.warning("What is due is tried again: %s", error, exc_info=not expected)
-                seconds = LOOK_AGAIN_SECONDS
+            except Exception as error:  # noqa: BLE001 - the scheduler must never stop
+                if isinstance(error, StoreFailed):
+                    _log.warning("scheduler_failed", "Cannot process due items; retrying.", error=str(error))
+                else:
+                    _log.exception("scheduler_failed", "Unexpected error in the scheduler; retrying.")
+                seconds = MAX_WAIT_SECONDS
                 await asyncio.sleep(seconds)
-            # Not wait_for: before Python 3.12 it can swallow the cancellation that is to end this loop.
+            # Not wait_for: before Python 3.12 it can swallow the cancellation that ends this loop.
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._timers.sooner.wait()
+                    await self._timers.new_earliest.wait()
 
     def _late_seconds(self) -> float:
-        moment = self._timers.next()
-        return (self._clock.now() - moment).total_seconds() if moment is not None else 0.0
+        due_at = self._timers.next_time()
+        return (self._clock.now() - due_at).total_seconds() if due_at is not None else 0.0
 
     def _seconds_to_next(self) -> float:
-        self._timers.sooner.clear()
-        moment = self._timers.next()
-        if moment is None:
-            return LOOK_AGAIN_SECONDS
-        return min(max((moment - self._clock.now()).total_seconds(), 0.0), LOOK_AGAIN_SECONDS)
+        self._timers.new_earliest.clear()
+        due_at = self._timers.next_time()
+        if due_at is None:
+            return MAX_WAIT_SECONDS
+        return min(max((due_at - self._clock.now()).total_seconds(), 0.0), MAX_WAIT_SECONDS)

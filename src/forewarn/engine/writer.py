@@ -1,16 +1,14 @@
-"""The writer: decides commands in batches, commits each batch, publishes it and answers.
+"""The writer: decides commands in batches, commits each batch, publishes it, and returns the results.
 
 A batch is decided on a draft and committed in the store's thread. Then the state absorbs it, subscribers publish it,
-and the callers get their answers. So whoever is answered can rely on the disk, and a crash takes nothing back that was
-published.
+and the callers get their results. So every result is on disk, and a crash never reverts what was published.
 
-The writer uses callbacks, not a task: an approval should not wait for three turns of the loop.
+The writer uses callbacks instead of a task, because a task would delay an approval by three iterations of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import uuid
 from collections import deque
@@ -24,6 +22,7 @@ from forewarn.core.durations import to_text
 from forewarn.core.state import Changes, Draft, ServiceState
 from forewarn.engine.measurements import Measurements
 from forewarn.errors import ServiceStopping, StoreFailed
+from forewarn.system.logs import get_logger
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -33,30 +32,31 @@ if TYPE_CHECKING:
     from forewarn.core.operations import Operation
     from forewarn.ports import Clock, RetentionCutoff, Store
 
-    Done = Callable[[Any, BaseException | None], None]
+    Callback = Callable[[Any, BaseException | None], None]
+    """Called with a result, or with an error."""
 
 
 T = TypeVar("T")
 
 
 class StoreThread:
-    """Runs what it is given, one after the other."""
+    """A thread that runs calls one after the other."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[tuple[Callable[[], Any], Done, asyncio.AbstractEventLoop] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Callback, asyncio.AbstractEventLoop] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
 
-    def submit(self, call: Callable[[], Any], done: Done) -> None:
-        """Run the call there; `done` is called here with what it returned or raised."""
+    def submit(self, call: Callable[[], Any], done: Callback) -> None:
+        """Run the call in the thread. `done` is called in the event loop with its result or error."""
         self._calls.put((call, done, asyncio.get_running_loop()))
 
     async def call(self, call: Callable[[], T]) -> T:
-        """What the call returned or raised, there."""
+        """Run the call in the thread; return its result or raise its error."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def done(result: T, error: BaseException | None) -> None:
-            if future.done():  # whoever waited has gone away
+            if future.done():  # the caller was cancelled
                 return
             if error is not None:
                 future.set_exception(error)
@@ -67,16 +67,16 @@ class StoreThread:
         return await future
 
     def stop(self) -> None:
-        """When all that was given before is done."""
+        """Finish the submitted calls, and end the thread."""
         self._calls.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (given := self._calls.get()) is not None:
-            call, done, loop = given
+        while (submitted := self._calls.get()) is not None:
+            call, done, loop = submitted
             try:
                 result = call()
-            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
                 loop.call_soon_threadsafe(done, None, error)
             else:
                 loop.call_soon_threadsafe(done, result, None)
@@ -85,15 +85,15 @@ class StoreThread:
 # --- The writer -----------------------------------------------------------------------------------
 
 
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
-LONGEST_WAIT_SECONDS = 0.2
-"""How long a command that can wait does."""
+MAX_DEFER_SECONDS = 0.2
+"""Maximum delay of a deferred command."""
 
 
 def new_id() -> str:
-    """The id of a new event, operation or rollout."""
+    """Return an id for a new event, operation or rollout."""
     return str(uuid.uuid4())
 
 
@@ -101,14 +101,14 @@ class PendingCommand(NamedTuple):
     """A command, and the callback that gets its result or its error."""
 
     command: Callable[[Draft, datetime], Any]
-    done: Done
+    done: Callback
 
 
 class Writer:
     """Executes commands one batch at a time.
 
-    After a commit `publish` takes it over into the state, then come the answers, then `carry_out` gets what was
-    published and what `publish` has returned.
+    After a commit: `publish` applies the changes to the state and returns the operations that have started, then the
+    callers get their results, then `update_executor` gets the changes and these operations.
     """
 
     def __init__(
@@ -116,153 +116,153 @@ class Writer:
         clock: Clock,
         store: Store,
         publish: Callable[[Changes], list[Operation]],
-        carry_out: Callable[[Changes, list[Operation]], None],
+        update_executor: Callable[[Changes, list[Operation]], None],
     ) -> None:
         self.state = ServiceState()
         self._clock = clock
         self._store = store
         self._publish = publish
-        self._carry_out = carry_out
+        self._update_executor = update_executor
         self._queue: list[PendingCommand] = []
-        self._patient: list[PendingCommand] = []
-        self._singly: deque[PendingCommand] = deque()
-        """Commands of a batch that could not be written: each gets a chance of its own."""
+        self._deferred: list[PendingCommand] = []
+        self._single: deque[PendingCommand] = deque()
+        """Commands of a failed batch. Each is retried in a batch of its own."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._writing = False
         self._begin_handle: asyncio.Handle | None = None
-        self._later: asyncio.TimerHandle | None = None
-        self._hurried = 0
+        self._defer_timer: asyncio.TimerHandle | None = None
+        self._deferral_disabled = 0
         self._thread = StoreThread()
         self._stopping = False
         self.measurements = Measurements()
-        self._began_seconds = 0.0
+        self._commit_started_seconds = 0.0
 
     async def load(self) -> ServiceState:
-        """Begin with what is in the store."""
-        saved = await self.in_store(self._store.load)
+        """Load the state from the store."""
+        saved = await self.run_in_store_thread(self._store.load)
         self.state = ServiceState(saved.fleet)
-        # Rows of history are only counted here, so absorbing them afresh must not add to the sequence.
+        # Not from absorbing: the changes contain no history rows, only their last sequence is stored.
         self.state.absorb(saved.as_changes())
         self.state.sequence = saved.sequence
         return self.state
 
     async def stop(self) -> None:
-        """Write the commands that were submitted, refuse new ones, and let go of the store."""
+        """Write the submitted commands, reject new ones, and close the store."""
         self._stopping = True
-        await self.until_idle()
-        await self.in_store(self._store.close)
+        await self.wait_until_idle()
+        await self.run_in_store_thread(self._store.close)
         self._thread.stop()
 
-    def submit(self, command: Callable[[Draft, datetime], T], *, can_wait: bool = False) -> asyncio.Future[T]:
-        """Gets what the command returned, once it is on disk; or what it raised, and then nothing has changed.
+    def submit(self, command: Callable[[Draft, datetime], T], *, defer: bool = False) -> asyncio.Future[T]:
+        """Submit a command. The future gets its result when it is on disk, or its error if nothing has changed.
 
-        Commands that can wait are written together, a moment later: what nobody waits for should not
-        make a commit that somebody waits for any larger.
+        Deferred commands are written together a little later. They have no waiting caller, so they should not make
+        the commits of others larger.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.submit_with_callback(command, partial(_settle, future), can_wait=can_wait)
+        self.submit_with_callback(command, partial(_set_result, future), defer=defer)
         return future
 
     def submit_with_callback(
-        self, command: Callable[[Draft, datetime], Any], done: Done, *, can_wait: bool = False
+        self, command: Callable[[Draft, datetime], Any], done: Callback, *, defer: bool = False
     ) -> None:
-        """The same, with a callback instead of a future: called once it is so, not a turn of the loop later.
+        """Submit a command with a callback, which is called one iteration of the loop earlier than a future.
 
-        Never from within this call.
+        The callback is never called before this method returns.
         """
         if self._stopping:
             asyncio.get_running_loop().call_soon(done, None, ServiceStopping())
             return
         self._idle.clear()
-        if can_wait and not self._hurried:
-            self._patient.append(PendingCommand(command, done))
-            if self._later is None:
-                self._later = asyncio.get_running_loop().call_later(LONGEST_WAIT_SECONDS, self._take_patient)
+        if defer and not self._deferral_disabled:
+            self._deferred.append(PendingCommand(command, done))
+            if self._defer_timer is None:
+                self._defer_timer = asyncio.get_running_loop().call_later(MAX_DEFER_SECONDS, self._submit_deferred)
         else:
             self._queue.append(PendingCommand(command, done))
             self._begin_soon()
 
     async def execute(self, command: Callable[[Draft, datetime], T]) -> T:
-        """The same, for whoever has the time to wait here."""
+        """Submit a command and wait for its result."""
         return await self.submit(command)
 
     @contextmanager
-    def hurry(self) -> Iterator[None]:
-        """Meanwhile no command waits: somebody waits for everything to be done."""
-        self._hurried += 1
-        self._take_patient()
+    def without_deferral(self) -> Iterator[None]:
+        """Write deferred commands at once while this context is open, because a caller waits for all of them."""
+        self._deferral_disabled += 1
+        self._submit_deferred()
         try:
             yield
         finally:
-            self._hurried -= 1
+            self._deferral_disabled -= 1
 
-    async def until_idle(self) -> None:
-        """Until nothing is left to write."""
-        with self.hurry():
+    async def wait_until_idle(self) -> None:
+        """Wait until all commands are written."""
+        with self.without_deferral():
             await self._idle.wait()
 
-    async def in_store(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Call the store in its own thread."""
+    async def run_in_store_thread(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Call the store in its thread."""
         return await self._thread.call(partial(call, *arguments))
 
-    # --- What is in memory before it is on disk, or only there -------------------------------------
+    # --- Changes of memory that are not commands ---------------------------------------------------
 
-    def record_seen(self, moments: Mapping[str, datetime]) -> None:
-        """When groups last polled: too often for a commit each."""
-        self.state.record_seen(moments)
+    def record_seen(self, times: Mapping[str, datetime]) -> None:
+        """Set when groups last polled. Polls are too frequent for a commit each."""
+        self.state.record_seen(times)
 
     def count_dropped(self, webhook: str, count: int) -> None:
-        """Rows that a webhook will never deliver, since the service was started."""
+        """Count rows that a webhook will never deliver. The count starts at zero with the service."""
         self.state.webhook_deliveries.count_dropped(webhook, count)
 
-    def forget_answers(self, before: datetime) -> None:
-        """Answers to idempotency keys. They go from memory first: what memory knows must be in the store."""
-        self.state.forget_answers(before)
+    def forget_responses(self, before: datetime) -> None:
+        """Forget responses of idempotency keys, before the store removes them: a key in memory needs its row."""
+        self.state.forget_responses(before)
 
-    async def remove(self, expired: RetentionCutoff, most: int) -> bool:
-        """Remove what is too old from the store, a part at a time. Whether there may be more."""
-        return await self.in_store(self._store.remove, expired, most)
+    async def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
+        """Remove at most `limit` expired items of each kind. Returns whether there may be more."""
+        return await self.run_in_store_thread(self._store.remove_expired, cutoff, limit)
 
     def forget_history(self, oldest: int) -> Counter[str]:
-        """History begins with this row now. Returns how many rows each webhook has lost by it."""
+        """Forget undelivered rows before the oldest history row. Returns their number for each webhook."""
         return self.state.webhook_deliveries.forget_before(oldest)
 
-    # --- From command to answer -------------------------------------------------------------------
+    # --- From command to result -------------------------------------------------------------------
 
-    def _take_patient(self) -> None:
-        """What could wait has waited long enough."""
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-        self._queue += self._patient
-        self._patient = []
+    def _submit_deferred(self) -> None:
+        """Move the deferred commands to the queue."""
+        if self._defer_timer is not None:
+            self._defer_timer.cancel()
+            self._defer_timer = None
+        self._queue += self._deferred
+        self._deferred = []
         self._begin_soon()
 
     def _begin_soon(self) -> None:
-        # Not at once: what arrives in this turn of the loop goes into the same batch.
+        # Not at once, so that all commands of this loop iteration are in one batch.
         if not self._writing and self._begin_handle is None:
             self._begin_handle = asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
-        """Decide the next batch and hand it to the store."""
+        """Decide the next batch, and start its commit."""
         self._begin_handle = None
-        if self._writing:  # a callback of the last batch may have submitted more before this one began
+        if self._writing:  # a callback of the last batch has already started the next one
             return
-        while self._singly or self._queue:
-            if self._singly:
-                batch = [self._singly.popleft()]
+        while self._single or self._queue:
+            if self._single:
+                batch = [self._single.popleft()]
             else:
                 batch, self._queue = self._queue, []
             changes, results = self._decide(batch)
             if changes:
                 self._writing = True
-                self._began_seconds = real_seconds()
+                self._commit_started_seconds = real_seconds()
                 commit = partial(self._store.commit, changes)
                 self._thread.submit(commit, partial(self._finish, batch, changes, results))
                 return
-            _answer(results)
-        if not self._patient:
+            _call_back(results)
+        if not self._deferred:
             self._idle.set()
 
     def _decide(self, batch: list[PendingCommand]) -> tuple[Changes, list[CommandResult]]:
@@ -270,11 +270,11 @@ class Writer:
         whole: Draft | None = None
         results = []
         for pending in batch:
-            # On a draft of its own, so that a command that fails leaves nothing in the others' way.
+            # Each command gets its own draft, so that a failed one leaves no changes.
             draft = Draft(whole or self.state, new_id)
             try:
                 result = pending.command(draft, now)
-            except Exception as error:  # noqa: BLE001 - it belongs to the caller, not to the writer
+            except Exception as error:  # noqa: BLE001 - the caller gets it
                 results.append(CommandResult(pending.done, None, error))
             else:
                 if whole is None:
@@ -298,43 +298,43 @@ class Writer:
         _: None,
         error: BaseException | None,
     ) -> None:
-        """The batch is on disk, or could not be written."""
+        """Publish a committed batch, or handle a failed commit."""
         self._writing = False
-        self.measurements.commit_ended(real_seconds() - self._began_seconds, error)
+        self.measurements.commit_ended(real_seconds() - self._commit_started_seconds, error)
         try:
             if error is None:
                 try:
                     started = self._publish(changes)
                 finally:
-                    _answer(results)
-                self._carry_out(changes, started)
+                    _call_back(results)
+                self._update_executor(changes, started)
             elif isinstance(error, StoreFailed) and len(batch) > 1:
-                # One command may be what the disk has no room for: the others get their own chance.
-                self._singly.extend(batch)
+                # One large command may have filled the disk, so retry each one alone.
+                self._single.extend(batch)
             else:
-                _answer([one._replace(error=error) for one in results])
+                _call_back([one._replace(error=error) for one in results])
         finally:
             self._begin()
 
 
 class CommandResult(NamedTuple):
-    """What the callback of a command gets."""
+    """A callback with the result or the error of its command."""
 
-    done: Done
+    done: Callback
     result: Any
     error: BaseException | None
 
 
-def _answer(results: list[CommandResult]) -> None:
+def _call_back(results: list[CommandResult]) -> None:
     for done, result, error in results:
         try:
             done(result, error)
-        except Exception:  # its own affair: the state and the others must not suffer
-            logger.exception("Whoever gave an order could not be told.")
+        except Exception:  # noqa: BLE001 - must not affect the state and the other callers
+            _log.exception("command_callback_failed", "The callback of a command raised an error.")
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():  # the caller has gone away
+def _set_result(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # the caller was cancelled
         return
     if error is not None:
         future.set_exception(error)

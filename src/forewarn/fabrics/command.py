@@ -46,15 +46,15 @@ class OrderFolder:
         self._errors = folder / "errors"
         self._child = ChildProcess(folder / "lock", folder / "exit")
 
-    def at_work(self) -> bool:
+    def is_running(self) -> bool:
         """Return whether the program is running. Its children may keep the lock, so an exit code counts."""
         return self._child.is_held() and self._child.exit_code() is None
 
-    def over(self) -> bool:
+    def is_final(self) -> bool:
         """Return whether it has ended and must not run again. Call only when it is not running."""
         return self._child.exit_code() not in (None, os.EX_TEMPFAIL)
 
-    def end(self) -> WorkResult:
+    def result(self) -> WorkResult:
         """Return the result. Call only when it is not running: the exit code is written before the lock is released."""
         try:
             with self._errors.open("rb") as errors:
@@ -63,7 +63,7 @@ class OrderFolder:
             said = ""
         return WorkResult(self._child.exit_code(), said)
 
-    def begin(self, command: Sequence[str], order: dict[str, Any]) -> subprocess.Popen[bytes]:
+    def start_program(self, command: Sequence[str], order: dict[str, Any]) -> subprocess.Popen[bytes]:
         """Write the order to disk, start the program, and return its process.
 
         Does not use asyncio, which kills child processes when its transports are closed.
@@ -92,9 +92,9 @@ class OrderFolder:
         """Remove the folder. Errors are ignored."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def remove_if_over(self) -> bool:
+    def remove_if_final(self) -> bool:
         """Remove the folder of an ended order; return whether it is gone. A retry needs it to set `again`."""
-        if self._order.exists() and not self.over():
+        if self._order.exists() and not self.is_final():
             return False
         self.remove()
         return True
@@ -107,7 +107,7 @@ INSPECT_SECONDS = 60.0
 _INSPECTIONS_AT_ONCE = 8
 """Limits the number of programs when a whole fleet is inspected."""
 _READ_BACK_BYTES = 64 * 1024
-_LONGEST_LINE = 500
+_MAX_LINE_LENGTH = 500
 _EXPECTED = (
     'expected exit code 0 and one JSON object on standard output, like {"running": true, "boots": 3}, '
     f"or exit code {os.EX_USAGE} if the program does not support inspect"
@@ -154,7 +154,7 @@ class OperatorProgram:
         machine = _read_machine(vm, said) if code == 0 else None
         if machine is None:
             found = (
-                f"wrote {_harmless(said)!r}" if code == 0 else f"exited with code {code}: {complaint or '(no output)'}"
+                f"wrote {_printable(said)!r}" if code == 0 else f"exited with code {code}: {complaint or '(no output)'}"
             )
             raise Unavailable(problem=f"{self} inspect {found}; {_EXPECTED}")
         return machine
@@ -187,12 +187,12 @@ def last_line(file: IO[bytes]) -> str:
     """Return the last non-empty line, shortened and without control characters."""
     file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BACK_BYTES))
     lines = [line for line in file.read(_READ_BACK_BYTES).splitlines() if line.strip()]
-    return _harmless(lines[-1]) if lines else ""
+    return _printable(lines[-1]) if lines else ""
 
 
-def _harmless(text: bytes) -> str:
+def _printable(text: bytes) -> str:
     """Return printable text, safe for terminals and logs."""
-    shown = text.decode("utf-8", "replace").strip()[:_LONGEST_LINE]
+    shown = text.decode("utf-8", "replace").strip()[:_MAX_LINE_LENGTH]
     return "".join(character if character.isprintable() else "?" for character in shown)
 
 
@@ -225,11 +225,11 @@ def _read_machine(vm: str, said: bytes) -> MachineState | None:
 
 T = TypeVar("T")
 
-_LOOK_EVERY_SECONDS = 0.2
-_LOOK_AT_CHILD_SECONDS = 5.0
+_POLL_SECONDS = 0.2
+_CHILD_POLL_SECONDS = 5.0
 """Polling interval for own children, in case the exit notification is lost."""
-_KEPT_JOURNALS = 1000
-_TRIES_TO_MAKE_ROOM = 8
+_MAX_ENDED_ORDERS = 1000
+_CHECKED_FOR_REMOVAL = 8
 """Old folders to check for each new order; some must be kept."""
 _SAFE_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
 
@@ -245,72 +245,72 @@ class CommandFabric:
         # One thread for all folders: disk I/O blocks, and a repeated order must not start twice.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="command-fabric")
         self._children: set[subprocess.Popen[bytes]] = set()
-        self._let_go: dict[str, None] = {}
+        self._released: dict[str, None] = {}
         """Orders without a waiting caller, oldest first."""
 
     async def inspect(self, vm: str) -> MachineState:
         return await self._program.inspect(vm)
 
     async def freeze(self, order: WorkOrder) -> None:
-        await self._carry_out(Verb.FREEZE, order)
+        await self._execute(Verb.FREEZE, order)
 
     async def migrate(self, order: WorkOrder) -> None:
-        await self._carry_out(Verb.MIGRATE, order)
+        await self._execute(Verb.MIGRATE, order)
 
     async def reboot(self, order: WorkOrder) -> None:
-        await self._carry_out(Verb.REBOOT, order)
+        await self._execute(Verb.REBOOT, order)
 
     async def redeploy(self, order: WorkOrder) -> None:
-        await self._carry_out(Verb.REDEPLOY, order)
+        await self._execute(Verb.REDEPLOY, order)
 
     async def deallocate(self, order: WorkOrder) -> None:
-        await self._carry_out(Verb.DEALLOCATE, order)
+        await self._execute(Verb.DEALLOCATE, order)
 
     async def start(self, order: WorkOrder) -> None:
-        await self._carry_out(Verb.START, order)
+        await self._execute(Verb.START, order)
 
     async def delete(self, order: WorkOrder) -> None:
-        await self._carry_out(Verb.DELETE, order)
+        await self._execute(Verb.DELETE, order)
 
     async def recover(self, unfinished: Sequence[str]) -> None:
         """Remove the folders of ended orders. Unfinished orders are given again, and continue from their folders."""
-        await self._in_thread(self._forget_all_but, frozenset(unfinished))
+        await self._in_thread(self._remove_ended, frozenset(unfinished))
 
     async def events(self) -> AsyncIterator[str]:
         await asyncio.Event().wait()  # the program reports only when it is called
         yield ""  # never reached; makes this an async generator
 
-    async def _carry_out(self, verb: Verb, order: WorkOrder) -> None:
+    async def _execute(self, verb: Verb, order: WorkOrder) -> None:
         """Execute an order. If it is cancelled, the program keeps running, and the same order finds it again."""
         if not _SAFE_ID.fullmatch(order.operation):
             raise WorkFailed(problem=f"{order.operation!r} is not a valid operation id; expected an id like a UUID")
-        journal = OrderFolder(self._folder / order.operation)
-        await self._make_room()
-        self._let_go.pop(order.operation, None)
+        folder = OrderFolder(self._folder / order.operation)
+        await self._remove_old_folders()
+        self._released.pop(order.operation, None)
         try:
-            child = await self._in_thread(self._take_up, journal, verb, order)
-            end = None if child else await self._in_thread(self._look, journal)
+            child = await self._in_thread(self._start_or_find, folder, verb, order)
+            end = None if child else await self._in_thread(self._check_result, folder)
             while end is None:
-                await _until_it_may_have_ended(child)
-                end = await self._in_thread(self._look, journal)
+                await _wait_for_end(child)
+                end = await self._in_thread(self._check_result, folder)
         finally:
-            self._let_go[order.operation] = None
+            self._released[order.operation] = None
         if end.code != 0:
             raise _failure(f"{self._program} {verb}", end)
 
-    async def _make_room(self) -> None:
+    async def _remove_old_folders(self) -> None:
         """Limit the number of folders of ended orders, which are kept in case an order is repeated."""
-        for _ in range(_TRIES_TO_MAKE_ROOM):
-            if len(self._let_go) <= _KEPT_JOURNALS:
+        for _ in range(_CHECKED_FOR_REMOVAL):
+            if len(self._released) <= _MAX_ENDED_ORDERS:
                 return
-            oldest = next(iter(self._let_go))
-            del self._let_go[oldest]
+            oldest = next(iter(self._released))
+            del self._released[oldest]
             gone = False
             try:
-                gone = await self._in_thread(OrderFolder(self._folder / oldest).remove_if_over)
+                gone = await self._in_thread(OrderFolder(self._folder / oldest).remove_if_final)
             finally:
                 if not gone:
-                    self._let_go[oldest] = None
+                    self._released[oldest] = None
 
     async def _in_thread(self, call: Callable[..., T], *arguments: object) -> T:
         try:
@@ -321,58 +321,58 @@ class CommandFabric:
 
     # --- In the thread --------------------------------------------------------------------------------
 
-    def _take_up(self, journal: OrderFolder, verb: Verb, order: WorkOrder) -> subprocess.Popen[bytes] | None:
+    def _start_or_find(self, folder: OrderFolder, verb: Verb, order: WorkOrder) -> subprocess.Popen[bytes] | None:
         """Start the program and return its process; None if an earlier run is active or has ended."""
         self._reap()
-        if journal.at_work() or journal.over():
+        if folder.is_running() or folder.is_final():
             return None
         command = self._program.command_line(
             verb
         )  # before anything is written: a program that cannot start has not begun
-        child = journal.begin(command, _in_words(verb, order))
+        child = folder.start_program(command, _order_as_json(verb, order))
         self._children.add(child)
         return child
 
-    def _look(self, journal: OrderFolder) -> WorkResult | None:
+    def _check_result(self, folder: OrderFolder) -> WorkResult | None:
         self._reap()
-        return None if journal.at_work() else journal.end()
+        return None if folder.is_running() else folder.result()
 
     def _reap(self) -> None:
         """Reap ended children, including those of cancelled orders."""
         self._children = {child for child in self._children if child.poll() is None}
 
-    def _forget_all_but(self, unfinished: frozenset[str]) -> None:
+    def _remove_ended(self, unfinished: frozenset[str]) -> None:
         self._reap()
-        for folder in self._folder.glob("*"):
-            if folder.name in unfinished or not _SAFE_ID.fullmatch(folder.name) or not folder.is_dir():
+        for path in self._folder.glob("*"):
+            if path.name in unfinished or not _SAFE_ID.fullmatch(path.name) or not path.is_dir():
                 continue
-            journal = OrderFolder(folder)
-            if not journal.at_work():
-                journal.remove()
+            folder = OrderFolder(path)
+            if not folder.is_running():
+                folder.remove()
 
 
-async def _until_it_may_have_ended(child: subprocess.Popen[bytes] | None) -> None:
+async def _wait_for_end(child: subprocess.Popen[bytes] | None) -> None:
     """Wait until the own child ends, or for a short time if there is none."""
     try:
         watched = os.pidfd_open(child.pid) if child and child.returncode is None else None
     except OSError:  # already reaped while its children are running, or an old kernel
         watched = None
     if watched is None:
-        await asyncio.sleep(_LOOK_EVERY_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
         return
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(watched, ended.set)
     try:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_AT_CHILD_SECONDS):
+            async with asyncio.timeout(_CHILD_POLL_SECONDS):
                 await ended.wait()
     finally:
         loop.remove_reader(watched)
         os.close(watched)
 
 
-def _in_words(verb: Verb, order: WorkOrder) -> dict[str, Any]:
+def _order_as_json(verb: Verb, order: WorkOrder) -> dict[str, Any]:
     """Return the order as JSON for the program."""
     return {
         "verb": verb,

@@ -36,37 +36,37 @@ class SimulatedFabric:
         """Duration of each order, by the service's clock."""
         self.failures = 0
         """How many of the next orders fail temporarily."""
-        self.failures_for_good = 0
+        self.permanent_failures = 0
         """How many of the next orders fail permanently."""
-        self.forgets = 0
+        self.lost_orders = 0
         """How many of the next orders are lost: they never return."""
-        self.sick: set[str] = set()
+        self.unhealthy: set[str] = set()
         """VMs that are reported as not running."""
 
     async def inspect(self, vm: str) -> MachineState:
         machine = self._machine(vm)
-        return machine._replace(running=False) if vm in self.sick else machine
+        return machine._replace(running=False) if vm in self.unhealthy else machine
 
     async def freeze(self, order: WorkOrder) -> None:
-        await self._carry_out(order, _unchanged)
+        await self._execute(order, _unchanged)
 
     async def migrate(self, order: WorkOrder) -> None:
-        await self._carry_out(order, _unchanged)
+        await self._execute(order, _unchanged)
 
     async def reboot(self, order: WorkOrder) -> None:
-        await self._carry_out(order, _booted)
+        await self._execute(order, _booted)
 
     async def redeploy(self, order: WorkOrder) -> None:
-        await self._carry_out(order, _booted)
+        await self._execute(order, _booted)
 
     async def deallocate(self, order: WorkOrder) -> None:
-        await self._carry_out(order, _stopped)
+        await self._execute(order, _stopped)
 
     async def start(self, order: WorkOrder) -> None:
-        await self._carry_out(order, _started)
+        await self._execute(order, _started)
 
     async def delete(self, order: WorkOrder) -> None:
-        await self._carry_out(order, _stopped, for_good=True)
+        await self._execute(order, _stopped, permanent=True)
 
     async def recover(self, unfinished: Sequence[str]) -> None:
         """Do nothing: simulated machines end with the service."""
@@ -80,8 +80,8 @@ class SimulatedFabric:
         finally:
             self._watchers.remove(happened)
 
-    async def _carry_out(
-        self, order: WorkOrder, change: Callable[[MachineState], MachineState], *, for_good: bool = False
+    async def _execute(
+        self, order: WorkOrder, change: Callable[[MachineState], MachineState], *, permanent: bool = False
     ) -> None:
         if order.operation in self._done:
             return
@@ -90,16 +90,16 @@ class SimulatedFabric:
         if self.failures:
             self.failures -= 1
             raise Unavailable(problem="the simulated fabric is set to fail")
-        if self.failures_for_good:
-            self.failures_for_good -= 1
+        if self.permanent_failures:
+            self.permanent_failures -= 1
             raise WorkFailed(problem="the simulated fabric is set to fail permanently")
-        if self.forgets:
-            self.forgets -= 1
+        if self.lost_orders:
+            self.lost_orders -= 1
             await self._wait(_FOREVER)
         for vm in order.vms:
-            if vm in self._deleted and not for_good:  # a new VM with the name of a deleted one
+            if vm in self._deleted and not permanent:  # a new VM with the name of a deleted one
                 del self._deleted[vm], self._machines[vm]
-            self._keep(change(self._machine(vm)), deleted=for_good)
+            self._keep(change(self._machine(vm)), deleted=permanent)
             for watcher in self._watchers:
                 watcher.put_nowait(vm)
         self._done[order.operation] = None
@@ -115,12 +115,12 @@ class SimulatedFabric:
         if deleted:
             self._deleted[machine.vm] = None
         if len(self._deleted) > _REMEMBERED_ORDERS:
-            longest_gone = next(iter(self._deleted))
-            del self._deleted[longest_gone]
-            del self._machines[longest_gone]
+            oldest = next(iter(self._deleted))
+            del self._deleted[oldest]
+            del self._machines[oldest]
 
-    async def _wait(self, length: timedelta) -> None:
-        wake_at = self._clock.now() + length
+    async def _wait(self, duration: timedelta) -> None:
+        wake_at = self._clock.now() + duration
         while self._clock.now() < wake_at:
             await self._clock.sleep_until(wake_at)
 

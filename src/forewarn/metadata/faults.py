@@ -52,7 +52,7 @@ class InjectedFaults:
         kind = fault.order.kind
         if kind in DAMAGING_FAULTS:
             return self._damage(fault, request, caller)
-        self._faults.strike(fault.id)
+        self._faults.count_hit(fault.id)
         if kind == "slow":
             return self._slow(fault, request)
         if kind == "reset":
@@ -73,10 +73,10 @@ class InjectedFaults:
         response = self._routes.respond(request)
         while isinstance(response, Awaitable):
             response = await response
-        older = self._faults.older(caller.group) if kind == "stale" else None
+        previous = self._faults.previous_document(caller.group) if kind == "stale" else None
         if not isinstance(response, RenderedResponse) or response.status != 200 or request.method != "GET":
             return response
-        if (kind == "stale" and older is None) or not self._faults.strike(fault.id):
+        if (kind == "stale" and previous is None) or not self._faults.count_hit(fault.id):
             return response
         connection = request.connection
         if kind == "stall":
@@ -89,9 +89,9 @@ class InjectedFaults:
             connection.send_part(request, response._replace(head=wrong), response.body)
             connection.close()
             return None
-        if older is not None and request.poll is not None:
-            body = render(older, request.poll.version, self._engine.fleet.group(caller.group).kind)
-            return document_response(entity_tag(older), body)
+        if previous is not None and request.poll is not None:
+            body = render(previous, request.poll.version, self._engine.fleet.group(caller.group).kind)
+            return document_response(entity_tag(previous), body)
         return response._replace(head=_with_length(response.head, 0), body=b"")
 
     async def _wait(self, fault: Fault) -> None:

@@ -6,7 +6,6 @@ A route returns a RenderedResponse at once, or an awaitable of one, or NEEDS_BOD
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +18,7 @@ from forewarn.metadata.answers import Response, error_response
 from forewarn.metadata.long_poll import LongPoll
 from forewarn.metadata.replies import RenderedResponse, render_error, render_response, rendered
 from forewarn.metadata.request import EVENTS_PATH, Poll
+from forewarn.system.logs import get_logger
 from forewarn.wire.document import parse_start_requests, tag_matches
 from forewarn.wire.prefer_header import parse_wait
 from forewarn.wire.versions import INSTANCE_VERSIONS, ApiVersion, is_date
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     """An awaitable yields another Result. None: the route has already written to or closed the connection."""
     Route: TypeAlias = Callable[[MetadataRequest, Caller], Result]
 
-logger = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 INSTANCE_PATH = "/metadata/instance"
 VERSIONS_PATH = "/metadata/versions"
@@ -262,5 +262,5 @@ def failure(error: BaseException) -> RenderedResponse:
     """Return the response to an exception, and log it if it is unexpected."""
     if isinstance(error, ForewarnError):
         return render_error(error)
-    logger.error("Unexpected error while processing a request.", exc_info=error)
+    _log.error("metadata_request_failed", "Unexpected error while processing a request.", exc_info=error)
     return FAILED

@@ -36,7 +36,7 @@ class Pace:
     """The passing of time, for one run."""
 
     def __init__(
-        self, engine: Engine, options: RunOptions, groups: Collection[str], audience: ClockBarrier | None = None
+        self, engine: Engine, options: RunOptions, groups: Collection[str], barrier: ClockBarrier | None = None
     ) -> None:
         self._engine = engine
         self._options = options
@@ -49,7 +49,7 @@ class Pace:
         self.changed = asyncio.Event()
         """Set when a document has changed, and when the run is to stop."""
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._audience = Watchers(audience, self._stopping) if audience is not None else None
+        self._barrier = Watchers(barrier, self._stopping) if barrier is not None else None
         self.moving: asyncio.Task[None] | None = None
         """A move of the clock that is under way."""
 
@@ -96,7 +96,7 @@ class Pace:
     def _step(self, due: datetime | None) -> timedelta:
         """How far it is to the next moment at which something of this run happens."""
         clock = self._engine.clock
-        waking = clock.next_waking() if isinstance(clock, VirtualClock) else None
+        waking = clock.next_wake_up() if isinstance(clock, VirtualClock) else None
         moments = [moment for moment in (due, waking) if moment is not None and moment > clock.now()]
         longest = self._engine.limits.quicken(self._engine.limits.inactivity_timeout) / 2
         return min(min(moments) - clock.now(), longest) if moments else longest
@@ -109,9 +109,7 @@ class Pace:
             return
         self._last_moved += owed / speed
         await self._move(min(left, timedelta(seconds=owed)))
-        if (
-            self._audience is not None
-        ):  # what was spent on waiting for VMs is not caught up with: they would see nothing
+        if self._barrier is not None:  # what was spent on waiting for VMs is not caught up with: they would see nothing
             self._last_moved = real_seconds()
 
     async def _move(self, length: timedelta) -> None:
@@ -123,7 +121,7 @@ class Pace:
 
     async def _move_on(self, length: timedelta) -> None:
         """The one place where the clock is moved."""
-        await self._engine.advance(length, self._audience)
+        await self._engine.advance(length, self._barrier)
 
     def _keep_listening(self) -> None:
         """While a run moves the clock nobody can ask often enough: that is not the groups' silence."""
@@ -136,18 +134,18 @@ class Pace:
 
 
 class Watchers:
-    """An audience that is not waited for any more when the run is to stop."""
+    """An barrier that is not waited for any more when the run is to stop."""
 
-    def __init__(self, audience: ClockBarrier, stopping: asyncio.Future[None]) -> None:
-        self._audience = audience
+    def __init__(self, barrier: ClockBarrier, stopping: asyncio.Future[None]) -> None:
+        self._barrier = barrier
         self._stopping = stopping
 
     @property
     def groups(self) -> set[str]:
-        return self._audience.groups
+        return self._barrier.groups
 
     def missing(self) -> list[str]:
-        return [] if self._stopping.done() else self._audience.missing()
+        return [] if self._stopping.done() else self._barrier.missing()
 
     async def wait(self) -> None:
         waiting = asyncio.create_task(self._wait())
@@ -159,4 +157,4 @@ class Watchers:
             waiting.cancel()
 
     async def _wait(self) -> None:
-        await self._audience.wait()
+        await self._barrier.wait()

@@ -315,7 +315,7 @@ class ScenarioRun:
                     f"expected it to come to its end, and the event of {_some(event.resources)} was withdrawn"
                 )
         for cause in self._last_work.causes:
-            for rollout in await self._engine.records.rollouts_beginning(cause):
+            for rollout in await self._engine.records.rollouts_by_prefix(cause):
                 if rollout.status is not RolloutStatus.DONE:
                     raise StepFailed(f"expected the rollout to come to its end, and it is {rollout.status}")
 

@@ -39,11 +39,11 @@ REMEMBERED = 100
 class ScenarioRuns:
     """Starts runs, and knows how they went."""
 
-    def __init__(self, engine: Engine, faults: Faults, audience: Gather, version: ApiVersion) -> None:
-        """`audience` gathers VMs that are to be waited for; documents are judged as this `version` shows them."""
+    def __init__(self, engine: Engine, faults: Faults, barrier: Gather, version: ApiVersion) -> None:
+        """`barrier` gathers VMs that are to be waited for; documents are judged as this `version` shows them."""
         self._engine = engine
         self._faults = faults
-        self._audience = audience
+        self._barrier = barrier
         self._version = version
         self._runs: dict[str, ScenarioRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -61,10 +61,10 @@ class ScenarioRuns:
             raise FaultsNotAllowed
         self._refuse_second()
         with ExitStack() as stack:
-            audience = stack.enter_context(self._audience(options.seen_by)) if options.seen_by else None
-            if audience is not None:  # they are there before anything happens
-                await engine.advance(timedelta(0), audience)
-            return await self._begin(scenario, options, vms, by, audience, stack)
+            barrier = stack.enter_context(self._barrier(options.seen_by)) if options.seen_by else None
+            if barrier is not None:  # they are there before anything happens
+                await engine.advance(timedelta(0), barrier)
+            return await self._begin(scenario, options, vms, by, barrier, stack)
 
     async def _begin(
         self,
@@ -72,7 +72,7 @@ class ScenarioRuns:
         options: RunOptions,
         vms: tuple[str, ...],
         by: str,
-        audience: ClockBarrier | None,
+        barrier: ClockBarrier | None,
         stack: ExitStack,
     ) -> Run:
         engine = self._engine
@@ -89,11 +89,11 @@ class ScenarioRuns:
             started_at=engine.clock.now(),
             steps=tuple(StepResult(step.in_words()) for step in scenario.steps),
         )
-        pace = Pace(engine, options, groups, audience)
+        pace = Pace(engine, options, groups, barrier)
         scenario_run = ScenarioRun(run, engine, self._faults, pace, EventObserver(engine, self._version, groups))
         self._runs[run.id] = scenario_run
         self._tasks[run.id] = task = asyncio.create_task(scenario_run.run_to_end())
-        kept = stack.pop_all()  # the audience stays as long as the run
+        kept = stack.pop_all()  # the barrier stays as long as the run
         task.add_done_callback(lambda _: self._ended(scenario_run, kept))
         return run
 
@@ -108,7 +108,7 @@ class ScenarioRuns:
             for group in groups:
                 await engine.enable(group, by)
             engine.polled.update(groups)
-        engine.last_seen.take()
+        engine.last_seen.record_polls()
         draft, now = engine.draft(), engine.clock.now()
         for group in groups:
             if why := why_no_notice(draft, group, now, engine.limits):

@@ -35,7 +35,7 @@ class ChangeSet(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     fleet_changes: list[FleetChange] = []
     facts: dict[str, str] = {}
     tokens: dict[str, Token | None] = {}
-    kept: dict[str, StoredResponse] = {}
+    responses: dict[str, StoredResponse] = {}
     webhooks: dict[str, Webhook | None] = {}
     undelivered: dict[tuple[str, int], Undelivered | None] = {}
     history: list[HistoryEntry] = []

@@ -36,29 +36,29 @@ class Codec(NamedTuple):
     read: Callable[[Any], Any] | None = None
 
 
-def _moment(text: str | None) -> datetime | None:
+def _to_time(text: str | None) -> datetime | None:
     return from_text(text) if text else None
 
 
-def _seconds(length: timedelta | None) -> float | None:
-    return None if length is None else length.total_seconds()
+def _to_seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
 
 
-def _length(seconds: float | None) -> timedelta | None:
+def _to_duration(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
 _PLAIN = Codec()
-_MOMENT = Codec(to_text_if_any, _moment)
-_LENGTH = Codec(_seconds, _length)
+_TIME = Codec(to_text_if_any, _to_time)
+_DURATION = Codec(_to_seconds, _to_duration)
 
 
-def _form(hint: Any, forms: Mapping[Any, Codec], where: str) -> Codec:
+def _codec(hint: Any, codecs: Mapping[Any, Codec], where: str) -> Codec:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return Codec(str.__str__, hint)
-    if hint not in forms:
+    if hint not in codecs:
         raise TypeError(f"No codec for {where} of type {hint}.")
-    return forms[hint]
+    return codecs[hint]
 
 
 # --- JSON objects ---------------------------------------------------------------------------------
@@ -67,9 +67,9 @@ _IN_JSON = {
     str: _PLAIN,
     int: _PLAIN,
     float: _PLAIN,
-    timedelta: _LENGTH,
-    timedelta | None: _LENGTH,
-    datetime | None: _MOMENT,
+    timedelta: _DURATION,
+    timedelta | None: _DURATION,
+    datetime | None: _TIME,
     tuple[str, ...]: Codec(None, tuple),
 }
 
@@ -77,25 +77,25 @@ _IN_JSON = {
 class JsonObject(Generic[V]):
     """Stores a value as JSON, with only the fields that differ from the default value."""
 
-    def __init__(self, usual: V) -> None:
-        self._usual: Any = usual
-        hints = get_type_hints(type(usual))
-        self._forms = {name: _form(hint, _IN_JSON, name) for name, hint in hints.items()}
+    def __init__(self, default: V) -> None:
+        self._default: Any = default
+        hints = get_type_hints(type(default))
+        self._codecs = {name: _codec(hint, _IN_JSON, name) for name, hint in hints.items()}
 
     def write(self, value: Any) -> str:
         fields = {
-            name: field if (write := self._forms[name].write) is None else write(field)
+            name: field if (write := self._codecs[name].write) is None else write(field)
             for name, field in value._asdict().items()
-            if field != getattr(self._usual, name)
+            if field != getattr(self._default, name)
         }
         return json.dumps(fields)
 
     def read(self, text: str) -> Any:
         fields = json.loads(text)
         for name, field in fields.items():
-            if (read := self._forms[name].read) is not None:
+            if (read := self._codecs[name].read) is not None:
                 fields[name] = read(field)
-        return self._usual._replace(**fields)
+        return self._default._replace(**fields)
 
 
 _REQUEST, _SETTINGS = JsonObject(CauseRequest("")), JsonObject(RolloutSettings())
@@ -107,14 +107,14 @@ _EMPTY = "[]"
 """Most VMs have no tags and no policy, so skip parsing."""
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _names_to_json(names: tuple[str, ...]) -> str:
     if len(names) == 1:
-        return _single(names[0])
+        return _name_to_json(names[0])
     return json.dumps(names) if names else _EMPTY
 
 
 @lru_cache(256)
-def _single(name: str) -> str:
+def _name_to_json(name: str) -> str:
     """Cached, because an operation, its event and its history rows usually name the same single VM."""
     return json.dumps([name])
 
@@ -137,9 +137,9 @@ _IN_COLUMNS = {
     int: _PLAIN,
     bool: Codec(int, bool),
     datetime: Codec(to_text, from_text),
-    datetime | None: _MOMENT,
-    timedelta | None: _LENGTH,
-    tuple[str, ...]: Codec(_listed, _tuple),
+    datetime | None: _TIME,
+    timedelta | None: _DURATION,
+    tuple[str, ...]: Codec(_names_to_json, _tuple),
     tuple[tuple[str, str], ...]: Codec(lambda pairs: json.dumps(pairs) if pairs else _EMPTY, _pairs),
     tuple[Window, ...]: Codec(_windows, lambda text: tuple(map(parse_window, json.loads(text)))),
     # Cached, because operations that are created together have the same request.
@@ -163,16 +163,16 @@ class Table(Generic[V]):
         name: str,
         kind: type[V],
         key: int = 1,
-        forms: Mapping[str, Codec] | None = None,
+        codecs: Mapping[str, Codec] | None = None,
         derived: Mapping[str, Callable[[V], Any]] | None = None,
     ) -> None:
         """`key`: number of leading key fields. `derived`: additional columns that are only written."""
         self.name = name
         self._make: Callable[[Iterable[Any]], V] = kind._make  # type: ignore[attr-defined]  # a NamedTuple
         hints = get_type_hints(kind)
-        found = [(forms or {}).get(field) or _form(hint, _IN_COLUMNS, field) for field, hint in hints.items()]
-        self._writes = [(number, form.write) for number, form in enumerate(found) if form.write is not None]
-        self._reads = [(number, form.read) for number, form in enumerate(found) if form.read is not None]
+        found = [(codecs or {}).get(field) or _codec(hint, _IN_COLUMNS, field) for field, hint in hints.items()]
+        self._writes = [(number, codec.write) for number, codec in enumerate(found) if codec.write is not None]
+        self._reads = [(number, codec.read) for number, codec in enumerate(found) if codec.read is not None]
         self._count = len(found)
         self._derived = list((derived or {}).values())
         self.names = [*(_RENAMED.get(field, field) for field in hints), *(derived or {})]
@@ -202,20 +202,20 @@ GROUPS = Table("fleet_group", Group)
 HOSTS = Table("host", Host)
 DELIVERIES = Table("delivery", Delivery)
 OPERATIONS = Table(
-    "operation", Operation, forms={"not_notified": _NOT_NOTIFIED}, derived={"cause": lambda operation: operation.cause}
+    "operation", Operation, codecs={"not_notified": _NOT_NOTIFIED}, derived={"cause": lambda operation: operation.cause}
 )
 ROLLOUTS = Table("rollout", Rollout)
 EVENTS = Table("event", Event)
 HISTORY = Table("history", HistoryEntry)
 TOKENS = Table("token", Token)
-ANSWERS = Table("kept_answer", StoredResponse)
+RESPONSES = Table("kept_answer", StoredResponse)
 WEBHOOKS = Table("webhook", Webhook)
 UNDELIVERED = Table("undelivered", Undelivered, key=2)
 
 TABLES: dict[str, Table[Any]] = {
     table.name: table
     for table in (
-        *(VMS, GROUPS, HOSTS, DELIVERIES, OPERATIONS, ROLLOUTS, EVENTS, HISTORY, TOKENS, ANSWERS),
+        *(VMS, GROUPS, HOSTS, DELIVERIES, OPERATIONS, ROLLOUTS, EVENTS, HISTORY, TOKENS, RESPONSES),
         *(WEBHOOKS, UNDELIVERED),
     )
 }

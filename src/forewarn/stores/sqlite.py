@@ -43,36 +43,36 @@ class SqliteRecords:
         row = self._guarded(lambda: self._db.execute(_SQL["event"], (event_id,)).fetchone())
         return rows.EVENTS.read(row) if row else None
 
-    def events_beginning(self, start: str, group: str = "") -> list[Event]:
-        return self._listed("events_beginning", rows.EVENTS.read, _bounds(start) | {"group": group})
+    def events_by_prefix(self, start: str, group: str = "") -> list[Event]:
+        return self._query("events_by_prefix", rows.EVENTS.read, _bounds(start) | {"group": group})
 
     def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
-        return self._placed("events", rows.EVENTS.read, wanted)
+        return self._page("events", rows.EVENTS.read, wanted)
 
     def operation(self, operation_id: str) -> Operation | None:
         row = self._guarded(lambda: self._db.execute(_SQL["operation"], (operation_id,)).fetchone())
         return rows.OPERATIONS.read(row) if row else None
 
-    def operations_beginning(self, start: str) -> list[Operation]:
-        return self._listed("operations_beginning", rows.OPERATIONS.read, _bounds(start))
+    def operations_by_prefix(self, start: str) -> list[Operation]:
+        return self._query("operations_by_prefix", rows.OPERATIONS.read, _bounds(start))
 
     def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
-        return self._placed("operations", rows.OPERATIONS.read, wanted)
+        return self._page("operations", rows.OPERATIONS.read, wanted)
 
-    def rollouts_beginning(self, start: str) -> list[Rollout]:
-        return self._listed("rollouts_beginning", rows.ROLLOUTS.read, _bounds(start))
+    def rollouts_by_prefix(self, start: str) -> list[Rollout]:
+        return self._query("rollouts_by_prefix", rows.ROLLOUTS.read, _bounds(start))
 
     def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
-        return self._placed("rollouts", rows.ROLLOUTS.read, wanted)
+        return self._page("rollouts", rows.ROLLOUTS.read, wanted)
 
-    def _placed(self, table: str, read: Callable[[Row], T], wanted: ListFilter) -> list[tuple[int, T]]:
+    def _page(self, table: str, read: Callable[[Row], T], wanted: ListFilter) -> list[tuple[int, T]]:
         """Return a page of a table. The last column is the position of the row."""
         statement = f"{table}_live" if wanted.live else f"{table}_all"
-        return self._listed(statement, lambda row: (row[-1], read(row)), wanted._asdict())
+        return self._query(statement, lambda row: (row[-1], read(row)), wanted._asdict())
 
-    def kept_answer(self, key: str) -> StoredResponse | None:
-        row = self._guarded(lambda: self._db.execute(_SQL["kept_answer"], (key,)).fetchone())
-        return rows.ANSWERS.read(row) if row else None
+    def stored_response(self, key: str) -> StoredResponse | None:
+        row = self._guarded(lambda: self._db.execute(_SQL["response"], (key,)).fetchone())
+        return rows.RESPONSES.read(row) if row else None
 
     # --- History ------------------------------------------------------------------------------------
 
@@ -93,22 +93,22 @@ class SqliteRecords:
     def oldest(self) -> int:
         return int(self._guarded(lambda: self._db.execute(_SQL["oldest_sequence"]).fetchone()[0]))
 
-    def expired(self, before: datetime, answers_before: datetime) -> RetentionCutoff:
-        earlier, kept_earlier = {"before": to_text(before)}, {"before": to_text(answers_before)}
+    def retention_cutoff(self, before: datetime, responses_before: datetime) -> RetentionCutoff:
+        parameters, response_parameters = {"before": to_text(before)}, {"before": to_text(responses_before)}
         return RetentionCutoff(
             before,
-            *self._listed("expired_history", _only, earlier),
-            *self._listed("expired_operations", _only, earlier),
-            *self._listed("expired_rollouts", _only, earlier),
-            *self._listed("expired_answers", _only, kept_earlier),
+            *self._query("expired_history", _first_column, parameters),
+            *self._query("expired_operations", _first_column, parameters),
+            *self._query("expired_rollouts", _first_column, parameters),
+            *self._query("expired_responses", _first_column, response_parameters),
         )
 
     # --- The connection -------------------------------------------------------------------------------
 
-    def _listed(self, statement: str, read: Callable[[Row], T], parameters: Any = ()) -> list[T]:
+    def _query(self, statement: str, read: Callable[[Row], T], parameters: Any = ()) -> list[T]:
         return self._guarded(lambda: list(map(read, self._db.execute(_SQL[statement], parameters))))
 
-    def let_go(self) -> None:
+    def close_connection(self) -> None:
         self._db.close()
 
     def _guarded(self, call: Callable[[], T]) -> T:
@@ -129,7 +129,7 @@ class SqliteRecords:
             raise StoreFailed(problem=f"and the rollback failed: {error}") from error
 
 
-def _only(row: Row) -> Any:
+def _first_column(row: Row) -> Any:
     return row[0]
 
 
@@ -165,17 +165,17 @@ class SqliteStore(SqliteRecords):
             last_seen[deliveries[-1].group] = from_text(last_seen_at)
         return StoredState(
             fleet,
-            self._listed("load_operations", rows.OPERATIONS.read),
-            self._listed("load_rollouts", rows.ROLLOUTS.read),
-            self._listed("load_events", rows.EVENTS.read),
+            self._query("load_operations", rows.OPERATIONS.read),
+            self._query("load_rollouts", rows.ROLLOUTS.read),
+            self._query("load_events", rows.EVENTS.read),
             deliveries,
             last_seen,
             dict(self._db.execute(_SQL["load_facts"])),
-            self._listed("load_tokens", rows.TOKENS.read),
-            self._listed("load_kept", rows.ANSWERS.read),
+            self._query("load_tokens", rows.TOKENS.read),
+            self._query("load_responses", rows.RESPONSES.read),
             self._db.execute(_SQL["last_sequence"]).fetchone()[0],
-            self._listed("load_webhooks", rows.WEBHOOKS.read),
-            self._listed("load_undelivered", rows.UNDELIVERED.read),
+            self._query("load_webhooks", rows.WEBHOOKS.read),
+            self._query("load_undelivered", rows.UNDELIVERED.read),
         )
 
     def commit(self, changes: Changes) -> None:
@@ -194,8 +194,8 @@ class SqliteStore(SqliteRecords):
             self._many("save_fact", changes.facts.items())
         if changes.tokens:
             self._save_tokens(changes)
-        if changes.kept:
-            self._many("save_kept", map(rows.ANSWERS.write, changes.kept.values()))
+        if changes.responses:
+            self._many("save_response", map(rows.RESPONSES.write, changes.responses.values()))
         if changes.webhooks or changes.undelivered:
             self._save_webhooks(changes)
         self._many("save_history", map(rows.HISTORY.write, changes.history))
@@ -220,8 +220,8 @@ class SqliteStore(SqliteRecords):
                 self._db.execute(_SQL["save_delivery"], [*rows.DELIVERIES.write(delivery), last_seen_at])
         only_seen = [group for group in changes.last_seen if group not in changes.deliveries]
         if only_seen:
-            moments = ({"group": group, "last_seen_at": to_text(changes.last_seen[group])} for group in only_seen)
-            self._many("save_last_seen", moments)
+            times = ({"group": group, "last_seen_at": to_text(changes.last_seen[group])} for group in only_seen)
+            self._many("save_last_seen", times)
 
     def _save_tokens(self, changes: Changes) -> None:
         for name, token in changes.tokens.items():
@@ -236,22 +236,22 @@ class SqliteStore(SqliteRecords):
         kept = [webhook for webhook in webhooks.values() if webhook is not None]
         self._many("save_webhook", map(rows.WEBHOOKS.write, kept))
         self._many("forget_undelivered", (key for key, row in undelivered.items() if row is None))
-        waiting = [row for row in undelivered.values() if row is not None]
-        self._many("save_undelivered", map(rows.UNDELIVERED.write, waiting))
+        pending = [row for row in undelivered.values() if row is not None]
+        self._many("save_undelivered", map(rows.UNDELIVERED.write, pending))
 
     def _many(self, statement: str, parameters: Iterable[Any]) -> None:
         self._db.executemany(_SQL[statement], parameters)
 
-    def remove(self, expired: RetentionCutoff, most: int) -> bool:
-        return self._guarded(lambda: self._remove(expired, most))
+    def remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
+        return self._guarded(lambda: self._remove_expired(cutoff, limit))
 
-    def _remove(self, expired: RetentionCutoff, most: int) -> bool:
-        limits = expired._asdict() | {"before": to_text(expired.before), "most": most}
+    def _remove_expired(self, cutoff: RetentionCutoff, limit: int) -> bool:
+        parameters = cutoff._asdict() | {"before": to_text(cutoff.before), "limit": limit}
         self._db.execute("BEGIN IMMEDIATE")
         # Events before their operations, and undelivered rows after their history.
         removed = [
-            self._db.execute(_SQL[f"remove_{what}"], limits).rowcount
-            for what in ("events", "operations", "rollouts", "history", "undelivered", "answers")
+            self._db.execute(_SQL[f"remove_{name}"], parameters).rowcount
+            for name in ("events", "operations", "rollouts", "history", "undelivered", "responses")
         ]
         self._db.execute("COMMIT")
         return any(removed)
@@ -264,6 +264,6 @@ class SqliteStore(SqliteRecords):
 
     def close(self) -> None:
         for records in (*self._readers, self):
-            records.let_go()
+            records.close_connection()
         if self._lock is not None:
             self._lock.close()

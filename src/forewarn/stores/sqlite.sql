@@ -36,16 +36,16 @@ SELECT coalesce(max(sequence), 0) FROM history;
 -- name: load_tokens
 SELECT {token.columns} FROM token ORDER BY rowid;
 
--- name: load_kept
+-- name: load_responses
 SELECT {kept_answer.columns} FROM (SELECT key, fingerprint, at, status, '' AS body FROM kept_answer);
 
--- name: kept_answer
+-- name: response
 SELECT {kept_answer.columns} FROM kept_answer WHERE key = ?;
 
 -- name: event
 SELECT {event.columns} FROM event WHERE id = ?;
 
--- name: events_beginning
+-- name: events_by_prefix
 SELECT {event.columns} FROM event WHERE id >= :start AND id < :end AND (:group = '' OR group_name = :group)
 LIMIT 2;
 
@@ -60,7 +60,7 @@ ORDER BY rowid DESC LIMIT :limit;
 -- name: operation
 SELECT {operation.columns} FROM operation WHERE id = ?;
 
--- name: operations_beginning
+-- name: operations_by_prefix
 SELECT {operation.columns} FROM operation WHERE id >= :start AND id < :end LIMIT 2;
 
 -- name: operations_live
@@ -71,7 +71,7 @@ ORDER BY rowid LIMIT :limit;
 SELECT {operation.columns}, rowid FROM operation WHERE (:after = 0 OR rowid < :after)
 ORDER BY rowid DESC LIMIT :limit;
 
--- name: rollouts_beginning
+-- name: rollouts_by_prefix
 SELECT {rollout.columns} FROM rollout WHERE id >= :start AND id < :end LIMIT 2;
 
 -- name: rollouts_live
@@ -158,7 +158,7 @@ SELECT coalesce(
     (SELECT max(rowid) + 1 FROM rollout), 0
 );
 
--- name: expired_answers
+-- name: expired_responses
 SELECT coalesce(
     (SELECT rowid FROM kept_answer WHERE at >= :before ORDER BY rowid LIMIT 1),
     (SELECT max(rowid) + 1 FROM kept_answer), 0
@@ -168,28 +168,28 @@ SELECT coalesce(
 -- Only with their operations: an ended event may belong to an active operation.
 DELETE FROM event WHERE id IN (
     SELECT named.value FROM (
-        SELECT events FROM operation WHERE rowid < :operations AND ended_at < :before ORDER BY rowid LIMIT :most
+        SELECT events FROM operation WHERE rowid < :operations AND ended_at < :before ORDER BY rowid LIMIT :limit
     ) AS expired, json_each(expired.events) AS named
 );
 
 -- name: remove_operations
 DELETE FROM operation WHERE rowid IN (
-    SELECT rowid FROM operation WHERE rowid < :operations AND ended_at < :before ORDER BY rowid LIMIT :most
+    SELECT rowid FROM operation WHERE rowid < :operations AND ended_at < :before ORDER BY rowid LIMIT :limit
 );
 
 -- name: remove_rollouts
 DELETE FROM rollout WHERE rowid IN (
-    SELECT rowid FROM rollout WHERE rowid < :rollouts AND ended_at < :before ORDER BY rowid LIMIT :most
+    SELECT rowid FROM rollout WHERE rowid < :rollouts AND ended_at < :before ORDER BY rowid LIMIT :limit
 );
 
 -- name: remove_history
-DELETE FROM history WHERE sequence < min(:history, (SELECT min(sequence) FROM history) + :most);
+DELETE FROM history WHERE sequence < min(:history, (SELECT min(sequence) FROM history) + :limit);
 
 -- name: remove_undelivered
 DELETE FROM undelivered WHERE sequence < (SELECT min(sequence) FROM history);
 
--- name: remove_answers
-DELETE FROM kept_answer WHERE rowid < min(:answers, (SELECT min(rowid) FROM kept_answer) + :most);
+-- name: remove_responses
+DELETE FROM kept_answer WHERE rowid < min(:responses, (SELECT min(rowid) FROM kept_answer) + :limit);
 
 -- name: save_fact
 INSERT INTO fact VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
@@ -201,7 +201,7 @@ ON CONFLICT (name) DO UPDATE SET {token.changes};
 -- name: remove_token
 DELETE FROM token WHERE name = ?;
 
--- name: save_kept
+-- name: save_response
 -- Replaced, not updated, so that rowids stay in the order of time.
 INSERT OR REPLACE INTO kept_answer ({kept_answer.columns}) VALUES ({kept_answer.parameters});
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-logger = logging.getLogger(__name__)
+from forewarn.system.logs import get_logger
+
+_log = get_logger(__name__)
 
 WARN_EVERY_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Limits of a connection to any server."""
+    """Limits for the connections of a server."""
 
     max_header_bytes: int = 16_384
     """Request line and headers together."""
@@ -30,9 +31,9 @@ class ConnectionLimits:
     stalled_seconds: float = 0.5
     """Without a byte in either direction while the server stops."""
     stop_seconds: float = 10.0
-    """For requests in progress while the server stops."""
+    """For requests in progress, while the server stops."""
     max_connections: int = 0
-    """0: no limit."""
+    """Total of all clients. 0: no limit."""
     max_connections_per_address: int = 0
 
 
@@ -40,7 +41,7 @@ class Stoppable(Protocol):
     """A connection that a stopping server waits for."""
 
     def position(self) -> object | None:
-        """OperationStatus of the client; None while the server is working on the request."""
+        """Progress of the client; None while the server is working on the request."""
 
     def abort(self) -> None:
         """Close the connection immediately."""
@@ -92,11 +93,13 @@ class Connections(Generic[C]):
             return False
         maximum, maximum_per_address = self._limits.max_connections, self._limits.max_connections_per_address
         if maximum and len(self._open) >= maximum:
-            self._warn(f"The {self._server} has {len(self._open):,} connections and closes new ones.")
+            self._warn(
+                "The server has the maximum number of connections; closing new ones.", connections=len(self._open)
+            )
             return False
         if maximum_per_address and self._of_address[address] >= maximum_per_address:
-            count = self._of_address[address]
-            self._warn(f"{address} has {count:,} connections to the {self._server}, which closes new ones.")
+            message = "An address has the maximum number of connections; closing new ones."
+            self._warn(message, address=address, connections=self._of_address[address])
             return False
         self._open[connection] = address
         self._of_address[address] += 1
@@ -112,9 +115,9 @@ class Connections(Generic[C]):
         if not self._open:
             self._none_open.set()
 
-    def _warn(self, message: str) -> None:
+    def _warn(self, message: str, **fields: Any) -> None:
         """Log a warning, rate-limited so that clients cannot fill the log."""
         now = asyncio.get_running_loop().time()
         if now >= self._next_warning:
             self._next_warning = now + WARN_EVERY_SECONDS
-            logger.warning(message)
+            _log.warning("connection_limit_reached", message, server=self._server, **fields)

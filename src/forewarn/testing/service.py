@@ -163,8 +163,8 @@ class BaseService:
         allowed = limit_of(limit, seen_by)
         if not seen_by:
             return await assembly.engine.advance(length)
-        with assembly.metadata.delivery_tracker.barrier(seen_by, allowed) as audience:
-            return await assembly.engine.advance(length, audience)
+        with assembly.metadata.delivery_tracker.barrier(seen_by, allowed) as barrier:
+            return await assembly.engine.advance(length, barrier)
 
     async def _advance_to_start(self, event: Event | str, seen_by: list[str], limit: Length | None) -> datetime:
         engine = self._running.assembly.engine

@@ -1,4 +1,4 @@
-"""Documents of scheduled events, and approvals (docs/explanation/contract.md, sections 2 and 3)."""
+"""Render the Scheduled Events document, and parse approvals (docs/explanation/contract.md, sections 2 and 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API_VERSIONS: one row per api-version of /metadata/scheduledevents (docs/explanation/contract.md, section 1)."""
+"""API_VERSIONS: one row for each api-version of /metadata/scheduledevents (docs/explanation/contract.md, section 1)."""
 
 from __future__ import annotations
 
