@@ -232,7 +232,7 @@ def step(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str) -
     if bad:
         _stop(draft, now, rollout, RolloutStatus.STOPPED, history.ENGINE, bad)
         return
-    while rollout.status is RolloutStatus.WALKING and not rollout.in_progress:
+    while rollout.status is RolloutStatus.RUNNING and not rollout.in_progress:
         if not rollout.pending:
             _stop(draft, now, rollout, RolloutStatus.DONE, history.ENGINE, "")
             return
@@ -302,7 +302,7 @@ def overdue_at(limits: OperatorLimits, operation: Operation) -> datetime | None:
 
 def when_due(rollout: Rollout) -> datetime | None:
     """Return when the next wave may be scheduled."""
-    return rollout.next_wave_at if rollout.status is RolloutStatus.WALKING else None
+    return rollout.next_wave_at if rollout.status is RolloutStatus.RUNNING else None
 
 
 def _announce(draft: Draft, now: datetime, limits: OperatorLimits, rollout: Rollout) -> Rollout:
@@ -364,12 +364,12 @@ def find_rollout(draft: Draft, rollout_id: str) -> Rollout:
 
 def pause(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
     """Schedule no further wave until it is resumed. The current wave continues."""
-    return _turn(draft, now, find_rollout(draft, rollout_id), RolloutStatus.WALKING, RolloutStatus.PAUSED, by)
+    return _turn(draft, now, find_rollout(draft, rollout_id), RolloutStatus.RUNNING, RolloutStatus.PAUSED, by)
 
 
 def resume(draft: Draft, now: datetime, limits: OperatorLimits, rollout_id: str, by: str) -> Rollout:
     """Schedule the next waves again."""
-    _turn(draft, now, find_rollout(draft, rollout_id), RolloutStatus.PAUSED, RolloutStatus.WALKING, by)
+    _turn(draft, now, find_rollout(draft, rollout_id), RolloutStatus.PAUSED, RolloutStatus.RUNNING, by)
     step(draft, now, limits, rollout_id)
     return draft.changes.rollouts[rollout_id]
 
