@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from forewarn.clock import SystemClock, VirtualClock
 from forewarn.control.api import Control, control_app
-from forewarn.control.auth import leave_admin_token
+from forewarn.control.auth import ensure_admin_token
 from forewarn.control.clock import DEFAULT_TIMEOUT
 from forewarn.control.metrics import Metrics, fault_metrics, metadata_metrics, webhook_metrics
 from forewarn.control.server import Certificate, ControlServer
@@ -162,9 +162,9 @@ class Assembly:
         outbound = Outbound(values["webhook_private_networks"], values["webhook_timeout"].total_seconds())
         pace = WebhookRetryPolicy(values["webhook_retry_delay"].total_seconds(), values["webhook_max_attempts"])
         self.webhooks = Dispatcher(self.engine, outbound, pace)
-        audience = partial(self.metadata.delivery_tracker.barrier, limit=DEFAULT_TIMEOUT)
+        make_barrier = partial(self.metadata.delivery_tracker.barrier, limit=DEFAULT_TIMEOUT)
         newest = self.metadata.versions[max(self.metadata.versions)]
-        self.scenario_runs = ScenarioRuns(self.engine, self.faults, audience, newest)
+        self.scenario_runs = ScenarioRuns(self.engine, self.faults, make_barrier, newest)
         metrics = Metrics(self.engine)
         metrics.add(partial(metadata_metrics, self.metadata))
         metrics.add(partial(webhook_metrics, self.engine, self.webhooks))
@@ -189,7 +189,7 @@ class Assembly:
             await self.webhooks.start()
             await self.metadata.start()
             await prepare()
-            await leave_admin_token(self.engine, left, leave)
+            await ensure_admin_token(self.engine, left, leave)
             await self.control.start()
         except BaseException:
             await self.stop()

@@ -272,8 +272,8 @@ def test_a_running_rollout_of_release_0_1_is_running_and_other_statuses_stay(tmp
     with closing(sqlite3.connect(tmp_path / DATABASE_NAME)) as database, database:
         database.executescript(" ".join(migrations()[:5]))
         database.executemany(
-            "INSERT INTO rollout (id, patterns, course, requested_by, requested_at, stage, wave, waiting, under_way, done,"
-            " skipped, outcome, ended_at)"
+            "INSERT INTO rollout (id, patterns, course, requested_by, requested_at, stage, wave, waiting, under_way,"
+            " done, skipped, outcome, ended_at)"
             """ VALUES (?, '["rack-*"]', '{"type": "Freeze", "budget": 3}', 'ops', ?, ?, 1, '["rack-2"]', '[]', '[]',"""
             " '[]', '', ?)",
             [(f"rollout-{old}", AT, old, None if RolloutStatus(new).live else AT) for old, new in statuses.items()],

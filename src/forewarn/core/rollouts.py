@@ -88,7 +88,7 @@ def matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
     return [name for name in names if name in plain or fits(name)]
 
 
-def out_of_use(fleet: Fleet, host: str) -> str:
+def skip_reason(fleet: Fleet, host: str) -> str:
     """Return why a rollout skips this host, or an empty string."""
     if not fleet.has_host(host):
         return "the host left the fleet"

@@ -89,7 +89,7 @@ class WorkReports:
         """Who must be well until when after an operation; None: nobody asks any more."""
         state = self._writer.state
         operation = state.operation(operation_id)
-        closes_at = rollout_commands.gate_closes_at(self._limits, operation) if operation is not None else None
+        closes_at = rollout_commands.health_deadline(self._limits, operation) if operation is not None else None
         if operation is None or closes_at is None:
             return None
         return Gate(closes_at, operation.concerned(state.fleet))
