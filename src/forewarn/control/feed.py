@@ -83,12 +83,12 @@ class FeedControl:
         for group in groups if after is None and not token.group else ():
             self._engine.fleet.known_group(group)
 
-        def is_allowed() -> bool:
+        def is_authorized() -> bool:
             """Return whether the token is still valid. It may be revoked or expire while the client is connected."""
             return self._engine.draft().token(token.name) == token and token.valid_at(self._engine.clock.now())
 
         kinds = frozenset(requested_kinds(request))
-        reader = await self._feed.reader(frozenset(groups), kinds, after, is_allowed, tenant=bool(token.group))
+        reader = await self._feed.reader(frozenset(groups), kinds, after, is_authorized, tenant=bool(token.group))
         return FeedResponse(reader)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from forewarn.wire.versions import ApiVersion
 
 
-class ObservedEvent(NamedTuple):
+class EventSnapshot(NamedTuple):
     """An event with one status, as a VM sees it."""
 
     event: ScheduledEvent
@@ -37,7 +37,7 @@ class EventObserver:
         self._engine = engine
         self._version = version
         self.groups = frozenset(groups)
-        self._observed: dict[str, dict[str, ObservedEvent]] = {}
+        self._observed: dict[str, dict[str, EventSnapshot]] = {}
         """For each event id, the event with each status that it had."""
         self._causes: dict[str, str] = {}
         """For each event id, the id of its operation or rollout."""
@@ -64,7 +64,7 @@ class EventObserver:
             else:  # read the same bytes that a VM gets
                 shown = {event.id.lower(): event for event in read_document(data).events}
             for event_id, seen in shown.items():
-                self._observed.setdefault(event_id, {})[seen.status] = _observed_event(seen, events[event_id])
+                self._observed.setdefault(event_id, {})[seen.status] = _snapshot(seen, events[event_id])
             self._visible[group] = set(shown)
             self._record_started_domains(shown)
 
@@ -85,7 +85,7 @@ class EventObserver:
         sets = ({domain for cause, domain in started if cause in causes} for started in self._started_domains)
         return max(map(len, sets), default=0)
 
-    def observed_events(self, causes: Collection[str], vm: str) -> list[dict[str, ObservedEvent]]:
+    def observed_events(self, causes: Collection[str], vm: str) -> list[dict[str, EventSnapshot]]:
         """Return each event of the causes that named this VM, by the statuses that it had."""
         return [
             by_status
@@ -111,13 +111,13 @@ class EventObserver:
         return False
 
 
-def _names(by_status: dict[str, ObservedEvent], vms: Collection[str]) -> bool:
+def _names(by_status: dict[str, EventSnapshot], vms: Collection[str]) -> bool:
     """Return whether the event named one of these VMs, with any status."""
     return any(not set(vms).isdisjoint(observed.event.resources) for observed in by_status.values())
 
 
-def _observed_event(shown: ScheduledEvent, event: Event) -> ObservedEvent:
-    return ObservedEvent(shown, shown.not_before - event.created_at if shown.not_before is not None else None)
+def _snapshot(shown: ScheduledEvent, event: Event) -> EventSnapshot:
+    return EventSnapshot(shown, shown.not_before - event.created_at if shown.not_before is not None else None)
 
 
 # --- Expectations ---------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ _STATUSES = (EventStatus.STARTED.value, EventStatus.SCHEDULED.value)
 def check_events(
     expected: Expectation,
     vm: str,
-    events: Sequence[dict[str, ObservedEvent]],
+    events: Sequence[dict[str, EventSnapshot]],
     quicken: Callable[[timedelta], timedelta],
 ) -> str:
     """Return why no event of a VM meets the expectation, or an empty string. One matching event is enough."""
@@ -140,7 +140,7 @@ def check_events(
 
 
 def _check_event(
-    expected: Expectation, by_status: dict[str, ObservedEvent], quicken: Callable[[timedelta], timedelta]
+    expected: Expectation, by_status: dict[str, EventSnapshot], quicken: Callable[[timedelta], timedelta]
 ) -> str:
     newest = next(by_status[status] for status in _STATUSES if status in by_status)
     observed = by_status.get(expected.status) if expected.status else newest

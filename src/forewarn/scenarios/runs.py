@@ -103,6 +103,7 @@ class ScenarioRuns:
                 raise RunInProgress(run_id=other.run.id, scenario=other.run.scenario.name)
 
     async def _check_groups_enabled(self, groups: list[str], by: str, *, enable: bool) -> None:
+        """Enable the groups if requested. Raise an error for a group that gets no notices."""
         engine = self._engine
         if enable:
             for group in groups:
