@@ -127,7 +127,7 @@ def test_an_event_is_postponed_and_explained(service: Service) -> None:
     said = run(service, "event", "explain", event)
     assert "live-migration. The platform moves the running VM to another host." in said
     assert "[ ] approval of web, until " in said
-    assert "Next: It starts when all waits are over. At the latest " in said
+    assert "Next: It starts when all conditions are met. At the latest " in said
     assert "(in 2h15m)" in run(service, "event", "postpone", event, "--by", "2h", "--dry-run")
     assert "(in 15m)" in run(service, "event", "show", event)
     assert "(in 2h15m)" in run(service, "event", "postpone", event, "--by", "2h")

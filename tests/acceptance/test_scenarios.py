@@ -151,7 +151,7 @@ def test_a_users_own_by_its_path(make_service: Make, tmp_path: Path) -> None:
     played = typed(service, "scenario", "run", str(file), "--vm", "web-0")
     assert (played.returncode, played.stdout.splitlines()[-1]) == (
         1,
-        "Failed at step 1, restart: web-0: expected type 'Freeze', and it is 'Reboot'.",
+        "Failed at step 1, restart: web-0: expected type 'Freeze', got 'Reboot'.",
     )
     file.write_text(MINE.replace("restart", "rstart"))
     played = typed(service, "scenario", "run", str(file), "--vm", "web-0")

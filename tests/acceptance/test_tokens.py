@@ -375,8 +375,8 @@ def test_a_renewed_certificate_is_taken_and_one_that_is_not_whole_is_not(
 
     assert not shakes_hands()
     certificate.write_bytes(renewed.read_bytes())  # its key is still to come
-    in_use.look_again()
+    in_use.reload_if_changed()
     assert not shakes_hands()
     key.write_bytes(renewed_key.read_bytes())
-    in_use.look_again()
+    in_use.reload_if_changed()
     assert shakes_hands()
