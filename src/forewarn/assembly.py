@@ -1,4 +1,4 @@
-"""Clock, store, fabric, engine and servers, put together: for `forewarn up`, and for a test."""
+"""Composition root: builds clock, store, fabric, engine and servers for `forewarn up` and for tests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ORDERS_FOLDER = "orders_folder"
-"""No setting: where a service without a folder notes its orders, said by who removes that folder afterwards."""
+"""Not a setting: order folder of a service without a data folder. The caller removes it."""
 
 
 def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
@@ -64,7 +64,7 @@ def build_fabric(values: dict[str, Any], clock: Clock) -> Fabric:
     if values["fabric"] == "command":
         data = values["data"]
         folder = Path(data)
-        if data == MEMORY:  # the programs may outlive us, so it stays, unless somebody sees to it
+        if data == MEMORY:  # the programs may outlive the service, so the folder is kept
             folder = Path(values.get(ORDERS_FOLDER) or mkdtemp(prefix="forewarn-"))
         return CommandFabric(_words(program), folder / "orders")
     return SimulatedFabric(clock)
@@ -79,7 +79,7 @@ def _words(program: str) -> list[str]:
 
 
 def certificate_of(values: dict[str, Any]) -> Certificate | None:
-    """The certificate of the control API, if there is to be one."""
+    """Return the certificate of the control API, if one is set."""
     certificate, key = values["tls_certificate"], values["tls_key"]
     if key and not certificate:
         problem = "--tls-key needs --tls-certificate"
@@ -129,10 +129,10 @@ def metadata_limits(values: dict[str, Any]) -> MetadataLimits:
 
 
 class Assembly:
-    """Everything that runs, put together."""
+    """A complete service."""
 
     def __init__(self, values: dict[str, Any]) -> None:
-        # First what can be refused: a service that cannot be leaves nothing open.
+        # First the parts that can fail, so that a failed start leaves nothing open.
         self.certificate = certificate_of(values)
         with ExitStack() as refused:
             listeners = [refused.enter_context(closing(open_socket(values[name]))) for name in ("metadata", "control")]
@@ -182,8 +182,8 @@ class Assembly:
         self.control = ControlServer(control_app(self.engine, control), control_listener, self.certificate)
 
     async def start(self, prepare: Callable[[], Awaitable[None]], left: str, leave: Callable[[str], None]) -> None:
-        """Start all. `prepare` sees to the fleet before anybody else can; `left` is the token that an earlier start
-        has left, `leave` keeps a new one."""
+        """Start the service. `prepare` applies the fleet before the control API accepts requests. `left` is the stored
+        admin token, `leave` stores a new one."""
         await self.engine.start()
         try:
             await self.webhooks.start()
@@ -196,7 +196,7 @@ class Assembly:
             raise
 
     async def stop(self) -> None:
-        """Answer what is under way, also what is held back, then stop."""
+        """Finish open requests and long polls, then stop."""
         self._feed.stop()
         try:
             await asyncio.gather(
@@ -214,5 +214,5 @@ class Assembly:
         return f"{'https' if self.certificate else 'http'}://{address_of(self.control.listener)}"
 
     def _on_published(self, published: Published) -> None:
-        if published.fleet:  # a VM that was deleted had perhaps an address of its own
+        if published.fleet:  # a deleted VM may have had its own listener
             self.metadata.close_departed(self.engine.fleet)

@@ -1,4 +1,4 @@
-"""SystemClock and VirtualClock: the only module that reads the time."""
+"""SystemClock and VirtualClock. No other module reads the time."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LONGEST_WAIT_SECONDS = 1.0
-"""A wall clock can jump. Looking again each second bounds how late that is noticed."""
+"""The system clock can jump. Waking up every second limits how late that is noticed."""
 
 
 def real_seconds() -> float:
-    """Seconds that always run, whatever the clock says: for rate limits, held polls and time-outs."""
+    """Return monotonic seconds, for rate limits, long polls and timeouts."""
     return time.monotonic()
 
 
 def unix_seconds() -> int:
-    """The machine's own time, whatever the clock says: for signatures, which others check by their own."""
+    """Return the system time, also with a virtual clock. Receivers check signatures against it."""
     return int(time.time())
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The system time."""
 
     virtual = False
 
@@ -39,17 +39,17 @@ class SystemClock:
 
 
 class VirtualClock:
-    """Time that stands still until it is moved. It only moves forward."""
+    """A clock that only moves when it is set, and only forward."""
 
     virtual = True
 
     def __init__(self, start: datetime | None = None) -> None:
-        # Whole seconds, so that moving on by a notice's length reaches its NotBefore exactly.
+        # Whole seconds, so that advancing by the notice reaches NotBefore exactly.
         self._now = start or datetime.now(UTC).replace(microsecond=0)
         self._sleepers: list[tuple[datetime, int, asyncio.Future[None]]] = []
         self._order = 0
         self.on_sleep: Callable[[], None] = lambda: None
-        """Called when somebody begins to wait: whoever moves the clock may have waited for that."""
+        """Called when a task starts to wait for a time."""
         self.on_move: Callable[[], None] = lambda: None
         """Called when the time has changed."""
 
@@ -57,7 +57,7 @@ class VirtualClock:
         return self._now
 
     def set(self, moment: datetime) -> None:
-        """Move to the moment and wake whoever waited for it; a moment that has passed changes nothing."""
+        """Move to this time and wake the tasks that are due. A past time changes nothing."""
         self._now = max(self._now, moment)
         self.on_move()
         while self._sleepers and self._sleepers[0][0] <= self._now:
@@ -66,7 +66,7 @@ class VirtualClock:
                 sleeper.set_result(None)
 
     def resume(self, moment: datetime) -> None:
-        """Go on at a moment from before: only at a start, when nobody has seen the time yet."""
+        """Continue at a stored time. Only at startup, before anyone has read the time."""
         self._now = moment
 
     async def sleep_until(self, moment: datetime) -> None:
@@ -79,12 +79,12 @@ class VirtualClock:
         await sleeper
 
     def next_waking(self) -> datetime | None:
-        """When the first sleeper is to be woken."""
+        """Return when the next sleeping task is due."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
         return self._sleepers[0][0] if self._sleepers else None
 
     @property
     def sleeping(self) -> int:
-        """How many wait for time to move."""
+        """Number of sleeping tasks."""
         return sum(not sleeper.done() for _, _, sleeper in self._sleepers)

@@ -1,4 +1,4 @@
-"""Clock, Store, Fabric: every contract that has more than one implementation, in one file."""
+"""Interfaces with more than one implementation: Clock, Store, Fabric."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ class Clock(Protocol):
 
     @property
     def virtual(self) -> bool:
-        """Whether time stands still until it is moved."""
+        """Whether the clock only moves when it is advanced."""
 
     def now(self) -> datetime:
-        """This moment, aware, in UTC."""
+        """Return the current time as an aware datetime in UTC."""
 
     async def sleep_until(self, moment: datetime) -> None:
-        """Return when the moment has come, or a little earlier: ask `now` again."""
+        """Wait until this time. May return earlier, so check `now` again."""
 
 
 class ClockBarrier(Protocol):
-    """VMs that are to take in every step of a moved clock."""
+    """VMs that must see every step of a virtual clock before it moves on."""
 
     @property
     def groups(self) -> set[str]:
-        """Whose documents they are given."""
+        """Groups of the VMs."""
 
     def missing(self) -> list[str]:
-        """Who has not taken in what is true now."""
+        """Return the VMs that have not seen the current document."""
 
     async def wait(self) -> None:
-        """Until nobody is missing; an error when that takes too long."""
+        """Wait until no VM is missing. Raises an error after a timeout."""
 
 
 @dataclass(slots=True)
 class StoredState:
-    """Everything that is needed to go on after a stop."""
+    """The stored state that a service loads at startup."""
 
     fleet: Fleet
     operations: list[Operation] = field(default_factory=list)
@@ -61,13 +61,13 @@ class StoredState:
     facts: dict[str, str] = field(default_factory=dict)
     tokens: list[Token] = field(default_factory=list)
     kept: list[StoredResponse] = field(default_factory=list)
-    """Without their bodies."""
+    """Without bodies."""
     sequence: int = 0
     webhooks: list[Webhook] = field(default_factory=list)
     undelivered: list[Undelivered] = field(default_factory=list)
 
     def as_changes(self) -> Changes:
-        """What makes this of nothing, but for the fleet and the count of history."""
+        """Return changes that restore this state, except the fleet and the history sequence."""
         return Changes(
             operations={operation.id: operation for operation in self.operations},
             rollouts={rollout.id: rollout for rollout in self.rollouts},
@@ -83,133 +83,133 @@ class StoredState:
 
 
 class HistoryFilter(NamedTuple):
-    """Which rows of history are asked for: those that fit every field that is given."""
+    """Filter for history rows. All given fields must match."""
 
     operation: str = ""
-    """Of this operation or rollout."""
+    """Rows of this operation or rollout."""
     event: str = ""
-    """Of this event, and those about its operation as a whole; only together with the operation."""
+    """Rows of this event and of its operation. Requires `operation`."""
     groups: tuple[str, ...] = ()
     vm: str = ""
     host: str = ""
-    """About this host, or of an operation that brought VMs to it."""
+    """Rows about this host, or of an operation that moved VMs to it."""
     type: str = ""
-    """Of an operation whose events are of this type."""
+    """Rows of operations with this event type."""
     cause: str = ""
     by: str = ""
     kinds: tuple[str, ...] = ()
     since: datetime | None = None
     until: datetime | None = None
-    """Earlier than this moment."""
+    """Rows before this time."""
     after: int = 0
-    """With a greater sequence than this."""
+    """Rows with a greater sequence."""
     before: int = 0
-    """With a lesser sequence than this; 0: any."""
+    """Rows with a smaller sequence; 0: no limit."""
     newest: bool = False
-    """The newest first."""
+    """Newest rows first."""
     limit: int = 1000
 
 
 class ListFilter(NamedTuple):
-    """Which of the things of a kind are asked for: those that live, oldest first; or all, newest first."""
+    """Filter for lists: active items, oldest first; or all items, newest first."""
 
     live: bool = True
     after: int = 0
-    """The place of the last one of the page before; 0: from the beginning."""
+    """Position of the last item of the previous page; 0: first page."""
     limit: int = 1000
     group: str = ""
-    """Of events: only those of this group."""
+    """For events: only those of this group."""
 
 
 class RetentionCutoff(NamedTuple):
-    """Up to where things are older than they are to be kept: numbers of the store's own."""
+    """Positions in the store below which items have expired."""
 
     before: datetime
-    """What was over by then is too old."""
+    """Items that ended before this time have expired."""
     history: int
-    """Rows of history with a lesser sequence."""
+    """History rows with a smaller sequence have expired."""
     operations: int
     rollouts: int
     answers: int
 
 
 class Records(Protocol):
-    """What is known of what is over, and of what is not. Blocks: called from one thread."""
+    """Read access to active and ended items. Blocks; used by one thread."""
 
     def event(self, event_id: str) -> Event | None:
-        """An event, live or long over."""
+        """Return an event, active or ended."""
 
     def events_beginning(self, start: str, group: str = "") -> list[Event]:
-        """At most two events whose ids begin so: enough to know whether it is clear which is meant."""
+        """Return at most two events whose ids start with this prefix, to detect ambiguous prefixes."""
 
     def events(self, wanted: ListFilter) -> list[tuple[int, Event]]:
-        """Events, each with its place."""
+        """Return events, each with its position."""
 
     def operation(self, operation_id: str) -> Operation | None:
-        """An operation, live or long over."""
+        """Return an operation, active or ended."""
 
     def operations_beginning(self, start: str) -> list[Operation]:
-        """At most two operations whose ids begin so."""
+        """Return at most two operations whose ids start with this prefix."""
 
     def operations(self, wanted: ListFilter) -> list[tuple[int, Operation]]:
-        """Operations, each with its place."""
+        """Return operations, each with its position."""
 
     def rollouts_beginning(self, start: str) -> list[Rollout]:
-        """At most two rollouts whose ids begin so."""
+        """Return at most two rollouts whose ids start with this prefix."""
 
     def rollouts(self, wanted: ListFilter) -> list[tuple[int, Rollout]]:
-        """Rollouts, each with its place."""
+        """Return rollouts, each with its position."""
 
     def history(self, wanted: HistoryFilter) -> list[HistoryEntry]:
-        """Rows of history in their order, or the newest first."""
+        """Return history rows in order, or newest first."""
 
     def kept_answer(self, key: str) -> StoredResponse | None:
-        """The answer kept for a key, whole."""
+        """Return the stored response of an idempotency key, with its body."""
 
     def oldest(self) -> int:
-        """The sequence of the oldest row of history that is kept; of the first to come where there is none."""
+        """Return the sequence of the oldest stored history row; without rows, of the first one to come."""
 
     def expired(self, before: datetime, answers_before: datetime) -> RetentionCutoff:
-        """What came about before those moments: all of history but its newest row; answers kept by the other moment."""
+        """Return the cutoff for items before these times. The newest history row never expires."""
 
 
 class Store(Records, Protocol):
-    """Keeps what is committed. Decides nothing; never reads the time."""
+    """Storage for committed changes. Never reads the time."""
 
     def load(self) -> StoredState:
-        """All that is live."""
+        """Load all active items."""
 
     def commit(self, changes: Changes) -> None:
-        """Write all of it or nothing; when this returns it survives a crash. Else: StoreFailed."""
+        """Write all changes or none. They are durable when this returns. Raises StoreFailed."""
 
     def remove(self, expired: RetentionCutoff, most: int) -> bool:
-        """Forget what is too old and not live, at most so much of each; whether there was any. All of it or nothing."""
+        """Delete expired items, at most `most` of each kind. Returns whether there were any."""
 
     def reader(self) -> Records | None:
-        """The same records for another thread, which waits for no commit; None: this thread alone can have them.
+        """Return a reader for another thread, which does not wait for commits; None if that is not possible.
 
-        What was committed before a call is seen by it. It is closed with the store.
+        A read sees everything that was committed before. The store closes its readers.
         """
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the store."""
 
 
 class WorkOrder(NamedTuple):
-    """What the fabric is to do. The same id means the same order: to get it twice is to get it once."""
+    """Work for the fabric. Orders are idempotent by operation id."""
 
     operation: str
     vms: tuple[str, ...]
     duration: timedelta | None = None
     cause: str = ""
     host: str = ""
-    """The host that it is about; empty where it is about VMs alone."""
+    """The host of the operation; empty if it only affects VMs."""
     moves: tuple[tuple[str, str], ...] = ()
-    """VMs that are to be on another host afterwards, each with that host."""
+    """VMs to move, each with its destination."""
 
 
 class MachineState(NamedTuple):
-    """What the fabric sees of a VM."""
+    """State of a VM, as the fabric reports it."""
 
     vm: str
     running: bool
@@ -217,41 +217,41 @@ class MachineState(NamedTuple):
 
 
 class Fabric(Protocol):
-    """Carries operations out. "Already so" is success.
+    """Executes operations. "Already done" is success.
 
-    Each verb returns when the work is done. It raises WorkFailed when it cannot be done at all; whatever
-    else it raises means that it has not been done yet, and it is ordered again a little later.
+    Each verb returns when the work is done. It raises WorkFailed for a permanent failure. Any other error is retried
+    with backoff.
     """
 
     makes_hosts: bool
-    """Whether a host can be had by asking for it: where no host fits, the fabric is given a new one."""
+    """Whether the fabric can add a spare host if no host can take a VM."""
 
     async def inspect(self, vm: str) -> MachineState:
-        """The machine as it is now."""
+        """Return the current state of a VM."""
 
     async def freeze(self, order: WorkOrder) -> None:
-        """Pause for a moment; nothing is lost."""
+        """Pause for a few seconds. Nothing is lost."""
 
     async def migrate(self, order: WorkOrder) -> None:
-        """Move to another host while it runs; nothing is lost."""
+        """Move a running VM to another host. Nothing is lost."""
 
     async def reboot(self, order: WorkOrder) -> None:
-        """Stop and start; memory is lost."""
+        """Stop and start. Memory is lost."""
 
     async def redeploy(self, order: WorkOrder) -> None:
-        """Move to another host and start there; memory and ephemeral disks are lost."""
+        """Move to another host and start there. Memory and ephemeral disks are lost."""
 
     async def deallocate(self, order: WorkOrder) -> None:
-        """Stop, and give its place to others."""
+        """Stop, and release the capacity."""
 
     async def start(self, order: WorkOrder) -> None:
-        """Run again what was deallocated."""
+        """Start a deallocated VM."""
 
     async def delete(self, order: WorkOrder) -> None:
-        """Remove for good."""
+        """Delete permanently."""
 
     async def recover(self, unfinished: Sequence[str]) -> None:
-        """Put right what a service that died left half done; runs first at start, with the ids of what goes on."""
+        """Clean up after a crash. Runs first at startup, with the ids of unfinished operations."""
 
     def events(self) -> AsyncIterator[str]:
-        """Names of VMs that something happened to. They wake the engine; state decides."""
+        """Yield names of changed VMs, which wake the engine."""

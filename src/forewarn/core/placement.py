@@ -115,7 +115,7 @@ class HostSelector:
 
 
 def choose_host(draft: Draft, vm: VM) -> str | None:
-    """Return the best destination for a VM: in service, no pending work, fewest VMs. None if there is none.
+    """Return the best destination for a VM: in service, no pending work, fewest VMs; or None.
 
     A host holds at most one update domain and one fault domain of a group, and VMs of only one zone.
     """

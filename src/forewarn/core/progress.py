@@ -58,7 +58,7 @@ def _may_start(draft: Draft, now: datetime, operation: Operation, events: list[E
 
 
 def _coupled(draft: Draft, event: Event, now: datetime) -> bool:
-    """Whether a deletion waits for an unapproved one with the same NotBefore (contract, section 4)."""
+    """Whether a deletion waits for an unapproved one one with the same NotBefore (contract, section 4)."""
     return now < event.not_before and any(other.approved_at is None for other in coupled_deletions(draft, event))
 
 

@@ -1,4 +1,4 @@
-"""Webhooks: where they may send, what they are, and the outbox of each. Pure: `now` is an argument."""
+"""Webhooks: allowed addresses, registration, and the outbox of each."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ ALL = "all"
 MAX_URL_LENGTH = 2000
 
 _GLOBAL_UNICAST = ip_network("2000::/3")
-"""All that IANA gives out of IPv6. Old Pythons take some of the rest, site-local addresses say, for global."""
+"""All global IPv6 addresses that IANA assigns. Old Python versions treat some others as global too."""
 _DOCUMENTATION = ip_network("3fff::/20")
 _NAT64 = ip_network("64:ff9b::/96")
 _UNIQUE_LOCAL = ip_network("fc00::/7")
 _THIS_NETWORK = ip_network("0.0.0.0/8")
 _PROTOCOLS = ip_network("192.0.0.0/24")
-"""Kept for protocols; metadata of Oracle's cloud has been there. Old Pythons take most of it for global."""
+"""Reserved for protocols; Oracle's cloud metadata was there. Old Python versions treat most of it as global."""
 _METADATA = tuple(
     map(
         ip_network,
@@ -53,21 +53,21 @@ _METADATA = tuple(
         ),
     )
 )
-"""What clouds tell their machines, secrets among it, from addresses that look like any other."""
+"""Metadata services of clouds, which return secrets, on addresses that look ordinary."""
 
 
 class AllowedNetworks(NamedTuple):
-    """What the operator allows beyond the public Internet."""
+    """Networks that the operator allows in addition to the public Internet."""
 
     everything: bool = False
-    """All private and loopback addresses. Not where the metadata of clouds is: link-local, and a few others."""
+    """All private and loopback addresses, but not metadata services of clouds (link-local and some others)."""
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     def __str__(self) -> str:
         return ALL if self.everything else ", ".join(map(str, self.networks))
 
     def allow(self, text: str) -> bool:
-        """Whether a connection to this address is allowed."""
+        """Return whether a connection to this address is allowed."""
         address = unwrapped(ip_address(text))
         if any(address in network for network in self.networks):
             return True
@@ -77,7 +77,7 @@ class AllowedNetworks(NamedTuple):
 
 
 def parse_allowed_networks(text: str) -> AllowedNetworks:
-    """Read "all", or networks with commas between them. A ValueError's text says what would be right."""
+    """Parse "all" or a comma-separated list of networks. Raises ValueError with a hint."""
     if text.strip() == ALL:
         return AllowedNetworks(everything=True)
     networks = []
@@ -90,13 +90,13 @@ def parse_allowed_networks(text: str) -> AllowedNetworks:
 
 
 def unwrapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that an IPv6 address stands for, where it stands for one: that is where packets end up."""
+    """Return the IPv4 address that is embedded in an IPv6 address, because packets go there."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-    # Without its zone ("%eth0"), which says through which interface, not where to.
+    # Without its zone ("%eth0"), which only selects an interface.
     return inner or IPv6Address(int(address))
 
 
@@ -107,7 +107,7 @@ def _is_global(address: IPv4Address | IPv6Address) -> bool:
 
 
 def _is_private(address: IPv4Address | IPv6Address) -> bool:
-    """Not what reaches many, or whoever happens to be on the same wire, or the machine itself by an odd name."""
+    """Return whether the address is private. Excludes multicast, link-local and unspecified addresses."""
     odd = address.is_link_local or address.is_multicast or address.is_unspecified or address in _THIS_NETWORK
     if isinstance(address, IPv4Address):
         return not odd and not address.is_reserved
@@ -115,12 +115,12 @@ def _is_private(address: IPv4Address | IPv6Address) -> bool:
 
 
 def check_url(url: str, targets: AllowedNetworks) -> SplitResult:
-    """The parts of a URL that a webhook may have. An address in it is judged here; a name when it is looked up."""
+    """Validate a webhook URL and return its parts. Host names are checked again when they are resolved."""
     parts, host = _split(url)
     try:
         allowed = targets.allow(host)
     except ValueError:
-        return parts  # a name
+        return parts  # a host name
     if not allowed:
         raise ForbiddenWebhookAddress(address=host, setting=SETTING)
     return parts
@@ -159,41 +159,41 @@ def _split(url: str) -> tuple[SplitResult, str]:
 MAX_WEBHOOKS = 100
 MAX_WEBHOOK_GROUPS = 1000
 MAX_FAILED_ROWS = 10_000
-"""How many rows are kept that a webhook has given up. When there are more, the oldest are dropped: they are lost."""
+"""Maximum number of failed rows of a webhook. The oldest are dropped."""
 _DROPPED_BEYOND = 1000
-"""How many fewer are left then: to look for the oldest at each row would take too long."""
+"""Extra rows to drop at once, because finding the oldest is slow."""
 MIN_SECRET_LENGTH, MAX_SECRET_LENGTH = 16, 256
 
 
 class Webhook(NamedTuple):
-    """Somebody who is told of every row of history, or of some of them."""
+    """A receiver of history rows."""
 
     name: str
     url: str
     secret: str
-    """What the signatures are made with."""
+    """Key of the signatures."""
     created_by: str
     created_at: datetime
     groups: tuple[str, ...] = ()
-    """Only rows about these groups; none: about all, and about none."""
+    """Only rows about these groups; none: all rows."""
     kinds: tuple[str, ...] = ()
-    """Only rows that say this has happened; none: all."""
+    """Only rows of these kinds; none: all rows."""
     cursor: int = 0
-    """Every row of history up to here is delivered, not wanted, or among the undelivered rows."""
+    """Every row up to here is delivered, filtered out, or among the undelivered rows."""
 
     def wants(self, entry: HistoryEntry) -> bool:
         return (not self.groups or entry.group in self.groups) and (not self.kinds or entry.kind in self.kinds)
 
 
 class Undelivered(NamedTuple):
-    """A row of history that a receiver has not taken: it is retried, or given up."""
+    """A history row whose delivery failed. It is retried, or has failed permanently."""
 
     webhook: str
     sequence: int
     attempts: int
-    """How many have failed."""
+    """Number of failed attempts."""
     attempts_left: int
-    """How many more it gets. While it has any, later rows wait. With none it is given up."""
+    """Remaining attempts. Later rows wait while there are any. With none the row has failed."""
     error: str = ""
 
     @property
@@ -209,7 +209,7 @@ def find_webhook(draft: Draft, name: str) -> Webhook:
 
 
 def add_webhook(draft: Draft, now: datetime, limits: OperatorLimits, webhook: Webhook, by: str) -> Webhook:
-    """Tell somebody else from now on. Returns it with the cursor that it begins at."""
+    """Add a webhook for future rows. Returns it with its initial cursor."""
     check_name(webhook.name)
     parts = check_url(webhook.url, limits.webhook_private_networks)
     if not MIN_SECRET_LENGTH <= len(webhook.secret) <= MAX_SECRET_LENGTH or not webhook.secret.isprintable():
@@ -223,7 +223,7 @@ def add_webhook(draft: Draft, now: datetime, limits: OperatorLimits, webhook: We
     if (count := len(draft.webhooks()) + 1) > MAX_WEBHOOKS:
         remedy = "Remove one, or let one receiver forward to others."
         raise LimitExceeded(count=count, things="webhooks", what="service", most=MAX_WEBHOOKS, remedy=remedy)
-    # Not the whole URL: what follows the host is often meant for the receiver alone.
+    # Not the whole URL, because paths of webhooks often contain secrets.
     origin = f"{parts.scheme}://{parts.netloc}"
     draft.record(HistoryEntry(time=now, kind="webhook-added", by=by, reason=f"{webhook.name}: {origin}"))
     added = webhook._replace(created_by=by, created_at=now, cursor=draft.sequence)
@@ -244,7 +244,7 @@ def _check_wishes(draft: Draft, webhook: Webhook) -> None:
 
 
 def remove_webhook(draft: Draft, now: datetime, limits: OperatorLimits, name: str, by: str) -> Webhook:
-    """Tell somebody no more, also not what is still undelivered."""
+    """Remove a webhook and its undelivered rows."""
     webhook = find_webhook(draft, name)
     draft.changes.undelivered.update(dict.fromkeys((name, sequence) for sequence in draft.undelivered(name)))
     draft.changes.webhooks[name] = None
@@ -260,18 +260,16 @@ def record_deliveries(
     after: Webhook,
     undelivered: Mapping[int, Undelivered | None],
 ) -> int | None:
-    """Record what came of deliveries. None: the webhook was removed meanwhile, perhaps there is another of its name.
+    """Record the results of deliveries. Returns the number of dropped rows; None if the webhook was removed.
 
-    Else how many rows are dropped, because too many were given up.
-
-    No row of history: it would have to be delivered too, and so on.
+    Writes no history row, because that row would have to be delivered too.
     """
     if draft.webhook(before.name) != before:
         return None
     draft.changes.webhooks[after.name] = after
     draft.changes.undelivered.update(((after.name, sequence), row) for sequence, row in undelivered.items())
     failed = sum(row is not None and row.failed for row in undelivered.values())
-    # Some may have been given up before: then looking more closely shows that there is room.
+    # This may count rows twice that had failed before; _drop_oldest counts exactly.
     if not failed or draft.webhook_deliveries.stats(after.name).failed + failed <= MAX_FAILED_ROWS:
         return 0
     return _drop_oldest(draft, after.name)
@@ -289,9 +287,9 @@ def _drop_oldest(draft: Draft, name: str) -> int:
 def retry(
     draft: Draft, now: datetime, limits: OperatorLimits, name: str, sequence: int | None = None
 ) -> list[Undelivered]:
-    """Rows that were given up get one more attempt each, or one of them does. Returns all that are to be sent now.
+    """Give failed rows, or one of them, one more attempt. Returns all rows to send now.
 
-    One attempt, not a new series: rows that are never taken would hold up the webhook for days again.
+    Only one attempt: with a new series, rows that always fail would block the webhook for days.
     """
     find_webhook(draft, name)
     rows = draft.undelivered(name)
@@ -309,36 +307,36 @@ def retry(
 
 
 MAX_UNCONFIRMED = 8
-"""How many rows may have gone out whose outcome is not on disk: after a kill they are sent again, with their ids."""
+"""Maximum number of deliveries whose result is not on disk. After a crash they are sent again, with the same ids."""
 MAX_SKIPPED = 1000
-"""How many rows that are not wanted the cursor passes before it is written for them alone."""
+"""Number of filtered rows after which the cursor is written without a delivery."""
 _LONGEST_PAUSE_SECONDS = 3600.0
 _JITTER = 0.2
 
 
 class WebhookRetryPolicy(NamedTuple):
-    """How often, and how many times, a row is sent."""
+    """Delay and number of attempts of a row."""
 
     retry_seconds: float = 1.0
     attempts: int = 80
 
     def pause_seconds(self, attempts: int, luck: float) -> float:
-        """After so many attempts: twice as long each time, and by luck (from 0 to 1) a little longer."""
+        """Return the delay after this many attempts: exponential, with jitter selected by `luck` (0 to 1)."""
         spread = (1.0, 1.0 + _JITTER)
         return backoff_seconds(attempts, self.retry_seconds, _LONGEST_PAUSE_SECONDS, spread=spread, luck=luck)
 
 
 class Attempt(NamedTuple):
-    """A row of history that is to be sent now."""
+    """A history row to send now."""
 
     sequence: int
     number: int
     entry: HistoryEntry | None = None
-    """The row, if it has just been read. Of an undelivered row it must be read again: it may be gone."""
+    """The row, if it is in memory. An undelivered row must be read again, and may have expired."""
 
 
 class DeliveryUpdate(NamedTuple):
-    """What is to be written: the webhook as it was and as it is to be, and what changes among its undelivered rows."""
+    """Results to write: the webhook before and after, and its changed undelivered rows."""
 
     before: Webhook
     after: Webhook
@@ -347,33 +345,33 @@ class DeliveryUpdate(NamedTuple):
 
 
 class Outbox:
-    """What one webhook has still to send, in order.
+    """Pending deliveries of one webhook, in order.
 
-    Undelivered rows with attempts left come first, and history after the cursor waits for them. Rows that somebody
-    has asked for come before both.
+    Undelivered rows with remaining attempts come first. New history waits for them. Rows that an operator retries
+    come before both.
     """
 
     def __init__(self, webhook: Webhook, undelivered: Iterable[Undelivered], pace: WebhookRetryPolicy) -> None:
         self.webhook = webhook
-        """As it is on disk."""
+        """The webhook as stored."""
         self.newest = webhook.cursor
-        """Up to where history has been read."""
+        """Sequence of the last row that was read."""
         self.in_doubt = 0
-        """How many outcomes are not on disk."""
+        """Number of results that are not on disk."""
         self._pace = pace
         self._read: deque[HistoryEntry] = deque()
-        """What is wanted of the history that has been read."""
+        """Rows that were read and match the filters."""
         self._retried = {row.sequence: row for row in sorted(undelivered) if row.attempts_left}
         """Undelivered rows with attempts left, in sequence."""
         self._asked_for: dict[int, None] = {}
-        """Those of them that are to be sent now, in sequence."""
+        """Rows among them to send immediately, in sequence."""
         self._paused, self._due_at = 0, 0.0
-        """The row that has failed last, and when it is due again."""
+        """The row that failed last, and when to retry it."""
         self._unwritten: dict[int, Undelivered | None] = {}
 
     @property
     def cursor(self) -> int:
-        """Every row up to here is delivered, not wanted, or among the undelivered rows."""
+        """Every row up to here is delivered, filtered out, or among the undelivered rows."""
         return self._read[0].sequence - 1 if self._read else self.newest
 
     @property
@@ -382,13 +380,13 @@ class Outbox:
 
     @property
     def needs_history(self) -> bool:
-        """Whether there is nothing else to send."""
+        """Whether more history must be read."""
         return not self._read and not self._retried
 
     def take(self, entries: Sequence[HistoryEntry], newest: int) -> int:
-        """The next rows of history, as far as it is kept; `newest` is its last. Returns how many are lost before them.
+        """Add the next history rows; `newest` is the last sequence. Returns how many rows have expired before them.
 
-        Nobody knows whether those were wanted.
+        Expired rows are counted even if the filters would have excluded them.
         """
         first = entries[0].sequence if entries else newest + 1
         dropped = max(first - 1 - self.newest, 0)
@@ -397,19 +395,19 @@ class Outbox:
         return dropped
 
     def take_up(self, rows: Iterable[Undelivered]) -> None:
-        """Send these undelivered rows now, if they have attempts left and are not retried already."""
+        """Send these undelivered rows now, unless they have no attempts left or are already being retried."""
         added = {row.sequence: row for row in rows if row.attempts_left and row.sequence not in self._retried}
         if added:
             self._retried = dict(sorted((self._retried | added).items()))
             self.hurry(added)
 
     def hurry(self, sequences: Iterable[int]) -> None:
-        """Send those of these rows that are retried now, without a pause."""
+        """Retry these rows now, without a delay."""
         asked_for = self._asked_for.keys() | (self._retried.keys() & set(sequences))
         self._asked_for = dict.fromkeys(sorted(asked_for))
 
     def due_at(self) -> float | None:
-        """When the next attempt is due; None: when there is more of history."""
+        """Return when the next attempt is due; None: when there is more history."""
         if self._asked_for:
             return 0.0
         if self._retried:
@@ -417,14 +415,14 @@ class Outbox:
         return 0.0 if self._read else None
 
     def next(self) -> Attempt:
-        """The next row to send. It stays the next one until its outcome is given."""
+        """Return the next row to send. It stays the same until its result is reported."""
         if self._retried:
             row = self._retried[next(iter(self._asked_for or self._retried))]
             return Attempt(row.sequence, row.attempts + 1)
         return Attempt(self._read[0].sequence, 1, self._read[0])
 
     def delivered(self, attempt: Attempt) -> None:
-        """The receiver has it. So it is there: no row needs to wait for it any longer."""
+        """Report a successful delivery. The receiver is up, so the retry delay ends."""
         self._paused = 0
         if attempt.entry is not None:
             self._read.popleft()
@@ -434,10 +432,10 @@ class Outbox:
         self.in_doubt += 1
 
     def failed(self, attempt: Attempt, error: str, now: float, luck: float) -> None:
-        """The receiver has not taken it: it is retried after a pause, or given up."""
+        """Report a failed delivery. The row is retried after a delay, or fails permanently."""
         if attempt.entry is not None:
             left = self._pace.attempts - 1
-            self._read.clear()  # by the time it goes on, history may not keep it any more
+            self._read.clear()  # history may have removed these rows when sending continues
             self.newest = attempt.sequence
         else:
             left = self._retried[attempt.sequence].attempts_left - 1
@@ -452,12 +450,12 @@ class Outbox:
         self._paused, self._due_at = attempt.sequence, now + self._pace.pause_seconds(attempt.number, luck)
 
     def pass_over(self, attempt: Attempt) -> None:
-        """History does not keep an undelivered row any more. It is counted, and forgotten, where history is."""
+        """Skip an undelivered row that history has removed. Retention counts it as dropped."""
         self._retried.pop(attempt.sequence, None)
         self._asked_for.pop(attempt.sequence, None)
 
     def settlement(self, *, whole: bool = False) -> DeliveryUpdate | None:
-        """What has changed since the last, if it is worth a write; `whole`: however little."""
+        """Return the results to write, if there are enough; `whole`: any results."""
         passed = self.cursor - self.webhook.cursor
         if not (self.in_doubt or passed >= MAX_SKIPPED or (whole and passed)):
             return None
@@ -466,6 +464,6 @@ class Outbox:
         return DeliveryUpdate(self.webhook, after, unwritten, self.in_doubt)
 
     def written(self, settlement: DeliveryUpdate) -> None:
-        """It is on disk."""
+        """Confirm that an update is on disk."""
         self.webhook = settlement.after
         self.in_doubt -= settlement.outcomes

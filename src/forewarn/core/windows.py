@@ -1,12 +1,11 @@
-"""Maintenance windows: the hours of the week in which operations of the platform may start on a group.
+"""Maintenance windows: hours of the week in which platform operations may start on a group.
 
-A window is written in the local time of the people who agreed to it, and everything else in Forewarn
-is UTC; the two meet only in `_openings_of_week`. There, when the clocks change:
+Windows are in local time; everything else in Forewarn is UTC. Only `_openings_of_week` converts. When daylight saving
+time begins or ends:
 
-- A start that the clocks skip happens as much later as they are moved: 02:30 on the night on which
-  02:00 becomes 03:00 is 03:30. No night goes without its window.
-- A start that the clocks show twice is the first of the two. No night has two windows.
-- A length is time that passes, not time that the clocks show: 4h are always four hours.
+- A start that is skipped moves by the same amount: 02:30 becomes 03:30 when 02:00 becomes 03:00. No window is lost.
+- A start that occurs twice means the first occurrence. No window opens twice.
+- Durations are elapsed time: 4h are always four hours.
 
 A group without windows is not restricted.
 """
@@ -37,32 +36,31 @@ _LONGEST = timedelta(days=7)
 
 _ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*")
 _NOT_IANA = re.compile(r"(posix|right)/.*|localtime|posixrules")
-"""Files that stand among the zones but are no zones: what they mean differs from machine to machine."""
+"""Files in the time zone database that are not time zones. Their meaning depends on the machine."""
 
 _FOR_GOOD = timedelta(days=400)
-"""Windows that leave no gap for so long never close: every change of the clocks has been among them."""
+"""Windows without a gap for this long never close: the period includes all clock changes."""
 
 
 class Window(NamedTuple):
-    """Hours that return every week. They may run over midnight and over the end of the week."""
+    """Weekly hours. They may cross midnight and the end of the week."""
 
     days: tuple[int, ...]
-    """The days on which it starts: Monday is 0, sorted, each once."""
+    """Days on which it starts (Monday is 0), sorted and unique."""
     start_minutes: int
-    """When it starts, in minutes after midnight by the clocks of its zone."""
+    """Start in minutes after midnight, local time."""
     length: timedelta
     zone: str
-    """The IANA name of the zone."""
+    """IANA name of the time zone."""
 
 
-# --- As people write them -------------------------------------------------------------------------
+# --- Parsing and formatting -----------------------------------------------------------------------
 
 
 def parse_window(text: str) -> Window:
-    """Read `sat,sun 02:00 4h Europe/Berlin`: days, start, length and, unless it is UTC, the zone.
+    """Parse `sat,sun 02:00 4h Europe/Berlin`: days, start, duration and time zone (default UTC).
 
-    Fleet files, the command line and the API all write windows like this. What cannot be read is a
-    ValueError that says which part is wrong and what would be right.
+    Fleet files, the command line and the API use this format. Raises ValueError with the wrong part and a hint.
     """
     words = text.split()
     days, start, length, zone, *rest = [*words, *[""] * (4 - len(words))]
@@ -82,7 +80,7 @@ def parse_window(text: str) -> Window:
 
 
 def format_window(window: Window) -> str:
-    """Write a window the way `parse_window` reads it. What means the same is written the same."""
+    """Format a window as `parse_window` reads it. Equal windows have equal text."""
     hours, minutes = divmod(window.start_minutes, 60)
     return f"{_format_days(window.days)} {hours:02}:{minutes:02} {format_duration(window.length)} {window.zone}"
 
@@ -99,7 +97,7 @@ def _parse_days(text: str) -> tuple[int, ...]:
         first, dash, last = item.partition("-")
         begin = _parse_day(first or item)
         end = _parse_day(last or item) if dash else begin
-        # A range may run over the end of the week: fri-mon are four days.
+        # A range may cross the end of the week: fri-mon are four days.
         found.update((begin + step) % 7 for step in range((end - begin) % 7 + 1))
     return tuple(sorted(found))
 
@@ -122,7 +120,7 @@ def _format_days(days: tuple[int, ...]) -> str:
     words = []
     for first in days:
         if (first - 1) % 7 in days:
-            continue  # it belongs to a run that began earlier, perhaps last week
+            continue  # part of a range that started earlier, perhaps last week
         run = [first]
         while (run[-1] + 1) % 7 in days:
             run.append((run[-1] + 1) % 7)
@@ -156,24 +154,24 @@ def _parse_length(text: str) -> timedelta:
 
 @cache
 def _zone(name: str) -> tzinfo:
-    """The zone of this name. UTC is there even on a machine without a time zone database."""
+    """Return the time zone of this name. UTC works without a time zone database."""
     if name == "UTC":
         return UTC
-    # The name becomes the name of a file, so only what looks like a zone's is tried.
+    # ZoneInfo opens a file of this name, so check its form first.
     if _ZONE.fullmatch(name) and not _NOT_IANA.fullmatch(name):
         try:
             return ZoneInfo(name)
         except (KeyError, ValueError, OSError):
-            pass  # not there, not a zone's file, or a folder: to the writer it is all the same
+            pass  # missing, not a time zone file, or a folder
     raise ValueError(f"{_quoted(name)} is not a time zone.{_zone_hint(name)}")
 
 
 def _zone_hint(name: str) -> str:
-    """What would be right. All zones are looked up, which is slow, but somebody is waiting for an explanation."""
+    """Return a suggestion for an unknown time zone. Reading all zones is slow, but only errors need it."""
     known = sorted(zone for zone in available_timezones() if not _NOT_IANA.fullmatch(zone))
     if not known:
         return " This machine has no time zones except UTC. Install tzdata."
-    # The commonest slip is to write the city alone, which is too short to be near.
+    # The most common mistake is the city alone, which `nearest` does not find.
     meant = [zone for zone in known if f"/{zone}".lower().endswith(f"/{name}".lower())]
     if name and meant:
         return f" Did you mean {min(meant, key=len)!r}?"
@@ -181,20 +179,20 @@ def _zone_hint(name: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """What was written, cut where it is too long to be a slip."""
+    """Quote user input, shortened."""
     return repr(text if len(text) <= 80 else f"{text[:77]}...")
 
 
-# --- When they are open ---------------------------------------------------------------------------
+# --- Open times -----------------------------------------------------------------------------------
 
 
 def is_open(windows: Sequence[Window], moment: datetime) -> bool:
-    """Whether operations may start at this moment, given in UTC. The end of a window is outside of it."""
+    """Return whether the windows are open at this time (UTC). The end of a window is exclusive."""
     return next_open(windows, moment) == moment
 
 
 def next_open(windows: Sequence[Window], moment: datetime) -> datetime:
-    """The first moment, not before this one, at which the windows are open."""
+    """Return the first time from `moment` on at which the windows are open."""
     if not windows:
         return moment
     return max(moment, min(next(_openings(window, moment)).start for window in windows))
@@ -203,15 +201,15 @@ def next_open(windows: Sequence[Window], moment: datetime) -> datetime:
 def next_common(
     sets: Iterable[Sequence[Window]], moment: datetime, horizon: timedelta = timedelta(days=36)
 ) -> datetime | None:
-    """The first moment, not before this one, at which all of the sets are open; each is one group's windows.
+    """Return the first time from `moment` on at which the windows of all groups are open.
 
-    None if there is none up to the horizon, the horizon itself included.
+    None if there is none up to and including the horizon.
     """
-    # Groups often share their windows, and a set that was looked at need not be looked at again.
+    # Groups often have the same windows, so skip duplicates.
     streams = [_all_openings(windows, moment) for windows in {tuple(windows) for windows in sets} if windows]
     heads = [next(stream) for stream in streams]
     candidate, last = moment, moment + horizon
-    # Each turn goes on to an opening later than any before, so there are no more turns than openings.
+    # Each iteration moves to a later opening, so the loop ends.
     while candidate <= last:
         for position, stream in enumerate(streams):
             while heads[position].end <= candidate:
@@ -224,7 +222,7 @@ def next_common(
 
 
 def closes_at(windows: Sequence[Window], moment: datetime) -> datetime | None:
-    """When the windows that are open at this moment close; what overlaps or adjoins counts as one.
+    """Return when the windows that are open at this time close. Overlapping and adjacent windows count as one.
 
     None if they are not open, or never close.
     """
@@ -239,22 +237,22 @@ def closes_at(windows: Sequence[Window], moment: datetime) -> datetime | None:
 
 
 class _Opening(NamedTuple):
-    """One time that a window is open, in UTC: from the start until just before the end."""
+    """One opening of a window in UTC; the end is exclusive."""
 
     start: datetime
     end: datetime
 
 
 def _all_openings(windows: Iterable[Window], moment: datetime) -> Iterator[_Opening]:
-    """The openings of several windows that end after the moment, in the order of their starts."""
+    """Openings of several windows that end after this time, ordered by start."""
     return merge(*(_openings(window, moment) for window in windows))
 
 
 def _openings(window: Window, moment: datetime) -> Iterator[_Opening]:
-    """The openings of a window that end after the moment, in the order of time. They do not run out."""
+    """Openings of a window that end after this time, in order. The iterator is endless."""
     if not window.days:
         raise ValueError("A maintenance window without days never opens. Name at least one day.")
-    # One day earlier than it seems: where the zone is behind UTC, Sunday evening is Monday.
+    # One day earlier, because in time zones behind UTC, Sunday evening is Monday in UTC.
     first = (moment - window.length).toordinal() - 1
     for monday in count(first - (first - 1) % 7, 7):  # day 1 of the calendar is a Monday
         for opening in _openings_of_week(window, monday):
@@ -264,11 +262,11 @@ def _openings(window: Window, moment: datetime) -> Iterator[_Opening]:
 
 @lru_cache(1024)
 def _openings_of_week(window: Window, monday: int) -> tuple[_Opening, ...]:
-    """The openings that begin in the week of this Monday, by its number in the calendar.
+    """Return the openings that start in the week of this Monday (proleptic ordinal).
 
-    Remembered, because many operations are weighed against the same windows of the same few weeks.
+    Cached, because many operations use the same windows in the same few weeks.
     """
     clock = time(*divmod(window.start_minutes, 60), tzinfo=_zone(window.zone))
-    # Adding to a local time would move the hands of the clock; real time passes in UTC only.
+    # Convert to UTC before adding the duration, because local time may jump.
     starts = [datetime.combine(date.fromordinal(monday + day), clock).astimezone(UTC) for day in window.days]
     return tuple(_Opening(start, start + window.length) for start in starts)

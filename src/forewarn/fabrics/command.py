@@ -1,6 +1,6 @@
-"""The operator's program does the work: it runs once for each order, with the order on standard input.
+"""Fabric that runs an operator's program once for each order, with the order as JSON on standard input.
 
-Enough is on disk of each order to find its program again after the service was killed.
+Each order has a folder on disk, so that the service finds the running program again after a crash.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class WorkResult(NamedTuple):
-    """How a run ended; without a code where the shell was killed too."""
+    """Result of a program; without an exit code if its shell was killed too."""
 
     code: int | None
     last_line: str
 
 
 class OrderFolder:
-    """One order's folder. It blocks: a disk is waited for."""
+    """The folder of one order. Its methods block on disk I/O."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,15 +47,15 @@ class OrderFolder:
         self._child = ChildProcess(folder / "lock", folder / "exit")
 
     def at_work(self) -> bool:
-        """Whether the program runs. What it leaves running may keep the lock: with an exit code it is over."""
+        """Return whether the program is running. Its children may keep the lock, so an exit code counts."""
         return self._child.is_held() and self._child.exit_code() is None
 
     def over(self) -> bool:
-        """Whether it has ended so that it is not to be run again. Ask when it is no longer at work."""
+        """Return whether it has ended and must not run again. Call only when it is not running."""
         return self._child.exit_code() not in (None, os.EX_TEMPFAIL)
 
     def end(self) -> WorkResult:
-        """How it ended. Ask when it is no longer at work: the exit code is there before the lock is let go of."""
+        """Return the result. Call only when it is not running: the exit code is written before the lock is released."""
         try:
             with self._errors.open("rb") as errors:
                 said = last_line(errors)
@@ -64,9 +64,9 @@ class OrderFolder:
         return WorkResult(self._child.exit_code(), said)
 
     def begin(self, command: Sequence[str], order: dict[str, Any]) -> subprocess.Popen[bytes]:
-        """Note that it begins, start it, and return its process. What is noted is on disk before it starts.
+        """Write the order to disk, start the program, and return its process.
 
-        Not by asyncio, which kills the processes that it lets go of.
+        Does not use asyncio, which kills child processes when its transports are closed.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         again = self._order.exists()
@@ -83,17 +83,17 @@ class OrderFolder:
                 command,
                 input_file=self._order,
                 errors_file=self._errors,
-                survives_signals=False,  # a machine that shuts down ends both: then the order is run again
+                survives_signals=False,  # a shutdown ends both, and the order runs again
                 stdout=stream,
-                stderr=subprocess.DEVNULL,  # the shell's own "Killed" must not be taken for the program's last word
+                stderr=subprocess.DEVNULL,  # hides "Killed" of the shell from the program's errors
             )
 
     def remove(self) -> None:
-        """What cannot be removed is in nobody's way."""
+        """Remove the folder. Errors are ignored."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def remove_if_over(self) -> bool:
-        """Whether nothing is left of it. What may be ordered again must then still know that it had begun."""
+        """Remove the folder of an ended order; return whether it is gone. A retry needs it to set `again`."""
         if self._order.exists() and not self.over():
             return False
         self.remove()
@@ -105,7 +105,7 @@ class OrderFolder:
 
 INSPECT_SECONDS = 60.0
 _INSPECTIONS_AT_ONCE = 8
-"""A whole fleet may be looked at together; its programs need not all run together."""
+"""Limits the number of programs when a whole fleet is inspected."""
 _READ_BACK_BYTES = 64 * 1024
 _LONGEST_LINE = 500
 _EXPECTED = (
@@ -115,7 +115,7 @@ _EXPECTED = (
 
 
 class OperatorProgram:
-    """What the operator has given us to run."""
+    """The operator's program."""
 
     def __init__(self, words: Sequence[str], inspect_seconds: float) -> None:
         if not words:
@@ -128,7 +128,7 @@ class OperatorProgram:
         return self._words[0]
 
     def command_line(self, verb: str) -> list[str]:
-        """Everything that is executed. What keeps it from being started may be mended: Unavailable."""
+        """Return the command line. Raises Unavailable if the program cannot be started, because that can be fixed."""
         path = shutil.which(self._words[0])
         if path is None:
             exists = Path(self._words[0]).exists()
@@ -139,11 +139,11 @@ class OperatorProgram:
         if interpreter and not os.access(interpreter, os.X_OK):
             wrong = f"{self} begins with #!{interpreter!r}, which is not executable"
             raise Unavailable(problem=f"{wrong}. Install the interpreter, or correct the first line of the program")
-        # The whole path: what was looked at here is what the shell executes.
+        # The full path, so that the shell executes the file that was checked.
         return [str(Path(path).absolute()), *self._words[1:], verb]
 
     async def inspect(self, vm: str) -> MachineState:
-        """What the program says of a machine. Not every program can tell; then it counts as running."""
+        """Return the state that the program reports. Programs without inspect count as running."""
         async with self._inspections:
             try:
                 code, said, complaint = await self._ask({"verb": "inspect", "vm": vm})
@@ -160,7 +160,7 @@ class OperatorProgram:
         return machine
 
     async def _ask(self, question: dict[str, str]) -> tuple[int, bytes, str]:
-        """Files instead of pipes: nothing can block or break, whatever the program does with them."""
+        """Run `inspect`. Uses files instead of pipes, so that the program cannot block the service."""
         command = self.command_line("inspect")
         with TemporaryFile() as asked, TemporaryFile() as said, TemporaryFile() as complained:
             asked.write(json.dumps(question).encode() + b"\n")
@@ -184,26 +184,26 @@ class OperatorProgram:
 
 
 def last_line(file: IO[bytes]) -> str:
-    """The last line with something in it, short enough and safe to be shown."""
+    """Return the last non-empty line, shortened and without control characters."""
     file.seek(max(0, file.seek(0, os.SEEK_END) - _READ_BACK_BYTES))
     lines = [line for line in file.read(_READ_BACK_BYTES).splitlines() if line.strip()]
     return _harmless(lines[-1]) if lines else ""
 
 
 def _harmless(text: bytes) -> str:
-    """Without what would move the cursor of a terminal or break a line of a log."""
+    """Return printable text, safe for terminals and logs."""
     shown = text.decode("utf-8", "replace").strip()[:_LONGEST_LINE]
     return "".join(character if character.isprintable() else "?" for character in shown)
 
 
 def _interpreter(path: str) -> str:
-    """What a script's first line names. A shell would only say that the script itself was not found."""
+    """Return the interpreter of a script. If it is missing, a shell reports the script itself as not found."""
     try:
         with Path(path).open("rb") as file:
             first = file.readline(256)
-    except OSError:  # it may be executed without being readable
+    except OSError:  # it may be executable without being readable
         return ""
-    # Not any white space: a line that ends as on Windows names an interpreter that ends in a carriage return.
+    # Keep a carriage return: with Windows line ends it is part of the interpreter's name.
     return os.fsdecode(first[2:].strip(b" \t\n").replace(b"\t", b" ").split(b" ")[0]) if first[:2] == b"#!" else ""
 
 
@@ -227,26 +227,26 @@ T = TypeVar("T")
 
 _LOOK_EVERY_SECONDS = 0.2
 _LOOK_AT_CHILD_SECONDS = 5.0
-"""Our own child tells when it ends. Looking all the same makes a word that was lost cost only this."""
+"""Polling interval for own children, in case the exit notification is lost."""
 _KEPT_JOURNALS = 1000
 _TRIES_TO_MAKE_ROOM = 8
-"""For each order: more than one, because a journal that is looked at may have to stay."""
+"""Old folders to check for each new order; some must be kept."""
 _SAFE_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
 
 
 class CommandFabric:
-    """Orders carried out by a program; each is noted in a folder of its own below `folder`."""
+    """Executes orders with a program. Each order has its own folder below `folder`."""
 
     makes_hosts = False
 
     def __init__(self, program: Sequence[str], folder: Path, *, inspect_seconds: float = INSPECT_SECONDS) -> None:
         self._program = OperatorProgram(program, inspect_seconds)
         self._folder = folder.absolute()
-        # One thread for all journals: disks block, and one order given twice at once must not begin twice.
+        # One thread for all folders: disk I/O blocks, and a repeated order must not start twice.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="command-fabric")
         self._children: set[subprocess.Popen[bytes]] = set()
         self._let_go: dict[str, None] = {}
-        """Orders that nobody waits for, the one that was left longest ago first."""
+        """Orders without a waiting caller, oldest first."""
 
     async def inspect(self, vm: str) -> MachineState:
         return await self._program.inspect(vm)
@@ -273,15 +273,15 @@ class CommandFabric:
         await self._carry_out(Verb.DELETE, order)
 
     async def recover(self, unfinished: Sequence[str]) -> None:
-        """Forget what is over. What goes on is ordered again, and its journal says how far it came."""
+        """Remove the folders of ended orders. Unfinished orders are given again, and continue from their folders."""
         await self._in_thread(self._forget_all_but, frozenset(unfinished))
 
     async def events(self) -> AsyncIterator[str]:
-        await asyncio.Event().wait()  # the program speaks only when it is asked
-        yield ""  # is never reached; it makes this an iterator
+        await asyncio.Event().wait()  # the program reports only when it is called
+        yield ""  # never reached; makes this an async generator
 
     async def _carry_out(self, verb: Verb, order: WorkOrder) -> None:
-        """Cancelled, it leaves the program at its work; the same order finds it again."""
+        """Execute an order. If it is cancelled, the program keeps running, and the same order finds it again."""
         if not _SAFE_ID.fullmatch(order.operation):
             raise WorkFailed(problem=f"{order.operation!r} is not a valid operation id; expected an id like a UUID")
         journal = OrderFolder(self._folder / order.operation)
@@ -299,7 +299,7 @@ class CommandFabric:
             raise _failure(f"{self._program} {verb}", end)
 
     async def _make_room(self) -> None:
-        """Journals of what is over stay in case the same is ordered again, but not without end."""
+        """Limit the number of folders of ended orders, which are kept in case an order is repeated."""
         for _ in range(_TRIES_TO_MAKE_ROOM):
             if len(self._let_go) <= _KEPT_JOURNALS:
                 return
@@ -322,11 +322,13 @@ class CommandFabric:
     # --- In the thread --------------------------------------------------------------------------------
 
     def _take_up(self, journal: OrderFolder, verb: Verb, order: WorkOrder) -> subprocess.Popen[bytes] | None:
-        """Start the program and return its process; None if an earlier run is at work or has ended for good."""
+        """Start the program and return its process; None if an earlier run is active or has ended."""
         self._reap()
         if journal.at_work() or journal.over():
             return None
-        command = self._program.command_line(verb)  # before anything is noted: what cannot start has not begun
+        command = self._program.command_line(
+            verb
+        )  # before anything is written: a program that cannot start has not begun
         child = journal.begin(command, _in_words(verb, order))
         self._children.add(child)
         return child
@@ -336,7 +338,7 @@ class CommandFabric:
         return None if journal.at_work() else journal.end()
 
     def _reap(self) -> None:
-        """Children that ended, also those whose order was cancelled meanwhile."""
+        """Reap ended children, including those of cancelled orders."""
         self._children = {child for child in self._children if child.poll() is None}
 
     def _forget_all_but(self, unfinished: frozenset[str]) -> None:
@@ -350,10 +352,10 @@ class CommandFabric:
 
 
 async def _until_it_may_have_ended(child: subprocess.Popen[bytes] | None) -> None:
-    """Until our own child ends, which the kernel tells at once; else for a moment."""
+    """Wait until the own child ends, or for a short time if there is none."""
     try:
         watched = os.pidfd_open(child.pid) if child and child.returncode is None else None
-    except OSError:  # it is reaped already, but not all that it started has ended; or the kernel is an old one
+    except OSError:  # already reaped while its children are running, or an old kernel
         watched = None
     if watched is None:
         await asyncio.sleep(_LOOK_EVERY_SECONDS)
@@ -371,7 +373,7 @@ async def _until_it_may_have_ended(child: subprocess.Popen[bytes] | None) -> Non
 
 
 def _in_words(verb: Verb, order: WorkOrder) -> dict[str, Any]:
-    """The order as the program reads it."""
+    """Return the order as JSON for the program."""
     return {
         "verb": verb,
         "operation": order.operation,

@@ -1,7 +1,6 @@
-"""A person does the work, or a program that nobody here knows of.
+"""Fabric for manual work: an operator does the work and reports it with `forewarn operation done` or `failed`.
 
-They tell Forewarn with `forewarn operation done` or `failed`. That goes to the engine, which then lets go
-of the order: so an order given to this fabric only waits.
+The report goes to the engine, which then cancels the order. So an order only waits here.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _FAR_AWAY = timedelta(days=3650)
 
 
 class ManualFabric:
-    """Waits for somebody else."""
+    """Waits until an operator reports the result."""
 
     makes_hosts = False
 
@@ -28,7 +27,7 @@ class ManualFabric:
         self._clock = clock
 
     async def inspect(self, vm: str) -> MachineState:
-        """Nobody can be asked. Whoever says "done" has looked, and that is the word on health."""
+        """Report every VM as running. "done" from the operator means healthy."""
         return MachineState(vm, running=True, boots=1)
 
     async def freeze(self, order: WorkOrder) -> None:
@@ -53,14 +52,14 @@ class ManualFabric:
         await self._until_cancelled()
 
     async def recover(self, unfinished: Sequence[str]) -> None:
-        """Whoever was at work when the service died still is: there is nothing to put right."""
+        """Do nothing: manual work is not affected by a restart."""
 
     async def events(self) -> AsyncIterator[str]:
-        # Not by the clock: whoever moves a virtual one takes each of its sleepers for an order that waits.
+        # Not on the clock: a virtual clock treats each sleeping task as a waiting order.
         await asyncio.Event().wait()
-        yield ""  # is never reached; it makes this an iterator
+        yield ""  # never reached; makes this an async generator
 
     async def _until_cancelled(self) -> None:
-        """By the clock, because a virtual one counts who sleeps to know that nothing else is going on."""
+        """Wait on the clock, because a virtual clock counts sleeping tasks to detect idleness."""
         while True:
             await self._clock.sleep_until(self._clock.now() + _FAR_AWAY)

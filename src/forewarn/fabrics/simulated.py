@@ -1,7 +1,6 @@
-"""The default fabric: machines that exist only here. It keeps the contract of a real one.
+"""The default fabric: simulated machines. It follows the same contract as a real fabric.
 
-It can be told to be slow, to fail, to forget, and to leave machines sick, so that what Forewarn does
-then can be rehearsed.
+For tests it can be slow, fail, lose orders and leave machines unhealthy.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
 
 _FOREVER = timedelta(days=3650)
 _REMEMBERED_ORDERS = 10_000
-"""Of orders that were carried out and of machines that were deleted: the newest so many are remembered."""
+"""Number of finished orders, and of deleted machines, to remember."""
 
 
 class SimulatedFabric:
-    """Machines as a count of boots."""
+    """Simulates machines by counting their boots."""
 
     makes_hosts = True
 
@@ -34,15 +33,15 @@ class SimulatedFabric:
         self._done: dict[str, None] = {}
         self._watchers: list[asyncio.Queue[str]] = []
         self.delay: timedelta | None = None
-        """How long each order takes, by the clock."""
+        """Duration of each order, by the service's clock."""
         self.failures = 0
-        """How many of the next orders fail, and may be given again."""
+        """How many of the next orders fail temporarily."""
         self.failures_for_good = 0
-        """How many of the next orders fail so that it is of no use to give them again."""
+        """How many of the next orders fail permanently."""
         self.forgets = 0
-        """How many of the next orders are forgotten: nothing happens, and nothing is said."""
+        """How many of the next orders are lost: they never return."""
         self.sick: set[str] = set()
-        """VMs that do not come back: whatever was done to them, they are seen not to run."""
+        """VMs that are reported as not running."""
 
     async def inspect(self, vm: str) -> MachineState:
         machine = self._machine(vm)
@@ -70,7 +69,7 @@ class SimulatedFabric:
         await self._carry_out(order, _stopped, for_good=True)
 
     async def recover(self, unfinished: Sequence[str]) -> None:
-        """Nothing of a simulated machine outlives the service, so nothing is left half done."""
+        """Do nothing: simulated machines end with the service."""
 
     async def events(self) -> AsyncIterator[str]:
         happened: asyncio.Queue[str] = asyncio.Queue()
@@ -98,7 +97,7 @@ class SimulatedFabric:
             self.forgets -= 1
             await self._wait(_FOREVER)
         for vm in order.vms:
-            if vm in self._deleted and not for_good:  # only a VM of the fleet gets orders: it was made anew
+            if vm in self._deleted and not for_good:  # a new VM with the name of a deleted one
                 del self._deleted[vm], self._machines[vm]
             self._keep(change(self._machine(vm)), deleted=for_good)
             for watcher in self._watchers:
@@ -111,7 +110,7 @@ class SimulatedFabric:
         return self._machines.get(vm) or MachineState(vm, running=True, boots=1)
 
     def _keep(self, machine: MachineState, *, deleted: bool) -> None:
-        """A deleted machine is kept to say that it is gone, until enough others have gone after it."""
+        """Store a machine. Deleted machines are remembered up to a limit."""
         self._machines[machine.vm] = machine
         if deleted:
             self._deleted[machine.vm] = None

@@ -1,4 +1,4 @@
-"""The fleet file: TOML in, a Fleet out, or an error with the line and the key."""
+"""Parse a fleet file. Errors name the line and the key."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _SET_KEYS = {
     "hosts": 'write host = "host-a"',
     "first": "omit it",
 }
-"""The keys that only a set has, and what to do where there is no `count`."""
+"""Keys that need `count`, each with an alternative."""
 _PRIORITIES = ("regular", "spot")
 
 _NAME = re.compile(r"""[^\s/\\"'<>|:*?#&%]{1,80}""")
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")  # such a number fits into six digits of base 36
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")  # fits into six digits of base 36
 _LARGEST_FIRST = 100_000_000
 _LARGEST_COUNT = 1_000_000
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -48,7 +48,7 @@ _LAST_PORT = 65535
 
 
 def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, Host]) -> Iterator[VM]:
-    """What one entry declares. Domains that it does not give are left UNPLACED."""
+    """Yield the VMs of one [[vm]]. Domains that are not given stay UNPLACED."""
     entry.refuse_unknown(_KEYS)
     _check_set_keys(entry)
     group = _declared(entry, groups, entry.text("group"), "group") if "group" in entry else None
@@ -59,7 +59,7 @@ def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, 
         _refuse_group_names(entry, names, groups)
     update_domain = _given_domain(entry, "update_domain", group.update_domains if group else 1)
     fault_domain = _given_domain(entry, "fault_domain", group.fault_domains if group else 1)
-    # Interned: in a file of single entries, every one brings its own copy of these strings.
+    # Interned, because each [[vm]] has its own copy of these strings.
     priority = intern(entry.word("priority", _PRIORITIES, _PRIORITIES[0]))
     size = intern(entry.text("size"))
     zone = intern(entry.text("zone"))
@@ -80,7 +80,7 @@ def read_vms(entry: TomlTable, groups: Mapping[str, Group], hosts: Mapping[str, 
 
 
 def check_name(entry: TomlTable, key: str, name: str) -> None:
-    """Refuse what cannot be a name, of whatever kind of thing."""
+    """Reject an invalid name of a VM, group or host."""
     if "{n}" in name:
         problem = "{n} is the number of a VM in a set. Write a name without it"
         raise entry.wrong(f"{problem}, or add count.", key)
@@ -110,7 +110,7 @@ def _declared(entry: TomlTable, declared: Mapping[str, _Declared], name: str, ke
 
 
 def _name_pattern(entry: TomlTable, group: Group | None) -> str:
-    """The name of a VM, or the names of a set with {n} for the number. Azure prescribes some forms."""
+    """Return the name of a VM, or the pattern of a set with {n} for the number. Azure prescribes some forms."""
     if group and group.kind == GroupKind.SCALE_SET:
         return _scale_set_pattern(entry, group.name)
     if group and group.kind == GroupKind.CLOUD_SERVICE:
@@ -149,17 +149,17 @@ def _cloud_service_pattern(entry: TomlTable) -> str:
 
 
 def _numbered(entry: TomlTable, key: str, pattern: str, numbers: Sequence[int]) -> list[str]:
-    """The pattern with each number in turn."""
+    """Return the pattern with each number inserted."""
     if "count" not in entry:
         check_name(entry, key, pattern)
         return [pattern]
     numbered = [pattern.replace("{n}", str(number)) for number in numbers]
-    check_name(entry, key, numbered[-1])  # the longest; the others differ from it in the number alone
+    check_name(entry, key, numbered[-1])  # the longest one; the others differ only in the number
     return numbered
 
 
 def _refuse_group_names(entry: TomlTable, names: Sequence[str], groups: Mapping[str, Group]) -> None:
-    """A VM without a group is a scope of its own, which goes by the VM's name."""
+    """Reject VMs without a group that have the name of a group. Such a VM is a group with its own name."""
     for name in names:
         if name in groups:
             problem = f'{name!r} is also the name of a group. Write group = "{name}", or choose another name.'
@@ -226,7 +226,7 @@ def _addresses(entry: TomlTable, count: int) -> list[str]:
 
 
 def _address_range(entry: TomlTable, text: str) -> tuple[_Address, _Address]:
-    """The first and the last address of `A-B`, of a network's usable ones, or of all from `A` upwards."""
+    """Return the first and last address of `A-B`, of a network, or of all addresses from `A` on."""
     if "/" in text:
         return _usable(entry, text)
     start, dash, end = text.partition("-")
@@ -237,13 +237,13 @@ def _address_range(entry: TomlTable, text: str) -> tuple[_Address, _Address]:
 
 
 def _usable(entry: TomlTable, text: str) -> tuple[_Address, _Address]:
-    """A network without its own address and, in IPv4, without the broadcast address."""
+    """Return the usable addresses of a network: without the network and (IPv4) broadcast address."""
     try:
         network = ip_network(text)
     except ValueError:
         problem = f"{text!r} is not a network. Write it like 10.1.0.0/24, with zeros after the prefix."
         raise entry.wrong(problem, "addresses") from None
-    if network.num_addresses <= 2:  # a link of two, or a single one: all are usable
+    if network.num_addresses <= 2:  # point-to-point link or single address: all are usable
         return _unmapped(network[0]), _unmapped(network[-1])
     return _unmapped(network[1]), _unmapped(network[-2 if network.version == 4 else -1])
 
@@ -261,7 +261,7 @@ def _address(entry: TomlTable, key: str, text: str) -> _Address:
 
 
 def _unmapped(address: _Address) -> _Address:
-    """IPv4 in the clothes of IPv6 (::ffff:10.0.0.4) is the same caller as the bare one."""
+    """Convert an IPv4-mapped IPv6 address (::ffff:10.0.0.4) to IPv4, because it is the same caller."""
     return getattr(address, "ipv4_mapped", None) or address
 
 
@@ -298,14 +298,14 @@ _DEFAULT_DOMAINS = {
     GroupKind.AVAILABILITY_SET: (5, 2),
     GroupKind.SCALE_SET: (5, 5),
 }
-"""Update and fault domains of a group that does not say."""
+"""Default numbers of update and fault domains."""
 _MOST_DOMAINS = (100, 10)
 
 
 def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
-    """The fleet that a file declares. `source` is what messages call the file.
+    """Parse a fleet file. `source` is the name of the file in error messages.
 
-    Beside a fleet, the file is an addition to it: it may refer to what is there, and the whole is returned.
+    With `beside`, the file adds to that fleet and may refer to its groups and hosts. Returns the whole fleet.
     """
     file = TomlFile(text, source)
     tables = _read_tables(file)
@@ -313,7 +313,7 @@ def parse_fleet(text: str, source: str, beside: Fleet | None = None) -> Fleet:
     groups = there.groups | _read_declared(tables["group"], _read_group)
     hosts = there.hosts | _read_declared(tables["host"], _read_host)
     vms: list[VM] = []
-    entries: list[TomlTable] = []  # of each VM, the entry that declares it
+    entries: list[TomlTable] = []  # the [[vm]] of each VM
     for entry in tables["vm"]:
         declared = list(read_vms(entry, groups, hosts))
         for vm in declared:
@@ -345,7 +345,7 @@ def _read_tables(file: TomlFile) -> dict[str, list[TomlTable]]:
 
 
 def _read_declared(entries: Iterable[TomlTable], read: Callable[[TomlTable, str], _Declared]) -> dict[str, _Declared]:
-    """Groups or hosts, by name."""
+    """Read groups or hosts by name."""
     declared: dict[str, _Declared] = {}
     firsts: dict[str, TomlTable] = {}
     for entry in entries:
@@ -407,7 +407,7 @@ def _read_host(entry: TomlTable, name: str) -> Host:
 
 
 def _refuse_doubles(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
-    """No two VMs have a name, an address or a listener in common."""
+    """Reject VMs with the same name, address or listener."""
     for field in ("name", "address", "listen"):
         holders: dict[str, int] = {}
         for position, vm in enumerate(vms):
@@ -421,7 +421,7 @@ def _refuse_doubles(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
 
 
 def _refuse_company(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Mapping[str, Group]) -> None:
-    """A standalone group holds one VM at most."""
+    """Reject a second VM in a standalone group."""
     held: dict[str, str] = {}
     for vm, entry in zip(vms, entries, strict=True):
         group = groups.get(vm.group)
@@ -434,7 +434,7 @@ def _refuse_company(vms: Sequence[VM], entries: Sequence[TomlTable], groups: Map
 
 
 def _refuse_clash(vms: Sequence[VM], entries: Sequence[TomlTable]) -> None:
-    """A host holds at most one update domain of a group."""
+    """Reject a host with two update domains of a group."""
     clash = find_clash(vms)
     if clash is not None:
         held = vms[clash[0]]

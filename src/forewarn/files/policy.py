@@ -1,6 +1,6 @@
-"""A group's policy as people write it, in the fleet file, on the command line and in the API.
+"""Parse and format values of a group's policy, for the fleet file, the command line and the API.
 
-What is wrong is a ValueError whose text says what would be right; who reads adds where it stands.
+Invalid values raise ValueError with a hint. The caller adds the location.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_TERMINATE_NOTICE = timedelta(minutes=15)
 
 
 def parse_terminate_notice(text: str) -> timedelta:
-    """Read `PT10M`, as Azure writes it, or `10m`."""
+    """Parse `PT10M`, as Azure writes it, or `10m`."""
     bounds = f"Write it from PT{_minutes(MIN_TERMINATE_NOTICE)}M to PT{_minutes(MAX_TERMINATE_NOTICE)}M"
     try:
         length = parse_duration(text)
@@ -28,7 +28,7 @@ def parse_terminate_notice(text: str) -> timedelta:
 
 
 def format_terminate_notice(length: timedelta | None) -> str | None:
-    """As Azure writes it."""
+    """Format a terminate notice as Azure writes it."""
     if length is None:
         return None
     minutes, seconds = divmod(round(length.total_seconds()), 60)

@@ -1,4 +1,4 @@
-"""The scenario file: TOML in, a Scenario out, or an error with the line and the key that are wrong."""
+"""Parse a scenario file. Errors name the line and the key."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _STATUSES = (EventStatus.SCHEDULED.value, EventStatus.STARTED.value)
 
 
 def parse_scenario(text: str, name: str, source: str) -> Scenario:
-    """The scenario that a file tells. `source` is what messages call the file."""
+    """Parse a scenario. `source` is the name of the file in error messages."""
     file = TomlFile(text, source, BadScenario)
     document = file.load()
     whole = TomlTable(file, "", None, document)
@@ -80,14 +80,14 @@ def parse_scenario(text: str, name: str, source: str) -> Scenario:
 
 
 def _shown(entry: TomlTable, key: str, text: str) -> str:
-    """A text that is shown on terminals: codes in it would be theirs to obey."""
+    """Return a text for terminals. Control characters are rejected."""
     if not text.replace("\n", "").isprintable():
         raise entry.wrong("Contains control characters. Write plain text.", key)
     return text
 
 
 def _fleet(whole: TomlTable) -> str:
-    """The text of the fleet, which must itself be right."""
+    """Return the text of the fleet, after validation."""
     text = whole.text("fleet")
     if text:
         try:
@@ -110,7 +110,7 @@ def _read_needs(entry: TomlTable) -> Needs:
 
 
 def _word(entry: TomlTable, key: str, words: Iterable[str]) -> str | None:
-    """One of some words, or None where it is not said."""
+    """Return one of these values, or None if the key is missing."""
     return entry.word(key, [str(word) for word in words], "") if key in entry else None
 
 
@@ -178,7 +178,7 @@ def _read_options(entry: TomlTable, do: str, needs: Needs) -> StepOptions:
 
 
 def _read_places(entry: TomlTable, needs: Needs) -> tuple[int, ...]:
-    """Which of the run's VMs: they are counted from 1."""
+    """Return the positions of VMs, counted from 1."""
     places = entry.whole_numbers("vms", 1, needs.vms, f", because needs.vms is {needs.vms}")
     if "vms" in entry and not places:
         raise entry.wrong("Name at least one VM, like [1], or omit it for all VMs.", "vms")
@@ -233,7 +233,7 @@ def _read_expectation(entry: TomlTable) -> Expectation:
 
 
 def _refuse_early(file: TomlFile, rows: list[dict[str, object]], steps: list[ScenarioStep]) -> None:
-    """Before anything is done there is nothing to wait for, to answer, or to be told."""
+    """Reject steps that need an event before any step that creates one."""
     for index, step in enumerate(steps):
         if step.do and step.do not in ("approve", "cancel", "postpone", "return-host"):
             return

@@ -1,4 +1,4 @@
-"""Reads tables of a TOML file with their types. An error names the line and the key."""
+"""Read typed values from TOML files. Errors name the line and the key."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _PIECE = re.compile(rf"[\[\]{{}}]|{_LONG_STRING}|{_STRING}|[^,\[\]{{}}#\n]+", re
 
 
 def line_of(text: str, path: KeyPath) -> int:
-    """The line of what `path` names, or, where that is not written down, of the nearest thing around it."""
+    """Return the line of a key. If the key is missing, return the line of the closest table around it."""
     return text.count("\n", 0, _LineFinder(text, path).find()) + 1
 
 
 class _LineFinder:
-    """One walk through TOML text, in search of one path."""
+    """Finds the position of a key in TOML text."""
 
     def __init__(self, text: str, wanted: KeyPath) -> None:
         self._text = text
@@ -45,7 +45,7 @@ class _LineFinder:
         self._found_at = 0
 
     def find(self) -> int:
-        """Where the longest part of the wanted path first stands."""
+        """Return the position of the longest matching prefix of the path."""
         table: KeyPath = ()
         arrays: dict[KeyPath, int] = {}
         self._take(_BLANK)
@@ -58,7 +58,7 @@ class _LineFinder:
         return self._found_at
 
     def _header(self, arrays: dict[KeyPath, int]) -> KeyPath:
-        """Step over `[table]` or `[[table]]`. `arrays` holds the last index of each array of tables."""
+        """Skip `[table]` or `[[table]]`. `arrays` has the last index of each array of tables."""
         start = self._at
         brackets = 2 if self._text.startswith("[[", start) else 1
         self._at += brackets
@@ -77,7 +77,7 @@ class _LineFinder:
         return path
 
     def _pair(self, table: KeyPath) -> None:
-        """Step over `key = value`."""
+        """Skip `key = value`."""
         start = self._at
         path = (*table, *self._dotted_key())
         self._at += len("=")
@@ -98,14 +98,14 @@ class _LineFinder:
         return keys
 
     def _value(self, path: KeyPath) -> None:
-        # Only what leads to the wanted path is entered: nesting elsewhere, however deep, is stepped over.
+        # Only containers on the wanted path are searched, so deep nesting elsewhere is no problem.
         if self._text[self._at] in "[{" and path == self._wanted[: len(path)]:
             self._container(path)
         else:
             self._step_over()
 
     def _container(self, path: KeyPath) -> None:
-        """Go through an array or an inline table."""
+        """Search an array or an inline table."""
         is_array = self._text[self._at] == "["
         self._at += 1
         self._take(_BLANK)
@@ -144,22 +144,22 @@ class _LineFinder:
             self._matched, self._found_at = shared, at
 
 
-# --- Entries with their types ---------------------------------------------------------------------
+# --- Typed tables -------------------------------------------------------------------------------
 
 
 class TomlFile(NamedTuple):
-    """A text, and the name by which messages call it."""
+    """Text of a TOML file, with its name for error messages."""
 
     text: str
     source: str
     error: type[BadAgentConfig | BadFleet | BadScenario] = BadFleet
 
     def wrong(self, problem: str, key: str, path: KeyPath) -> BadAgentConfig | BadFleet | BadScenario:
-        """The error that says what is wrong at `path`."""
+        """Return the error for the value at `path`."""
         return self.error(source=self.source, line=line_of(self.text, path), key=key, problem=problem)
 
     def load(self) -> dict[str, Any]:
-        """All that is in it."""
+        """Parse the file."""
         try:
             return tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
@@ -169,15 +169,15 @@ class TomlFile(NamedTuple):
             line, place = (int(found[1]), found[2]) if found else (last_line, "the end of the file")
             raise self.error(source=self.source, line=line, key="TOML", problem=f"{what} at {place}.") from error
         except (RecursionError, ValueError) as error:
-            # The reader's own limits: it does not say where they were passed.
+            # Limits of tomllib, which does not report the position.
             problem = "A value is nested too deeply or has too many digits."
             raise self.error(source=self.source, line=1, key="TOML", problem=problem) from error
 
 
 class TomlTable:
-    """One table of a file: reads its values with their types, and says which one is wrong.
+    """A table of a TOML file, with typed access to its values.
 
-    With an index it is that `[[table]]` of several, without a name it is the file as a whole.
+    With an index, it is one `[[table]]` of an array. Without a name, it is the whole file.
     """
 
     __slots__ = ("_file", "_index", "_table", "_values")
@@ -192,7 +192,7 @@ class TomlTable:
         return key in self._values
 
     def line(self, *keys: str | int) -> int:
-        """Where a key stands, or the table's header when the key is not there."""
+        """Return the line of a key, or of the table's header if the key is missing."""
         return line_of(self._file.text, (*self._path, *keys))
 
     @property
@@ -201,14 +201,14 @@ class TomlTable:
         return table if self._index is None else (*table, self._index)
 
     def inner(self, key: str, like: str) -> TomlTable:
-        """A table in this one; `like` shows how it is written."""
+        """Return a nested table; `like` is an example for the error message."""
         values = self._values.get(key, {})
         if not isinstance(values, dict):
             raise self.wrong(f"Must be a table like {like}, not {_type_word(values)}.", key)
         return _InnerTable(self, key, values)
 
     def wrong(self, problem: str, *keys: str | int) -> BadAgentConfig | BadFleet | BadScenario:
-        """The error that says what is wrong with a key."""
+        """Return the error for a key."""
         name = self._values.get("name")
         named = isinstance(name, str) and name and name.isprintable()
         label = self._table if self._index is None else f"{self._table}[{self._index}]"
@@ -228,32 +228,32 @@ class TomlTable:
         return f"[{self._table}]" if self._index is None else f"[[{self._table}]]"
 
     def refuse_unknown(self, known: Collection[str]) -> None:
-        """Refuse a key that is not one of `known`."""
+        """Reject keys that are not in `known`."""
         for key in self._values:
             if key not in known:
                 raise self.wrong(f"{self._called} has no such key.{nearest(key, known)}", key)
 
     def text(self, key: str, default: str = "") -> str:
-        """A string."""
+        """Return a string."""
         value = self._values.get(key, default)
         if not isinstance(value, str):
             raise self.wrong(f"Must be a string in quotes, not {_type_word(value)}.", key)
         return value
 
     def required_text(self, key: str, remedy: str) -> str:
-        """A string that must be there; `remedy` says what to write."""
+        """Return a required string; `remedy` is the hint if it is missing."""
         if key not in self._values:
             raise self.wrong(f"Is missing. {remedy}", key)
         return self.text(key)
 
     def word(self, key: str, words: Collection[str], default: str) -> str:
-        """One of some words."""
+        """Return one of these values."""
         word = self.text(key, default)
         self._refuse_other(word, words, key)
         return word
 
     def words(self, key: str, words: Collection[str]) -> tuple[str, ...]:
-        """An array of some words, each taken once."""
+        """Return an array of these values without duplicates."""
         found = self.texts(key)
         for index, word in enumerate(found):
             self._refuse_other(word, words, key, index)
@@ -264,7 +264,7 @@ class TomlTable:
             raise self.wrong(f"{word!r} is not one of {', '.join(words)}.{nearest(word, words)}", *keys)
 
     def texts(self, key: str) -> list[str]:
-        """An array of strings."""
+        """Return an array of strings."""
         values = self._values.get(key, [])
         if not isinstance(values, list):
             raise self.wrong(f"Must be an array of strings in brackets, not {_type_word(values)}.", key)
@@ -274,7 +274,7 @@ class TomlTable:
         return values
 
     def text_table(self, key: str) -> tuple[tuple[str, str], ...]:
-        """A table of strings."""
+        """Return a table of strings."""
         values = self._values.get(key, {})
         if not isinstance(values, dict):
             raise self.wrong(f'Must be a table like {{env = "prod"}}, not {_type_word(values)}.', key)
@@ -284,20 +284,20 @@ class TomlTable:
         return tuple(values.items())
 
     def whole_number(self, key: str, default: int, least: int, most: int, reason: str = "") -> int:
-        """A whole number within bounds; the default may lie outside them."""
+        """Return a whole number within limits. The default may be outside of them."""
         if key not in self._values:
             return default
         return self._whole_number(self._values[key], least, most, reason, key)
 
     def whole_numbers(self, key: str, least: int, most: int, reason: str = "") -> list[int]:
-        """An array of whole numbers within bounds."""
+        """Return an array of whole numbers within limits."""
         values = self._values.get(key, [])
         if not isinstance(values, list):
             raise self.wrong(f"Must be an array of numbers in brackets, not {_type_word(values)}.", key)
         return [self._whole_number(value, least, most, reason, key, index) for index, value in enumerate(values)]
 
     def _whole_number(self, value: object, least: int, most: int, reason: str, *keys: str | int) -> int:
-        # To Python true is the number 1; to whoever wrote the file it is not.
+        # In Python, True is an int.
         if not isinstance(value, int) or isinstance(value, bool):
             raise self.wrong(f"Must be a whole number, not {_type_word(value)}.", *keys)
         if not least <= value <= most:
@@ -306,14 +306,14 @@ class TomlTable:
         return value
 
     def flag(self, key: str) -> bool | None:
-        """true or false, or None where it is not said."""
+        """Return a boolean, or None if the key is missing."""
         value = self._values.get(key)
         if value is not None and not isinstance(value, bool):
             raise self.wrong(f"Must be true or false, not {_type_word(value)}.", key)
         return value
 
     def length(self, key: str) -> timedelta | None:
-        """A length of time, or None where it is not said."""
+        """Return a duration, or None if the key is missing."""
         if key not in self._values:
             return None
         try:
@@ -323,12 +323,12 @@ class TomlTable:
 
 
 class _InnerTable(TomlTable):
-    """A table inside of another."""
+    """A nested table."""
 
     __slots__ = ("_around", "_key")
 
     def __init__(self, around: TomlTable, key: str, values: Mapping[str, object]) -> None:
-        super().__init__(around._file, key, None, values)  # noqa: SLF001 - it is part of the same
+        super().__init__(around._file, key, None, values)  # noqa: SLF001 - same class
         self._around = around
         self._key = key
 

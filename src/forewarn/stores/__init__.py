@@ -1,1 +1,1 @@
-"""What keeps the committed: one file per store. SQL lives in .sql files beside it."""
+"""Stores: one module for each. SQL is in .sql files."""

@@ -1,7 +1,7 @@
-"""What a commit changes as bytes, and back: so that another node can apply it.
+"""Encode the changes of a commit as bytes, so that another node can apply them.
 
-Of the fleet only the changes are sent, and the receiver applies them to the fleet that it has. A value is an array of
-its fields, as its class lists them (msgpack), so sender and receiver must run the same version of Forewarn.
+Only changes of the fleet are sent; the receiver applies them to its own fleet. A value is a msgpack array of its
+fields, so sender and receiver must run the same version of Forewarn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ChangeSet(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The fields of `Changes` that are sent: all but the fleet."""
+    """The fields of `Changes` that are sent: all except the fleet."""
 
     operations: dict[str, Operation] = {}
     rollouts: dict[str, Rollout] = {}
@@ -46,12 +46,12 @@ _DECODER = msgspec.msgpack.Decoder(ChangeSet)
 
 
 def encode(changes: Changes) -> bytes:
-    """The changes of one commit as bytes."""
+    """Encode the changes of one commit."""
     return _ENCODER.encode(ChangeSet(*(getattr(changes, name) for name in ChangeSet.__struct_fields__)))
 
 
 def decode(data: bytes, fleet: Fleet) -> Changes:
-    """The changes that `encode` got, with the fleet that they make of this one."""
+    """Decode changes, and apply their fleet changes to a copy of this fleet."""
     try:
         received = _DECODER.decode(data)
     except msgspec.DecodeError as error:
@@ -61,5 +61,5 @@ def decode(data: bytes, fleet: Fleet) -> Changes:
         if changes.fleet is None:
             changes.fleet = fleet.changed_by(change)
         else:
-            changes.fleet.alter(change)  # a copy of our own since the first
+            changes.fleet.alter(change)  # already a copy since the first change
     return changes

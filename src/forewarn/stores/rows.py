@@ -1,8 +1,8 @@
-"""Values of the core as rows of a table, matched by name: one column for each field of the class.
+"""Map values of the core to table rows: one column for each field of the class, with the same name.
 
-The type of a field says how its column holds it. The statements in sqlite.sql take their lists of columns from here, so
-a new field needs a column (a migration), and nothing else. A row is a tuple in the order of the fields: 100,000 VMs are
-read at the start, and finding each column of each row by its name would take twice as long.
+The type of a field decides how its column stores it. The statements in sqlite.sql take their column lists from here, so
+a new field only needs a column (a migration). Rows are tuples in the order of the fields, because access by column name
+would double the time to load 100,000 VMs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ V = TypeVar("V")
 
 
 class Codec(NamedTuple):
-    """How a column, or a JSON object, holds a value; None: as it is."""
+    """Conversion of a value to and from a column or a JSON member; None: unchanged."""
 
     write: Callable[[Any], Any] | None = None
     read: Callable[[Any], Any] | None = None
@@ -57,7 +57,7 @@ def _form(hint: Any, forms: Mapping[Any, Codec], where: str) -> Codec:
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return Codec(str.__str__, hint)
     if hint not in forms:
-        raise TypeError(f"There is no form for {where}, which is {hint}.")
+        raise TypeError(f"No codec for {where} of type {hint}.")
     return forms[hint]
 
 
@@ -75,7 +75,7 @@ _IN_JSON = {
 
 
 class JsonObject(Generic[V]):
-    """A value as JSON: only the fields that differ from the usual value."""
+    """Stores a value as JSON, with only the fields that differ from the default value."""
 
     def __init__(self, usual: V) -> None:
         self._usual: Any = usual
@@ -104,7 +104,7 @@ _REQUEST, _SETTINGS = JsonObject(CauseRequest("")), JsonObject(RolloutSettings()
 # --- Columns --------------------------------------------------------------------------------------
 
 _EMPTY = "[]"
-"""Most VMs have no tags and no policy: they share one empty tuple instead of parsing it each time."""
+"""Most VMs have no tags and no policy, so skip parsing."""
 
 
 def _listed(names: tuple[str, ...]) -> str:
@@ -115,7 +115,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 @lru_cache(256)
 def _single(name: str) -> str:
-    """Remembered, because an operation, its event and its history name the same VM, mostly one."""
+    """Cached, because an operation, its event and its history rows usually name the same single VM."""
     return json.dumps([name])
 
 
@@ -142,13 +142,13 @@ _IN_COLUMNS = {
     tuple[str, ...]: Codec(_listed, _tuple),
     tuple[tuple[str, str], ...]: Codec(lambda pairs: json.dumps(pairs) if pairs else _EMPTY, _pairs),
     tuple[Window, ...]: Codec(_windows, lambda text: tuple(map(parse_window, json.loads(text)))),
-    # Remembered, because most that come together ask for the same.
+    # Cached, because operations that are created together have the same request.
     CauseRequest: Codec(lru_cache(256)(_REQUEST.write), _REQUEST.read),
     RolloutSettings: Codec(_SETTINGS.write, _SETTINGS.read),
 }
 
 _RENAMED = {"group": "group_name", "duration": "duration_seconds", "terminate_notice": "terminate_notice_seconds"}
-"""Fields whose columns are called otherwise: by a word that SQL leaves free, or with the unit."""
+"""Columns with another name than the field: SQL keywords, or names with a unit."""
 
 _NOT_NOTIFIED = Codec(
     lambda pairs: json.dumps(dict(pairs)) if pairs else "{}", lambda text: tuple(json.loads(text).items())
@@ -156,7 +156,7 @@ _NOT_NOTIFIED = Codec(
 
 
 class Table(Generic[V]):
-    """The columns of a value's class."""
+    """Table of a class."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class Table(Generic[V]):
         forms: Mapping[str, Codec] | None = None,
         derived: Mapping[str, Callable[[V], Any]] | None = None,
     ) -> None:
-        """`key`: how many of the first fields are the key. `derived`: columns beside the fields, only written."""
+        """`key`: number of leading key fields. `derived`: additional columns that are only written."""
         self.name = name
         self._make: Callable[[Iterable[Any]], V] = kind._make  # type: ignore[attr-defined]  # a NamedTuple
         hints = get_type_hints(kind)
@@ -176,13 +176,13 @@ class Table(Generic[V]):
         self._count = len(found)
         self._derived = list((derived or {}).values())
         self.names = [*(_RENAMED.get(field, field) for field in hints), *(derived or {})]
-        # What statements are made of.
+        # Parts of SQL statements.
         self.columns = ", ".join(self.names)
         self.parameters = ", ".join("?" for _ in self.names)
         self.changes = ", ".join(f"{name} = excluded.{name}" for name in self.names[key:])
 
     def write(self, value: V) -> list[Any]:
-        """The row of a value, in the order of `columns`."""
+        """Return the row of a value, in the order of `columns`."""
         values: list[Any] = list(value)  # type: ignore[call-overload]  # a NamedTuple
         for number, write in self._writes:
             values[number] = write(values[number])
@@ -190,7 +190,7 @@ class Table(Generic[V]):
         return values
 
     def read(self, row: Sequence[Any]) -> V:
-        """The value of a row in this order; what follows is not its own."""
+        """Return the value of a row. Additional columns at the end are ignored."""
         values = list(row[: self._count])
         for number, read in self._reads:
             values[number] = read(values[number])

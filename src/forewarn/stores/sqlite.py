@@ -1,4 +1,4 @@
-"""The default store: one SQLite file, in WAL mode, every commit synced to disk before it returns."""
+"""The default store: one SQLite file in WAL mode. Every commit is synced to disk before it returns."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 _SQL = read_statements()
 _CONDITIONS = [name for name in HistoryFilter._fields if f"history_{name}" in _SQL]
-"""The fields of a filter that are a condition each, to be left out where they are not given."""
+"""Filter fields that add a condition to the statement."""
 
 
 class SqliteRecords:
-    """Reads; the store writes too."""
+    """Read access to a SQLite database."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._db = database
@@ -66,7 +66,7 @@ class SqliteRecords:
         return self._placed("rollouts", rows.ROLLOUTS.read, wanted)
 
     def _placed(self, table: str, read: Callable[[Row], T], wanted: ListFilter) -> list[tuple[int, T]]:
-        """A page of a table; the last column is where each row is in it."""
+        """Return a page of a table. The last column is the position of the row."""
         statement = f"{table}_live" if wanted.live else f"{table}_all"
         return self._listed(statement, lambda row: (row[-1], read(row)), wanted._asdict())
 
@@ -77,7 +77,7 @@ class SqliteRecords:
     # --- History ------------------------------------------------------------------------------------
 
     def history(self, wanted: HistoryFilter) -> list[HistoryEntry]:
-        # Put together of what is asked for: what is not asked for costs nothing, and an index can be used.
+        # Built from the given conditions only, so that SQLite can use an index.
         parts = ["history", *(f"history_{name}" for name in _CONDITIONS if getattr(wanted, name))]
         parts.append("history_newest_first" if wanted.newest else "history_oldest_first")
         statement = "\n".join(_SQL[part] for part in parts)
@@ -112,7 +112,7 @@ class SqliteRecords:
         self._db.close()
 
     def _guarded(self, call: Callable[[], T]) -> T:
-        """SQLite's errors are translated once, here. A transaction that failed leaves nothing behind."""
+        """Run a call, translate errors of SQLite, and roll back a failed transaction."""
         try:
             return call()
         except BaseException as error:
@@ -134,7 +134,7 @@ def _only(row: Row) -> Any:
 
 
 def _bounds(start: str) -> dict[str, str]:
-    """Ids are hexadecimal: all that begin so sort before the beginning followed by a tilde."""
+    """Range of all ids with this prefix. Ids are hexadecimal, which sorts before the tilde."""
     return {"start": start, "end": start + "~"}
 
 
@@ -142,7 +142,7 @@ def _bounds(start: str) -> dict[str, str]:
 
 
 class SqliteStore(SqliteRecords):
-    """Keeps what is committed in `forewarn.db` of a folder, or in memory."""
+    """Stores commits in `forewarn.db` of a folder, or in memory."""
 
     def __init__(self, folder: Path | None = None) -> None:
         database, self._lock = open_database(folder)
@@ -202,7 +202,7 @@ class SqliteStore(SqliteRecords):
         self._db.execute("COMMIT")
 
     def _save_fleet(self, change: FleetChange) -> None:
-        # Removals first: what takes a name or an address over comes after.
+        # Removals first, because new items may reuse names and addresses.
         self._many("remove_vm", ((vm.name,) for vm in change.removed))
         self._many("remove_group", ((name,) for name in change.groups_removed))
         self._many("remove_host", ((name,) for name in change.hosts_removed))
@@ -248,7 +248,7 @@ class SqliteStore(SqliteRecords):
     def _remove(self, expired: RetentionCutoff, most: int) -> bool:
         limits = expired._asdict() | {"before": to_text(expired.before), "most": most}
         self._db.execute("BEGIN IMMEDIATE")
-        # Events before the operations that name them, what was not delivered after the history that it is about.
+        # Events before their operations, and undelivered rows after their history.
         removed = [
             self._db.execute(_SQL[f"remove_{what}"], limits).rowcount
             for what in ("events", "operations", "rollouts", "history", "undelivered", "answers")

@@ -85,7 +85,7 @@ ORDER BY rowid DESC LIMIT :limit;
 -- name: history
 SELECT {history.columns} FROM history WHERE sequence > :after
 
--- Each of these is added to it where it is asked for.
+-- Conditions, added if the filter has the field.
 
 -- name: history_before
 AND sequence < :before
@@ -94,14 +94,14 @@ AND sequence < :before
 AND operation = :operation AND operation <> ''
 
 -- name: history_event
--- Also the rows that are about its operation as a whole.
+-- Includes the rows of its operation.
 AND event IN (:event, '')
 
 -- name: history_groups
 AND group_name IN (SELECT value FROM json_each(:groups))
 
 -- name: history_vm
--- That its name is somewhere in the list is found quickly, and excludes most rows.
+-- instr is fast and excludes most rows.
 AND instr(vms, :quoted_vm) > 0 AND EXISTS (SELECT 1 FROM json_each(vms) WHERE value = :vm)
 
 -- name: history_host
@@ -137,11 +137,11 @@ ORDER BY sequence DESC LIMIT :limit
 -- name: oldest_sequence
 SELECT coalesce(min(sequence), 1) FROM history;
 
--- The first of each that is to be kept, looked for from the oldest on: what came about after a moment has not
--- ended before it, and all that is kept need not be gone through.
+-- Position of the first item to keep, searched from the oldest: an item that was created after a time has not ended
+-- before it, so newer items need not be scanned.
 
 -- name: expired_history
--- The newest stays in any case: the sequence goes on from it.
+-- The newest row is always kept, because the sequence continues from it.
 SELECT coalesce(
     (SELECT sequence FROM history WHERE time >= :before ORDER BY sequence LIMIT 1), (SELECT max(sequence) FROM history), 0
 );
@@ -165,7 +165,7 @@ SELECT coalesce(
 );
 
 -- name: remove_events
--- With their operations: an event that is over may be of an operation that is not.
+-- Only with their operations: an ended event may belong to an active operation.
 DELETE FROM event WHERE id IN (
     SELECT named.value FROM (
         SELECT events FROM operation WHERE rowid < :operations AND ended_at < :before ORDER BY rowid LIMIT :most
@@ -202,7 +202,7 @@ ON CONFLICT (name) DO UPDATE SET {token.changes};
 DELETE FROM token WHERE name = ?;
 
 -- name: save_kept
--- Replaced, not updated: rowids stay in the order of time, by which the oldest are removed.
+-- Replaced, not updated, so that rowids stay in the order of time.
 INSERT OR REPLACE INTO kept_answer ({kept_answer.columns}) VALUES ({kept_answer.parameters});
 
 -- name: save_group
@@ -239,7 +239,7 @@ INSERT INTO event ({event.columns}) VALUES ({event.parameters})
 ON CONFLICT (id) DO UPDATE SET {event.changes};
 
 -- name: save_delivery
--- The moment is empty where the group has not asked since.
+-- The time is empty if the group has not polled since.
 INSERT INTO delivery ({delivery.columns}, last_seen_at) VALUES ({delivery.parameters}, ?)
 ON CONFLICT (group_name) DO UPDATE SET {delivery.changes},
     last_seen_at = CASE WHEN excluded.last_seen_at = '' THEN last_seen_at ELSE excluded.last_seen_at END;

@@ -1,8 +1,7 @@
-"""Opening the database file: the lock, the checks, and the migrations.
+"""Open the database file: lock, checks and migrations.
 
-A database that is damaged, foreign or newer is refused and left as it is. A new one is made under
-another name and moved into place when it is whole, so a file of the right name that cannot be read
-is always damage, never a start that was cut short.
+A damaged, foreign or newer database is rejected and not modified. A new one is created under another name and then
+renamed. So an unreadable file is always damage, never an interrupted start.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 MEMORY = ":memory:"
 DATABASE_NAME = "forewarn.db"
 APPLICATION_ID = 0x46574E31  # "FWN1"
-"""Stands in the file's header, so that another program's database is not taken for ours."""
+"""Written to the file header to detect databases of other programs."""
 
 LOG_BYTES = 16_384_000
 CACHE_BYTES = 2_048_000
@@ -31,20 +30,20 @@ CACHE_BYTES = 2_048_000
 
 
 def read_statements() -> dict[str, str]:
-    """The named statements of sqlite.sql, with the columns of its tables."""
+    """Read the named statements of sqlite.sql, with their column lists."""
     text = resources.files(__package__).joinpath("sqlite.sql").read_text("utf-8")
     parts = (part.split("\n", 1) for part in text.split("-- name: ")[1:])
     return {name.strip(): statement.strip().format(**TABLES) for name, statement in parts}
 
 
 def migrations() -> list[str]:
-    """The scripts that make a database of schema n+1 from one of schema n."""
+    """Return the migration scripts, each from schema n to n+1."""
     folder = resources.files(__package__).joinpath("migrations")
     return [script.read_text("utf-8") for script in sorted(folder.iterdir(), key=lambda script: script.name)]
 
 
 def open_database(folder: Path | None) -> tuple[sqlite3.Connection, IO[str] | None]:
-    """The database of a folder, ready for use, with the lock that keeps others out; None: in memory."""
+    """Open the database of a folder and lock it. None: in memory."""
     if folder is None:
         database = _connect(MEMORY)
         _migrate(database, MEMORY)
@@ -65,7 +64,7 @@ def open_database(folder: Path | None) -> tuple[sqlite3.Connection, IO[str] | No
 
 
 def open_reader(folder: Path) -> sqlite3.Connection:
-    """Another connection to a database that is open, for reading alone: in WAL mode it waits for no commit."""
+    """Open a read-only connection. In WAL mode it does not wait for commits."""
     database = _connect(folder / DATABASE_NAME)
     database.execute("PRAGMA query_only = ON")
     return database
@@ -87,7 +86,7 @@ def _lock(folder: Path) -> IO[str]:
 
 
 def _connect(path: Path | str) -> sqlite3.Connection:
-    # One thread at a time uses it (the store's), but not the one that opens it.
+    # Only one thread uses it at a time, but not the one that opens it.
     return sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
 
@@ -95,7 +94,7 @@ def _create(path: Path) -> None:
     unfinished = path.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     try:
-        # For the owner alone, in a folder that others may read too; the log takes over the file's mode.
+        # Readable only by the owner. The log gets the same mode.
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         database = _connect(unfinished)
         _migrate(database, unfinished)
@@ -118,10 +117,10 @@ def _open(path: Path) -> sqlite3.Connection:
             raise StoreDamaged(path=path, problem=verdict)
         _migrate(database, path)
         for file in path.parent.glob(f"{path.name}*"):
-            file.chmod(0o600)  # what an earlier release made may be for others to read
+            file.chmod(0o600)  # earlier releases created files that others could read
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
-        # Moving the log into the file takes two syncs: do it after 16 MB instead of 4.
+        # A checkpoint needs two syncs: do it after 16 MB instead of 4.
         database.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES // 4096}")
         _extend_log(database, path)
     except sqlite3.OperationalError as error:
@@ -137,11 +136,11 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _extend_log(database: sqlite3.Connection, path: Path) -> None:
-    """Make the log as large as it will become. A commit that need not extend a file is a third faster."""
+    """Allocate the full size of the log. Commits are a third faster if they do not extend the file."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size >= LOG_BYTES:
         return
-    # What does not fit into the cache goes to the log. The rollback leaves it there, to be overwritten.
+    # Data beyond the cache is written to the log. The rollback leaves the file at this size.
     database.execute("BEGIN IMMEDIATE")
     database.execute("CREATE TABLE unused (filler BLOB)")
     database.execute("INSERT INTO unused VALUES (zeroblob(?))", (LOG_BYTES + CACHE_BYTES,))
@@ -154,7 +153,7 @@ def _migrate(database: sqlite3.Connection, path: Path | str) -> None:
     if found > len(scripts):
         raise StoreNewer(path=path, found=found, known=len(scripts))
     for version, script in enumerate(scripts[found:], start=found + 1):
-        # One transaction each: a migration that is cut short has not happened.
+        # One transaction each, so that an interrupted migration has no effect.
         database.executescript(
             f"BEGIN IMMEDIATE; {script} PRAGMA application_id = {APPLICATION_ID}; "
             f"PRAGMA user_version = {version}; COMMIT;"

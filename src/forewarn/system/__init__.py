@@ -1,1 +1,1 @@
-"""What needs the operating system and the standard library only."""
+"""Operating system helpers that only use the standard library."""

@@ -12,7 +12,7 @@ _LONGEST_NAME = 253
 
 
 def read_host_port(text: str) -> tuple[str, int]:
-    """`127.0.0.1:9169`, `[::1]:9169`, `web-0.local:9169`. ValueError says what is wrong."""
+    """Parse `127.0.0.1:9169`, `[::1]:9169` or `web-0.local:9169`. Raises ValueError with a hint."""
     host, _, digits = text.rpartition(":")
     port = read_port(digits)
     if not host or port is None:
@@ -30,12 +30,12 @@ def read_host_port(text: str) -> tuple[str, int]:
 
 
 def show_host_port(host: str, port: int) -> str:
-    """The inverse."""
+    """Format a host and a port."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def read_port(text: str) -> int | None:
-    """A number from 0 to 65535, else None. Not int() alone: it accepts signs, blanks and digits of other scripts."""
+    """Parse a port from 0 to 65535, or return None. int() alone accepts signs, blanks and other digits."""
     return int(text) if re.fullmatch("[0-9]{1,5}", text) and int(text) <= LAST_PORT else None
 
 
@@ -44,14 +44,14 @@ def is_ipv4(text: str) -> bool:
 
 
 def is_ipv6(text: str) -> bool:
-    """Without brackets; a zone may follow, as in fe80::1%eth0."""
+    """Return whether it is an IPv6 address without brackets, optionally with a zone like fe80::1%eth0."""
     address, percent, zone = text.partition("%")
     return _is_address(socket.AF_INET6, address) and (not percent or _ZONE.fullmatch(zone) is not None)
 
 
 def is_host_name(text: str) -> bool:
-    """Whether it has the form of a name. Digits and dots alone are an address, or nothing."""
-    # Name resolution raises errors of its own at labels that are empty or too long.
+    """Return whether it has the form of a host name. Digits and dots alone are not a name."""
+    # Name resolution raises other errors for empty or long labels.
     labels = text.removesuffix(".").split(".")
     short = len(text) <= _LONGEST_NAME and not re.fullmatch("[0-9.]*", text)
     return short and all(_LABEL.fullmatch(label) for label in labels)

@@ -1,7 +1,7 @@
-"""A program that may outlive the process that starts it: a later process finds it, waits for it, or ends it.
+"""Child processes that may outlive their parent. A later process can find them, wait for them, or end them.
 
-Two files describe it. The program and all that it starts hold a lock on the first, which says which process it is. The
-second has its exit code, once it has ended.
+Two files describe a child. The program and its children hold a lock on the first file, which contains the process id.
+The second file has the exit code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 GO = b"go\n"
-"""The first line of its input: the program begins."""
+"""First line of the input, which starts the program."""
 _SHELL = "/bin/sh"
 _WRAPPER = """
 read -r forewarn_go || exit 1
@@ -39,20 +39,20 @@ survives signals; the program follows.
 
 The program begins when its parent says so, after it has recorded the process. If the parent is killed before that, its
 end of the pipe is closed, and nothing begins. The arguments stay where they are, because a variable could be one of the
-environment that the program is to see. Errors are redirected in a shell within the shell: a shell may write its own
-words, like "Killed", to where it has just sent those of a command.
+environment of the program. A subshell redirects errors, because a shell may write its own messages, like "Killed", to
+the error file of a command.
 """
 
 
 class ChildProcess:
-    """The two files of one program."""
+    """The files of one child process."""
 
     def __init__(self, lock: Path, end: Path) -> None:
         self._lock = lock
         self._end = end
 
     def is_held(self) -> bool:
-        """Whether the program, or something that it has left running, holds the lock."""
+        """Return whether the program or one of its children holds the lock."""
         try:
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -66,7 +66,7 @@ class ChildProcess:
         return False
 
     def facts(self) -> dict[str, Any]:
-        """What was recorded of the newest run; nothing where that cannot be read."""
+        """Return the facts of the newest run; empty if they cannot be read."""
         with suppress(FileNotFoundError, ValueError):
             facts = json.loads(self._lock.read_bytes())
             if isinstance(facts, dict):
@@ -74,26 +74,26 @@ class ChildProcess:
         return {}
 
     def process(self) -> Process | None:
-        """The process of the newest run, whether it lives or not. None: it was not recorded, and has not begun."""
+        """Return the process of the newest run, alive or not. None: it was not recorded, and has not started."""
         facts = self.facts()
         pid, started = facts.get("pid"), facts.get("started")
         return Process(pid, started) if isinstance(pid, int) and isinstance(started, int) else None
 
     def exit_code(self, run: str = "") -> int | None:
-        """How this run has ended; None where it goes on, was killed together with its shell, or is another one."""
-        with suppress(FileNotFoundError, ValueError):  # a machine that dies can leave the file empty
+        """Return the exit code of this run; None: it is running, was killed with its shell, or is another run."""
+        with suppress(FileNotFoundError, ValueError):  # a crash of the machine can leave the file empty
             text = self._end.read_text("utf-8")
             *found, code = text.split()
             return int(code) if found == run.split() and text.endswith("\n") else None
         return None
 
     def take_lock(self, facts: Mapping[str, Any]) -> int:
-        """Record a new run, and return the descriptor of its lock. OSError: the files cannot be written.
+        """Record a new run, and return the descriptor of its lock. Raises OSError if the files cannot be written.
 
-        The lock is a new file in the place of the old: a daemon may hold the old one's lock for ever.
+        The lock is a new file that replaces the old one, because a daemon may hold the old lock forever.
         """
         new = self._lock.with_suffix(".new")
-        # A killed parent may have left one. Nobody has it open: no program is started before it has its place.
+        # A killed parent may have left one. No program has it open, because programs start after the rename.
         new.unlink(missing_ok=True)
         lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -123,21 +123,21 @@ class ChildProcess:
         around it, whose process is recorded, stays until the program has tidied up after a signal to the group. The
         options are Popen's.
         """
-        import subprocess  # an agent at rest runs no programs
+        import subprocess  # saves memory in an idle agent
 
         files = (str(self._end), run, str(input_file or ""), str(errors_file or ""), "yes" if survives_signals else "")
         command = [_SHELL, "-c", _WRAPPER, argv[0], *files, *argv]
         try:
-            process = subprocess.Popen(  # noqa: S603 - the caller says what is run
+            process = subprocess.Popen(  # noqa: S603 - the caller chooses the command
                 command, stdin=subprocess.PIPE, start_new_session=True, pass_fds=(lock,), **options
             )
             try:
                 found = find_process(process.pid)
                 if found is not None:
-                    # Longer than what is there, so one write over it is enough, and there is never half of it.
+                    # Longer than the old content, so a single write replaces it.
                     os.pwrite(lock, json.dumps(self.facts() | found._asdict()).encode(), 0)
             except BaseException:
-                process.communicate()  # closes the gate: it ends, and has done nothing
+                process.communicate()  # closes its input, so it exits without doing anything
                 raise
             if input_file and process.stdin:
                 with suppress(BrokenPipeError), process.stdin as gate:

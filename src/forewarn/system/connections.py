@@ -1,4 +1,4 @@
-"""The open connections of a server: their limits, how many there may be, and how they end when the server stops."""
+"""Open connections of a server: limits, counts and shutdown."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ConnectionLimits:
 
 
 class Stoppable(Protocol):
-    """A connection that a server waits for when it stops."""
+    """A connection that a stopping server waits for."""
 
     def position(self) -> object | None:
-        """How far the client has read and sent; None while the server waits for itself and not for the client."""
+        """OperationStatus of the client; None while the server is working on the request."""
 
     def abort(self) -> None:
-        """Close it at once."""
+        """Close the connection immediately."""
 
 
 C = TypeVar("C", bound=Stoppable)
@@ -69,12 +69,12 @@ class Connections(Generic[C]):
         return list(self._open)
 
     def close(self) -> list[C]:
-        """Take no more of them. Those that are open."""
+        """Accept no new connections, and return the open ones."""
         self._closed = True
         return self.all()
 
     async def drain(self) -> None:
-        """Wait until all are closed. A client that stands still from one look to the next is cut off."""
+        """Wait until all are closed. Clients without progress are disconnected."""
         before: dict[C, object | None] = {}
         while self._open:
             with suppress(TimeoutError):
@@ -87,8 +87,8 @@ class Connections(Generic[C]):
             before = now
 
     def add(self, connection: C, address: str) -> bool:
-        """Count this connection. False: there are too many already, or the server stops."""
-        if self._closed:  # a TLS handshake can end after the server has stopped to listen
+        """Register a connection. Returns False if there are too many, or the server is stopping."""
+        if self._closed:  # a TLS handshake can finish after the server has stopped listening
             return False
         maximum, maximum_per_address = self._limits.max_connections, self._limits.max_connections_per_address
         if maximum and len(self._open) >= maximum:
@@ -113,7 +113,7 @@ class Connections(Generic[C]):
             self._none_open.set()
 
     def _warn(self, message: str) -> None:
-        """A client must not be able to fill the log."""
+        """Log a warning, rate-limited so that clients cannot fill the log."""
         now = asyncio.get_running_loop().time()
         if now >= self._next_warning:
             self._next_warning = now + WARN_EVERY_SECONDS

@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and are on disk when the write returns."""
+"""Atomic and durable file writes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _KINDS = {
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o600, *, follow_links: bool = False) -> None:
-    """Write a file with this mode. A reader, or a kill at any moment, finds the old content or the new.
+    """Write a file with this mode. Readers see the old or the new content, also after a crash.
 
-    A link is replaced; with `follow_links` it stays, and the file that it leads to is written.
-    OSError: nothing was written, or something other than a file has that name.
+    A link is replaced; with `follow_links` its target is written instead.
+    Raises OSError if nothing was written, or if the path is not a regular file.
     """
     if follow_links:
-        refuse_other_than_file(path)  # before it is resolved: a link can lead to itself
+        refuse_other_than_file(path)  # before resolving, because a link can point to itself
         path = Path(os.path.realpath(path))
     elif not path.is_symlink():
         refuse_other_than_file(path)
-    # A name that nobody can have prepared: others may write to the folder. O_EXCL follows no link.
+    # A random name, because others may write to the folder. O_EXCL does not follow links.
     unfinished = path.parent / f".forewarn-{os.urandom(8).hex()}"
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -45,13 +45,13 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o600, *, follow_li
 
 
 def move_into_place(unfinished: Path, path: Path) -> None:
-    """Give a file that is on disk its final name, in the same folder. The name is on disk too when this returns."""
+    """Rename a file to its final name in the same folder, and sync the folder."""
     unfinished.replace(path)
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk, where the user may and the file system can."""
+    """Sync the names in a folder, if the user and the file system allow it."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
@@ -66,7 +66,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def refuse_other_than_file(path: Path) -> None:
-    """OSError if a rename to this path would replace something else: a device, for the whole machine."""
+    """Raise OSError if a rename to this path would replace something other than a file, like a device."""
     try:
         kind = stat.S_IFMT(path.stat().st_mode)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""HTTP requests of the command line and the test kit to a Forewarn service.
+"""HTTP client of the command line and the test kit.
 
-Each request has a connection of its own. There is no proxy in between, and no redirect is followed: a token goes to no
-other place. Errors are those of the standard library: OSError and HTTPException.
+Each request uses a new connection, without proxies and redirects, so that tokens are sent to no other server. Errors
+are OSError and HTTPException.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """Where a service is."""
+    """Address of a service."""
 
     host: str
     port: int
@@ -26,13 +26,13 @@ class Origin(NamedTuple):
 
 
 def origin_of(url: str, certificate: str = "") -> Origin:
-    """The origin in a URL. With https the system's authorities are trusted; or one certificate, and nothing else."""
+    """Return the origin of a URL. With https, trust the system's authorities, or only the given certificate."""
     parts = urlsplit(url)
     if parts.scheme != "https":
         return Origin(parts.hostname or "", parts.port or 80)
     context = ssl.create_default_context(cafile=certificate or None)
     if certificate:
-        # It is the very file that the service was given, whatever name and issuer stand in it.
+        # It is the service's own certificate file, so its name and issuer do not matter.
         context.check_hostname = False
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return Origin(parts.hostname or "", parts.port or 443, context)
@@ -49,7 +49,7 @@ def opened(
     seconds: float,
     source: str = "",
 ) -> Iterator[HTTPResponse]:
-    """An answer, to be read within the block. `seconds` limits each step; `source` is the address to call from."""
+    """Send a request and yield the response. `seconds` is the timeout of each step; `source` is the local address."""
     away = (source, 0) if source else None
     connection = (
         HTTPConnection(origin.host, origin.port, timeout=seconds, source_address=away)

@@ -1,4 +1,4 @@
-"""Processes of this machine: which one a number means, and the end of a group of them."""
+"""Identify processes, and end process groups."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 GRACE_SECONDS = 5.0
-"""Between the request to end and the end by force."""
+"""Time between SIGTERM and SIGKILL."""
 _LOOK_SECONDS = 0.05
 
 
 class Process(NamedTuple):
-    """One process. A number alone may mean another one later; with the moment of its start it cannot."""
+    """A process, identified by id and start time, because ids are reused."""
 
     pid: int
     started: int
-    """In clock ticks since the machine was started."""
+    """In clock ticks since boot."""
 
     @property
     def lives(self) -> bool:
-        """Whether it still runs. One that has ended and was not collected yet does not."""
+        """Whether it is running. Zombies are not."""
         return find_process(self.pid) == self
 
 
 def find_process(pid: int) -> Process | None:
-    """The process that has this number now, unless it has ended."""
+    """Return the running process with this id."""
     fields = _stat(pid)
     return Process(pid, int(fields[19])) if fields and fields[0] not in "ZX" else None
 
 
 def _stat(pid: int | str) -> list[str]:
-    """The fields of /proc/PID/stat from the third on; nothing when there is no such process."""
+    """Return the fields of /proc/PID/stat from the third on; empty if there is no such process."""
     with suppress(OSError):
-        # The second field is the program's name in brackets, and may itself hold brackets and blanks.
+        # The second field is the program's name in parentheses, which may contain blanks and parentheses.
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return []
 
@@ -53,7 +53,7 @@ def _has_members(group: int) -> bool:
 
 
 def end_group(group: int, pause: Callable[[float], None]) -> None:
-    """End all processes of a group: ask first, and use force where that does not help. `pause` waits for seconds."""
+    """End all processes of a group with SIGTERM, then SIGKILL. `pause` waits for seconds."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, number)
@@ -64,7 +64,7 @@ def end_group(group: int, pause: Callable[[float], None]) -> None:
 
 
 def started_at(process: Process) -> float | None:
-    """When it was started, in seconds since 1970 by the machine's clock as it is set now."""
+    """Return the start time as a Unix timestamp."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/stat").read_text().splitlines()
         boot = next(int(line.split()[1]) for line in lines if line.startswith("btime "))

@@ -1,4 +1,4 @@
-"""Sockets that listen."""
+"""Listening sockets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from forewarn.system.addresses import read_host_port, show_host_port
 
 
 def open_socket(address: str) -> socket.socket:
-    """Listen on HOST:PORT, or say why that cannot be."""
+    """Listen on HOST:PORT. Raises CannotListen with a hint."""
     try:
         host, port = read_host_port(address)
     except ValueError as error:
         raise CannotListen(address=address, problem=str(error)) from None
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends small answers at once (TCP_NODELAY) only if the protocol is named.
+    # asyncio sets TCP_NODELAY only if the protocol is given.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -42,12 +42,12 @@ def _why(error: OSError, host: str, port: int) -> str:
 
 
 def address_of(listener: socket.socket) -> str:
-    """HOST:PORT as it came out, with the port that was given for 0."""
+    """Return the actual HOST:PORT, also for port 0."""
     return show_host_port(*listener.getsockname()[:2])
 
 
 def release(reserved: dict[str, socket.socket]) -> None:
-    """Let go of sockets that were reserved for nothing."""
+    """Close reserved sockets that are not needed."""
     for listener in reserved.values():
         with contextlib.suppress(OSError):
             listener.close()

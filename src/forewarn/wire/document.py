@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def render(document: Document, version: ApiVersion, kind: str) -> bytes:
-    """The document as this version shows it: one line of compact JSON, fields in the order of the real wire."""
+    """Render the document for an api-version: one line of compact JSON, with fields in Azure's order."""
     events = [_render_event(event, version, kind) for event in document.events if event.type in version.event_types]
     whole = {"DocumentIncarnation": document.incarnation, "Events": events}
     return json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _render_event(event: Event, version: ApiVersion, kind: str) -> dict[str, Any]:
-    # Cloud services are not IaaS: only the others got the underscore of the first preview.
+    # The first preview has the underscore only for IaaS, not for cloud services.
     prefix = "_" if version.underscore and kind != GroupKind.CLOUD_SERVICE else ""
     fields = {
         "EventId": event.id.upper(),
@@ -40,12 +40,12 @@ def _render_event(event: Event, version: ApiVersion, kind: str) -> dict[str, Any
 
 
 def entity_tag(document: Document) -> str:
-    """Names the enabling as well as the incarnation: incarnations restart, and a client's first `0` must not match."""
+    """Return the ETag. It includes the enabling, because incarnations restart and an old `0` must not match."""
     return f'"{document.enabling}.{document.incarnation}"'
 
 
 def tag_matches(if_none_match: str, tag: str) -> bool:
-    """Whether an If-None-Match names this tag: quoted, bare, weak, in a list, or `*`."""
+    """Return whether an If-None-Match matches this tag: quoted, bare, weak, in a list, or `*`."""
     bare = tag.strip('"')
     for candidate in if_none_match.split(","):
         text = candidate.strip(" \t")
@@ -55,10 +55,9 @@ def tag_matches(if_none_match: str, tag: str) -> bool:
 
 
 def parse_start_requests(body: bytes) -> list[str]:
-    """The event ids of an approval, in lower case as the core has them.
+    """Return the event ids of an approval, in lower case as in the core.
 
-    DocumentIncarnation may be there as a number or as text, stale or not: it is ignored, and so is
-    every member that is not known.
+    DocumentIncarnation and unknown members are ignored.
     """
     try:
         parsed = json.loads(body)

@@ -1,4 +1,4 @@
-"""Prometheus' text format for metrics, version 0.0.4, which the service and the agent write.
+"""Prometheus text format, version 0.0.4.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = tuple[tuple[str, str], ...]
-"""Names and values, in the order in which they are written."""
+"""Names and values in output order."""
 
 _NOT_FINITE = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 

@@ -1,4 +1,4 @@
-"""How long a client would like its poll to be held: the `wait` of its Prefer headers (RFC 7240)."""
+"""Parse the `wait` preference of long polls (Prefer header, RFC 7240)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 MAX_WAIT_SECONDS = 60
 
-# What stands between commas, of which those in quotes do not count; a quote that never closes takes the rest.
+# Text between commas outside of quotes. An unclosed quote extends to the end.
 _PREFERENCE = re.compile(r'(?:[^,"]|"(?:\\.|[^"\\])*"?)+')
 
 
 def parse_wait(prefer: Iterable[str]) -> int | None:
-    """The seconds that will be waited, from the values of all Prefer headers; None when they say nothing of it.
+    """Return the seconds to wait from all Prefer headers; None without a wait preference.
 
-    Of several waits the first counts, and a preference that cannot be read is as good as none (RFC 7240).
+    The first wait counts, and unreadable preferences are ignored (RFC 7240).
     """
     for preference in _PREFERENCE.findall(",".join(prefer)):
         name, _, value = preference.partition(";")[0].partition("=")
@@ -32,5 +32,5 @@ def _seconds(value: str) -> int | None:
         value = value[1:-1]
     if not value.isascii() or not value.isdigit():
         return None
-    # Not every run of digits may become a number: Python refuses to read thousands of them.
+    # Shortened, because int() rejects thousands of digits.
     return min(int(value.lstrip("0")[:9] or "0"), MAX_WAIT_SECONDS)

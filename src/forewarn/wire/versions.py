@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 
 class VersionChanges(NamedTuple):
-    """What a version brings that the ones before it had not."""
+    """Additions of an api-version to its predecessor."""
 
     version: str
     fields: tuple[str, ...] = ()
     event_types: tuple[str, ...] = ()
     header_enforced: bool = True
     underscore: bool = False
-    """IaaS names carry a leading underscore."""
+    """Names of IaaS VMs have a leading underscore."""
     preview: bool = False
-    """Served only when a setting asks for it."""
+    """Served only if a setting enables it."""
 
 
 API_VERSIONS = (
@@ -38,11 +38,11 @@ API_VERSIONS = (
 )
 
 NEWEST_THREE = ("2020-07-01", "2019-08-01", "2019-04-01")
-"""What a refused caller is told to try, as the sister endpoint says it."""
+"""Suggested in rejections, as Azure's instance endpoint does."""
 
 
 class ApiVersion(NamedTuple):
-    """A version with everything that it and its predecessors added."""
+    """An api-version with all additions of its predecessors."""
 
     name: str
     fields: frozenset[str]
@@ -69,7 +69,7 @@ KNOWN_VERSIONS = _accumulate()
 
 
 def is_date(text: str) -> bool:
-    """Whether the text is a well-formed date, the only form a version takes."""
+    """Return whether the text is a valid date, the only form of a version."""
     if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
         return False
     try:
@@ -80,11 +80,11 @@ def is_date(text: str) -> bool:
 
 
 def available_versions(*, preview: bool) -> dict[str, ApiVersion]:
-    """The versions that are served, oldest first."""
+    """Return the served versions, oldest first."""
     return {name: row for name, row in KNOWN_VERSIONS.items() if preview or not row.preview}
 
 
-# Of /metadata/instance. Not a line each: the list is looked through, seldom read.
+# Versions of /metadata/instance.
 # fmt: off
 INSTANCE_VERSIONS: tuple[str, ...] = (
     "2017-03-01", "2017-04-02", "2017-08-01", "2017-10-01", "2017-12-01", "2018-02-01", "2018-04-02",
