@@ -209,20 +209,18 @@ def test_a_former_name_is_an_error_that_says_the_current_one(
     file.write_text(f'{old} = "3m"\n')
     with pytest.raises(UnknownSetting) as caught:
         resolve({}, {}, str(file))
-    assert str(caught.value) == f"'{old}' (in {file}) is not a setting. It is now called '{in_file}'."
+    assert str(caught.value) == f"Unknown setting '{old}' (in {file}). It is now called '{in_file}'."
 
     old_variable = f"FOREWARN_{old.upper()}"
     with pytest.raises(UnknownSetting) as caught:
         resolve({}, {old_variable: "3m"})
-    assert (
-        str(caught.value) == f"'{old_variable}' (in the environment) is not a setting. It is now called '{variable}'."
-    )
+    assert str(caught.value) == f"Unknown setting '{old_variable}' (in the environment). It is now called '{variable}'."
     assert resolve({}, {old.upper(): "3m"}) == resolve({}, {}), "a variable of another program"
 
     arguments: dict[str, Any] = {old: "3m"}
     with pytest.raises(UnknownSetting) as caught:
         Service(**arguments)
-    assert str(caught.value) == f"'{old}' (in Service(...)) is not a setting. It is now called '{argument}'."
+    assert str(caught.value) == f"Unknown setting '{old}' (in Service(...)). It is now called '{argument}'."
 
     for words in (["up", option(old), "3m"], ["settings", f"{option(old)}=3m"]):
         result = CliRunner().invoke(root, words)

@@ -37,7 +37,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--all", "everything", is_flag=True, help="Include ended ones.")
+@click.option("--all", "everything", is_flag=True, help="Include ended events.")
 @service_command
 def list_events(everything: bool, client: ControlClient, as_json: bool) -> None:
     """List scheduled and started events.

@@ -97,8 +97,8 @@ def policy(
     """
     body: dict[str, Any] = {}
     if auto_approve is not None:
-        words = auto_approve.replace(",", " ").split()
-        body["auto_approve"] = [] if words == ["none"] else words
+        types = auto_approve.replace(",", " ").split()
+        body["auto_approve"] = [] if types == ["none"] else types
     if terminate_notice is not None:
         body["terminate_notice"] = terminate_notice
     if windows and no_windows:

@@ -25,7 +25,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--all", "everything", is_flag=True, help="Include ended ones.")
+@click.option("--all", "everything", is_flag=True, help="Include ended operations.")
 @service_command
 def list_operations(everything: bool, client: ControlClient, as_json: bool) -> None:
     """List pending and started operations.

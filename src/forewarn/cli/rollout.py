@@ -77,7 +77,7 @@ def _show(client: ControlClient, rollout_id: str, options: dict[str, Any], *, an
 
 
 @command.command("list")
-@click.option("--all", "everything", is_flag=True, help="Include ended ones.")
+@click.option("--all", "everything", is_flag=True, help="Include ended rollouts.")
 @service_command
 def list_rollouts(everything: bool, client: ControlClient, as_json: bool) -> None:
     """List running and paused rollouts.

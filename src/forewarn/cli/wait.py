@@ -56,7 +56,7 @@ def wait_for_operations(client: ControlClient, ids: list[str], *, quiet: bool = 
     """Wait until all operations have ended. Raise an error if one failed or was cancelled."""
     ended: dict[str, dict[str, Any]] = {}
 
-    def look() -> Progress:
+    def poll() -> Progress:
         now = client.get("clock")["now"]
         live = {operation["id"]: operation for operation in client.get("operations", limit="1000")["operations"]}
         for operation_id in ids:
@@ -66,7 +66,7 @@ def wait_for_operations(client: ControlClient, ids: list[str], *, quiet: bool = 
         shown = [ended.get(operation_id) or live[operation_id] for operation_id in ids]
         return Progress([_row(operation, now) for operation in shown], ended=len(ended) == len(ids))
 
-    _watch(look, quiet=quiet, command=f"forewarn operation show {ids[0][:8]}" if ids else "")
+    _watch(poll, quiet=quiet, command=f"forewarn operation show {ids[0][:8]}" if ids else "")
     bad = [operation for operation in ended.values() if operation["status"] != "done"]
     if bad:
         raise Conflict.relayed(_ending(bad[0]))
@@ -76,7 +76,7 @@ def wait_for_rollout(client: ControlClient, rollout_id: str, *, quiet: bool = Fa
     """Wait until the rollout has ended. Raise an error unless it is done."""
     last: dict[str, Any] = {}
 
-    def look() -> Progress:
+    def poll() -> Progress:
         now = client.get("clock")["now"]
         last.update(client.get("rollouts", rollout_id))
         counts = last["counts"]
@@ -89,40 +89,40 @@ def wait_for_rollout(client: ControlClient, rollout_id: str, *, quiet: bool = Fa
         rows += [_row(live[found["operation"]], now) for found in last["in_progress"] if found["operation"] in live]
         return Progress(rows, ended=last["status"] in _ENDED)
 
-    _watch(look, quiet=quiet, command=f"forewarn rollout show {rollout_id[:8]}")
+    _watch(poll, quiet=quiet, command=f"forewarn rollout show {rollout_id[:8]}")
     if last["status"] != "done":
         reason = f": {last['reason']}" if last["reason"] else ""
         raise Conflict.relayed(f"The rollout was {last['status']}{reason}.")
 
 
-def _watch(look: Callable[[], Progress], *, quiet: bool, command: str) -> None:
+def _watch(poll: Callable[[], Progress], *, quiet: bool, command: str) -> None:
     try:
         if quiet:
-            while not look().ended:
+            while not poll().ended:
                 _NEVER.wait(POLL_SECONDS)
         elif sys.stdout.isatty():
-            _watch_live(look)
+            _watch_live(poll)
         else:
-            _watch_lines(look)
+            _watch_lines(poll)
     except KeyboardInterrupt:
         click.echo(f"Stopped waiting; the work continues. See: {command}", err=True)
         sys.exit(130)
 
 
-def _watch_live(look: Callable[[], Progress]) -> None:
+def _watch_live(poll: Callable[[], Progress]) -> None:
     with Live(console=console(), auto_refresh=False, transient=False) as live:
         while True:
-            progress = look()
+            progress = poll()
             live.update(progress.table(), refresh=True)
             if progress.ended:
                 return
             _NEVER.wait(POLL_SECONDS)
 
 
-def _watch_lines(look: Callable[[], Progress]) -> None:
+def _watch_lines(poll: Callable[[], Progress]) -> None:
     printed: dict[str, str] = {}
     while True:
-        progress = look()
+        progress = poll()
         for row in progress.rows:
             if printed.get(row.key) != row.status:
                 printed[row.key] = row.status
