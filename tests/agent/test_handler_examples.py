@@ -194,7 +194,9 @@ def test_a_node_that_an_operator_has_cordoned_stays_so(tmp_path: Path, node: Mac
     assert node.has("cordoned")
 
 
-@pytest.mark.parametrize(("fault", "words"), [("stuck", "cannot evict pod web: budget"), ("broken", "does not answer")])
+@pytest.mark.parametrize(
+    ("fault", "words"), [("stuck", "cannot evict pod web: budget"), ("broken", "does not respond")]
+)
 def test_a_node_that_cannot_be_drained_is_a_failure(tmp_path: Path, node: Machine, fault: str, words: str) -> None:
     node.put(fault)
     with pytest.raises(HandlerFailed, match=f"exit code 1: .*{words}"):

@@ -34,8 +34,8 @@ ORDER = WorkOrder(OPERATION, ("web-0",), timedelta(seconds=9), "restart")
 SERVICE = """\
 import asyncio, pathlib, sys
 from forewarn.fabrics.command import CommandFabric
-from forewarn.ports import Order
-asyncio.run(CommandFabric(sys.argv[1:2], pathlib.Path(sys.argv[2])).reboot(Order(sys.argv[3], ("web-0",))))
+from forewarn.ports import WorkOrder
+asyncio.run(CommandFabric(sys.argv[1:2], pathlib.Path(sys.argv[2])).reboot(WorkOrder(sys.argv[3], ("web-0",))))
 """
 
 

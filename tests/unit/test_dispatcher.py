@@ -543,7 +543,7 @@ async def test_what_is_noted_of_one_that_is_gone_changes_nothing() -> None:
 async def test_what_is_given_up_is_kept_up_to_a_bound(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("forewarn.core.webhooks.MAX_FAILED", 10)
+    monkeypatch.setattr("forewarn.core.webhooks.MAX_FAILED_ROWS", 10)
     monkeypatch.setattr("forewarn.core.webhooks._DROPPED_BEYOND", 3)
     receiver.answer = lambda _: Reply(400)
     async with running(pace=WebhookRetryPolicy(3600, 1)) as (engine, dispatcher):

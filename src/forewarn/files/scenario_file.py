@@ -200,7 +200,7 @@ def _read_fault(entry: TomlTable) -> FaultSpec:
     except BadOption as error:
         field = str(error.fields["name"])
         key = _FAULT_KEY_OF.get(field, field)
-        raise entry.wrong(f"{key} {error.fields['value']!r} does not fit: {error.fields['problem']}", key) from None
+        raise entry.wrong(f"Invalid {key} {error.fields['value']!r}: {error.fields['problem']}", key) from None
     except Invalid as error:
         raise entry.wrong(str(error), "kind") from None
 
