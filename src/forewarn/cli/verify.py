@@ -126,7 +126,7 @@ def _marks(text: str) -> list[Mark]:
     known = ", ".join(Mark)
     found = [word.strip() for word in text.split(",") if word.strip()]
     if not found or any(word not in list(Mark) for word in found):
-        raise BadOption(name="--marks", value=text, problem=f"give one or more of {known}, separated by commas")
+        raise BadOption(name="--marks", value=text, problem=f"give one or more of {known}, separated by commas.")
     return [Mark(word) for word in found]
 
 
@@ -144,11 +144,11 @@ def _check_file(path: str | None) -> None:
     try:
         is_folder, has_parent = Path(path).is_dir(), Path(path).absolute().parent.is_dir()
     except OSError as error:
-        raise BadOption(name="--junit", value=path, problem=f"{error.strerror}; name a file") from error
+        raise BadOption(name="--junit", value=path, problem=f"{error.strerror}. Name a file.") from error
     if is_folder:
-        raise BadOption(name="--junit", value=path, problem="it is a folder; name a file in it")
+        raise BadOption(name="--junit", value=path, problem="it is a folder. Name a file in it.")
     if not has_parent:
-        raise BadOption(name="--junit", value=path, problem="its folder does not exist; create it first")
+        raise BadOption(name="--junit", value=path, problem="its folder does not exist. Create it first.")
 
 
 def _write(path: str, content: bytes) -> None:
